@@ -1,0 +1,36 @@
+//! The core: which calls leave together, when, and for whom it is too late.
+//!
+//! Pure and sans-IO: it is given `now`, ids and numbers, and gives back decisions. It knows no bytes, clocks, tasks or logs, so the same events give
+//! the same decisions, hours of traffic run in a second, and one seed is one story. [`Batcher`] is the state machine; the rest are its parts.
+//!
+//! ```
+//! use groupage::batching::{Batcher, Call, CallId, Decision, Limits, Tick};
+//!
+//! let mut batcher = Batcher::new(Limits::default(), 7);
+//! let now = Tick::from_millis(1);
+//! batcher.offer(now, Call::new(CallId(1))).expect("an empty queue has room");
+//! assert!(matches!(batcher.poll(now), Some(Decision::Dispatch(_))), "an idle slot never waits");
+//! ```
+//!
+//! What it leaves out: learning (cost, slots, gather, standing aside) and fair shares over work; `complete` already carries what they will need.
+
+mod batch;
+mod batcher;
+mod budget;
+mod call;
+mod class;
+mod decide;
+mod invariant;
+mod isolate;
+mod limits;
+mod queue;
+mod tick;
+
+pub use batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
+pub use batcher::{Batcher, Counts};
+pub use budget::ReplayBudget;
+pub use call::{Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, TenantId, Weight};
+pub use invariant::InvariantId;
+pub use isolate::{Isolation, Part, Verdict};
+pub use limits::{Limits, Policy, ScopeLimits};
+pub use tick::Tick;

@@ -1,0 +1,373 @@
+//! The state machine that ties the parts together.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::batch::{Batch, BatchId, Cause, Decision, Expiry, Member, Observed, ObservedOutcome};
+use super::call::{Call, CallId, CostClassId, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId};
+use super::class::{BatchSize, Classes};
+use super::decide::{Choice, Ready, View, choose, ready};
+use super::invariant::{InvariantId, check_invariant};
+use super::limits::Limits;
+use super::queue::Queue;
+use super::tick::{Tick, nanos};
+
+/// The core of one upstream.
+///
+/// # Properties
+/// Deterministic: the same events with the same seed give the same decisions. Time never runs back; an earlier `now` counts as the latest one seen.
+#[derive(Debug, Clone)]
+pub struct Batcher {
+    limits: Limits,
+    queue: Queue,
+    classes: Classes,
+    in_flight: BTreeMap<BatchId, InFlight>,
+    members: BTreeMap<CallId, BatchId>,
+    scopes_in_flight: BTreeMap<ScopeId, u32>,
+    aborts: Vec<BatchId>,
+    slot_free_since: Tick,
+    draining: bool,
+    now: Tick,
+    next_batch: u64,
+    pace: Pace,
+    random: u64,
+}
+
+#[derive(Debug, Clone)]
+struct InFlight {
+    cost_class: CostClassId,
+    scope: ScopeId,
+    size: BatchSize,
+    members: Vec<CallId>,
+    /// Members that have not left.
+    waiting: usize,
+}
+
+/// How fast the queue drains, for `Retry-After`: running means of the last executions.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pace {
+    execution_ns: u64,
+    items: u64,
+}
+
+/// What the core holds, for gauges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Calls queued.
+    pub queue_calls: usize,
+    /// Items queued.
+    pub queue_items: u64,
+    /// Bytes queued.
+    pub queue_bytes: u64,
+    /// Since when the oldest call has been queued.
+    pub oldest: Option<Tick>,
+    /// Batches in flight.
+    pub in_flight: usize,
+    /// Batches that may be in flight.
+    pub slots: u32,
+}
+
+// === impl Batcher ===
+
+impl Batcher {
+    /// A core with these limits. The seed draws `Retry-After` and nothing else yet.
+    ///
+    /// # Panics
+    /// If `limits.scopes` is empty.
+    #[must_use]
+    pub fn new(limits: Limits, seed: u64) -> Self {
+        assert!(!limits.scopes.is_empty(), "limits must name at least one scope");
+        Self {
+            limits,
+            queue: Queue::default(),
+            classes: Classes::default(),
+            in_flight: BTreeMap::new(),
+            members: BTreeMap::new(),
+            scopes_in_flight: BTreeMap::new(),
+            aborts: Vec::new(),
+            slot_free_since: Tick::default(),
+            draining: false,
+            now: Tick::default(),
+            next_batch: 0,
+            pace: Pace::default(),
+            random: seed,
+        }
+    }
+
+    /// New walls. What is queued stays, what is in flight is untouched; a smaller queue refuses new calls only.
+    ///
+    /// # Panics
+    /// If `limits.scopes` is empty.
+    pub fn set_limits(&mut self, limits: Limits) {
+        assert!(!limits.scopes.is_empty(), "limits must name at least one scope");
+        self.limits = limits;
+    }
+
+    /// Takes the most items that the server itself publishes for a cost class.
+    pub fn publish(&mut self, now: Tick, class: CostClassId, items_max: u32) {
+        let now = self.advance(now);
+        self.classes.publish(now, class, items_max);
+    }
+
+    /// Accepts a call, or says what is full.
+    ///
+    /// # Errors
+    /// [`Rejection`] when the queue, the route's share of it or the tenant's share of it is full. A call that finds the queue empty is always accepted,
+    /// so that one larger than the queue is not refused for ever.
+    pub fn offer(&mut self, now: Tick, call: Call) -> Result<(), Rejection> {
+        let now = self.advance(now);
+        if let Some(reason) = self.refuse(&call) {
+            return Err(Rejection { reason, retry_after: self.retry_after() });
+        }
+        self.queue.push(now, call);
+        Ok(())
+    }
+
+    /// The caller of a call has gone. A queued call leaves at once; a batch whose members have all gone is aborted by the next `poll`.
+    pub fn cancel(&mut self, now: Tick, id: CallId) -> bool {
+        self.advance(now);
+        if self.queue.remove(id).is_some() {
+            return true;
+        }
+        let Some(batch) = self.members.remove(&id) else { return false };
+        if let Some(in_flight) = self.in_flight.get_mut(&batch) {
+            in_flight.waiting -= 1;
+            if in_flight.waiting == 0 {
+                self.aborts.push(batch);
+            }
+        }
+        true
+    }
+
+    /// A member of a batch in flight has its answer and waits no more, though the batch is not over.
+    pub fn answered(&mut self, id: CallId) {
+        self.members.remove(&id);
+    }
+
+    /// Nothing waits from now on.
+    pub fn drain(&mut self, now: Tick) {
+        self.advance(now);
+        self.draining = true;
+    }
+
+    /// The next thing to do, until `None`. Call it after every event and at `next_wakeup`.
+    pub fn poll(&mut self, now: Tick) -> Option<Decision> {
+        let now = self.advance(now);
+        if let Some(batch) = self.aborts.pop() {
+            return Some(Decision::Abort(batch));
+        }
+        if let Some(expired) = self.expire(now) {
+            return Some(expired);
+        }
+        let (key, cause) = self.pick(now)?;
+        let decision = self.dispatch(now, key, cause);
+        check_invariant!(InvariantId::WithinSlots, self.in_flight.len() <= self.limits.slots as usize);
+        decision
+    }
+
+    /// When `poll` has something to do again if no event comes first. After `poll` said `None` it is later than that `now`.
+    #[must_use]
+    pub fn next_wakeup(&self) -> Option<Tick> {
+        if !self.aborts.is_empty() {
+            return Some(self.now);
+        }
+        let deadline = self.queue.first_deadline().map(|(at, _)| at);
+        let hold = if self.slot_is_free() {
+            self.queue
+                .lines()
+                .filter(|(_, head)| self.scope_is_free(head.call.scope))
+                .map(|(key, head)| match ready(self.view(), &self.queue, key, head, self.classes.get(head.call.cost_class)) {
+                    Ready::Now(_) => self.now,
+                    Ready::At(at) => at,
+                })
+                .min()
+        } else {
+            None
+        };
+        deadline.into_iter().chain(hold).min()
+    }
+
+    /// An execution ended: its slot is free.
+    pub fn complete(&mut self, now: Tick, batch: BatchId, observed: Observed) {
+        let now = self.advance(now);
+        let Some(in_flight) = self.in_flight.remove(&batch) else { return };
+        if self.in_flight.len() + 1 == self.limits.slots as usize {
+            self.slot_free_since = now;
+        }
+        self.aborts.retain(|id| *id != batch);
+        for id in &in_flight.members {
+            self.members.remove(id);
+        }
+        if let Some(count) = self.scopes_in_flight.get_mut(&in_flight.scope) {
+            *count -= 1;
+            if *count == 0 {
+                self.scopes_in_flight.remove(&in_flight.scope);
+            }
+        }
+        self.classes.observe(now, in_flight.cost_class, &self.limits, in_flight.size, &observed);
+        if observed.outcome == ObservedOutcome::Ok {
+            self.pace.observe(observed.duration, in_flight.size.items);
+        }
+    }
+
+    /// What is held, for gauges.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let held = self.queue.held();
+        Counts {
+            queue_calls: self.queue.len(),
+            queue_items: held.items,
+            queue_bytes: held.bytes,
+            oldest: self.queue.oldest(),
+            in_flight: self.in_flight.len(),
+            slots: self.limits.slots,
+        }
+    }
+
+    /// The most items that was learned or published for a cost class.
+    #[must_use]
+    pub fn ceiling(&self, class: CostClassId) -> Option<u32> {
+        self.classes.get(class).map(super::class::Class::ceiling).filter(|ceiling| *ceiling < u32::MAX)
+    }
+
+    fn advance(&mut self, now: Tick) -> Tick {
+        self.now = self.now.max(now);
+        self.now
+    }
+
+    fn view(&self) -> View<'_> {
+        View { now: self.now, limits: &self.limits, draining: self.draining, slot_free_since: self.slot_free_since }
+    }
+
+    fn slot_is_free(&self) -> bool {
+        self.in_flight.len() < self.limits.slots as usize
+    }
+
+    fn scope_is_free(&self, scope: ScopeId) -> bool {
+        self.scopes_in_flight.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max
+    }
+
+    fn refuse(&self, call: &Call) -> Option<RejectionReason> {
+        let items = u64::from(call.items);
+        let (held, scope_held, scope) =
+            (self.queue.held(), self.queue.held_by_scope(call.scope), self.limits.scope(call.scope));
+        let over = |held: u64, more: u64, max: u64| held > 0 && held + more > max;
+        let items_max = u64::from(self.limits.queue_items_max);
+        if over(held.items, items, items_max) || over(scope_held.items, items, u64::from(scope.queue_items_max)) {
+            return Some(RejectionReason::QueueFull);
+        }
+        let bytes_full = |held: u64, max: u64| !self.queue.is_empty() && held + call.bytes > max;
+        if bytes_full(held.bytes, self.limits.queue_bytes_max)
+            || (scope_held.items > 0 && bytes_full(scope_held.bytes, scope.queue_bytes_max))
+        {
+            return Some(RejectionReason::BytesFull);
+        }
+        // Half of the queue each once it is half full, and only while somebody else is queued.
+        let half = items_max / 2;
+        let own = self.queue.held_by_tenant(call.tenant);
+        let others = self.queue.tenants() - usize::from(own > 0);
+        if others > 0 && own > 0 && held.items >= half && own + items > half {
+            return Some(RejectionReason::TenantShare);
+        }
+        None
+    }
+
+    fn expire(&mut self, now: Tick) -> Option<Decision> {
+        while let Some((at, id)) = self.queue.first_deadline() {
+            if at > now {
+                return None;
+            }
+            let queued = self.queue.get(id)?;
+            let slo = queued.call.deadline.filter(|d| d.source == DeadlineSource::Slo).map(|d| d.at.since(queued.arrived));
+            let fastest = self.classes.get(queued.call.cost_class).and_then(super::class::Class::fastest);
+            if let (Some(slo), Some(fastest)) = (slo, fastest)
+                && fastest > slo
+            {
+                // No shedding can save an SLO that is shorter than one execution: serve as well as we can.
+                self.queue.forget_deadline(id);
+                continue;
+            }
+            self.queue.remove(id);
+            return Some(Decision::Expire { id, reason: Expiry::Deadline });
+        }
+        None
+    }
+
+    /// The first line, by the arrival of its head, that may leave now: a line that is held keeps no other from leaving.
+    fn pick(&self, now: Tick) -> Option<(KeyId, Cause)> {
+        if !self.slot_is_free() {
+            return None;
+        }
+        debug_assert_eq!(now, self.now);
+        self.queue.lines().filter(|(_, head)| self.scope_is_free(head.call.scope)).find_map(|(key, head)| {
+            match ready(self.view(), &self.queue, key, head, self.classes.get(head.call.cost_class)) {
+                Ready::Now(cause) => Some((key, cause)),
+                Ready::At(_) => None,
+            }
+        })
+    }
+
+    fn dispatch(&mut self, now: Tick, key: KeyId, cause: Cause) -> Option<Decision> {
+        let head = &self.queue.line(key).next()?.call;
+        let (cost_class, scope) = (head.cost_class, head.scope);
+        let choice = choose(self.view(), &self.queue, key, self.classes.get(cost_class))?;
+        let Choice { ids, items, weight, bytes, bound, lone, full } = choice;
+        let id = BatchId(self.next_batch);
+        self.next_batch += 1;
+        let mut members = Vec::with_capacity(ids.len());
+        let mut start = 0;
+        for &call in &ids {
+            let Some(queued) = self.queue.remove(call) else { continue };
+            check_invariant!(InvariantId::OneKey, queued.call.key == key);
+            check_invariant!(InvariantId::NotLate, queued.call.deadline.is_none_or(|deadline| deadline.at > now));
+            self.members.insert(call, id);
+            members.push(Member { id: call, items: start..start + queued.call.items });
+            start += queued.call.items;
+        }
+        check_invariant!(InvariantId::Balanced, start == items);
+        let size = BatchSize { items, shared: members.len() > 1, full };
+        self.in_flight.insert(id, InFlight { cost_class, scope, size, members: ids, waiting: members.len() });
+        *self.scopes_in_flight.entry(scope).or_default() += 1;
+        let cause = match (cause, bound) {
+            (Cause::Deadline, _) | (_, None) => cause,
+            (_, Some(bound)) => bound,
+        };
+        Some(Decision::Dispatch(Batch { id, key, cost_class, members, items, weight, bytes, cause, lone }))
+    }
+
+    /// Whole seconds between the predicted drain time and 1.5 times that, at least 1 (README R14).
+    fn retry_after(&mut self) -> Duration {
+        let drain = self.pace.drain_ns(self.queue.held().items, self.limits.slots);
+        let drawn = drain.saturating_add(self.draw() % (drain / 2 + 1));
+        Duration::from_secs(drawn.div_ceil(1_000_000_000).clamp(1, 3600))
+    }
+
+    /// splitmix64 (Steele, Lea, Flood 2014): enough to spread retries, and the same on every machine.
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+}
+
+// === impl Pace ===
+
+impl Pace {
+    /// Weight 1/8 for the newest: a few batches and it follows.
+    fn observe(&mut self, duration: Duration, items: u32) {
+        let mean = |old: u64, new: u64| if old == 0 { new } else { old - old / 8 + new / 8 };
+        self.execution_ns = mean(self.execution_ns, nanos(duration));
+        // Items count in 1/256 so that the mean of small batches does not stick.
+        self.items = mean(self.items, u64::from(items) << 8);
+    }
+
+    fn drain_ns(&self, queued: u64, slots: u32) -> u64 {
+        let batches = (queued << 8).div_ceil(self.items.max(1 << 8));
+        batches.saturating_mul(self.execution_ns) / u64::from(slots.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,313 @@
+//! The state machine by example; `tests/it/sim` runs it against a model.
+
+use super::*;
+use crate::batching::{Deadline, KeyId, Lone, Policy, ScopeLimits, TenantId};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn ms(millis: u64) -> Tick {
+    Tick::from_millis(millis)
+}
+
+fn call(id: u64) -> Call {
+    Call::new(CallId(id))
+}
+
+fn on_key(id: u64, key: u64) -> Call {
+    Call { key: KeyId(key), ..call(id) }
+}
+
+fn ok(duration: Duration) -> Observed {
+    Observed { duration, first_byte: None, outcome: ObservedOutcome::Ok }
+}
+
+fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
+    let mut limits = Limits::default();
+    change(&mut limits);
+    limits
+}
+
+fn window(items: u32, millis: u64) -> Policy {
+    Policy::Window { items, delay: Duration::from_millis(millis) }
+}
+
+#[track_caller]
+fn dispatched(batcher: &mut Batcher, at: Tick) -> Batch {
+    match batcher.poll(at) {
+        Some(Decision::Dispatch(batch)) => batch,
+        other => panic!("a dispatch was due, not {other:?}"),
+    }
+}
+
+fn ids(batch: &Batch) -> Vec<u64> {
+    batch.members.iter().map(|member| member.id.0).collect()
+}
+
+#[test]
+fn a_lone_call_on_an_idle_slot_leaves_in_the_same_poll() {
+    let mut batcher = Batcher::new(Limits::default(), 0);
+    batcher.offer(ms(5), call(1)).unwrap();
+    let batch = dispatched(&mut batcher, ms(5));
+    assert_eq!((ids(&batch), batch.cause), (vec![1], Cause::Idle));
+    assert_eq!(batcher.poll(ms(5)), None);
+    assert_eq!(batcher.next_wakeup(), None, "nothing wakes an empty core");
+}
+
+#[test]
+fn calls_collect_while_the_slot_is_busy_and_leave_together() {
+    let mut batcher = Batcher::new(Limits::default(), 0);
+    batcher.offer(ms(0), call(1)).unwrap();
+    let first = dispatched(&mut batcher, ms(0));
+    for id in 2..6 {
+        batcher.offer(ms(id), call(id)).unwrap();
+        assert_eq!(batcher.poll(ms(id)), None);
+    }
+    batcher.complete(ms(10), first.id, ok(10 * MS));
+    let batch = dispatched(&mut batcher, ms(10));
+    assert_eq!(ids(&batch), [2, 3, 4, 5]);
+    assert_eq!(batch.members[3].items, 3..4);
+}
+
+#[test]
+fn keys_never_mix_and_none_blocks_another() {
+    let mut batcher = Batcher::new(limits(|l| l.policy = window(4, 20)), 0);
+    batcher.offer(ms(0), on_key(1, 1)).unwrap();
+    for id in 2..6 {
+        batcher.offer(ms(1), on_key(id, 2)).unwrap();
+    }
+    let batch = dispatched(&mut batcher, ms(1));
+    assert_eq!((ids(&batch), batch.cause), (vec![2, 3, 4, 5], Cause::Full), "the full key leaves past the held one");
+}
+
+#[test]
+fn a_window_starts_when_an_item_and_a_free_slot_are_both_there() {
+    let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
+    batcher.offer(ms(0), call(1)).unwrap();
+    assert_eq!(batcher.poll(ms(0)), None);
+    assert_eq!(batcher.next_wakeup(), Some(ms(20)));
+    let first = dispatched(&mut batcher, ms(20));
+    assert_eq!(first.cause, Cause::Delay);
+    batcher.offer(ms(21), call(2)).unwrap();
+    assert_eq!(batcher.next_wakeup(), None, "no free slot, nothing to wake for");
+    batcher.complete(ms(600), first.id, ok(580 * MS));
+    assert_eq!(batcher.poll(ms(600)), None);
+    assert_eq!(batcher.next_wakeup(), Some(ms(620)));
+}
+
+#[test]
+fn a_static_delay_counts_from_the_oldest_arrival() {
+    let policy = Policy::Static { items: 64, delay: 15 * MS };
+    let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
+    batcher.offer(ms(0), call(1)).unwrap();
+    let first = dispatched(&mut batcher, ms(15));
+    batcher.offer(ms(16), call(2)).unwrap();
+    batcher.complete(ms(50), first.id, ok(35 * MS));
+    assert_eq!(ids(&dispatched(&mut batcher, ms(50))), [2], "it has waited long enough already");
+}
+
+#[test]
+fn queue_delay_max_bounds_a_longer_window() {
+    let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 500)), 0);
+    batcher.offer(ms(0), call(1)).unwrap();
+    batcher.poll(ms(0));
+    assert_eq!(batcher.next_wakeup(), Some(ms(20)));
+}
+
+#[test]
+fn a_deadline_inside_the_window_sends_the_batch_early() {
+    let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
+    let deadline = Some(Deadline { at: ms(10), source: DeadlineSource::Caller });
+    batcher.offer(ms(0), Call { deadline, ..call(1) }).unwrap();
+    assert_eq!(batcher.poll(ms(0)), None);
+    let at = batcher.next_wakeup().unwrap();
+    assert!(at < ms(10));
+    assert_eq!(dispatched(&mut batcher, at).cause, Cause::Deadline);
+}
+
+#[test]
+fn a_batch_stops_at_every_limit_and_says_which() {
+    let scope = ScopeLimits { batch_items_max: 4, batch_weight_max: Some(100), batch_bytes_max: 1000, ..ScopeLimits::default() };
+    for (weight, bytes, expect, cause) in [(1, 1, 4, Cause::Full), (40, 1, 2, Cause::Weight), (1, 400, 2, Cause::Bytes)] {
+        let mut batcher = Batcher::new(limits(|l| l.scopes = vec![scope.clone()]), 0);
+        for id in 0..5 {
+            batcher.offer(ms(0), Call { weight: super::super::Weight { sum: weight, max: weight }, bytes, ..call(id) }).unwrap();
+        }
+        let batch = dispatched(&mut batcher, ms(0));
+        assert_eq!((batch.members.len(), batch.cause), (expect, cause));
+    }
+}
+
+#[test]
+fn a_call_that_does_not_fit_starts_the_next_batch_and_keeps_its_items_together() {
+    let mut batcher = Batcher::new(limits(|l| l.scopes[0].batch_items_max = 4), 0);
+    for (id, items) in [(1, 3), (2, 2), (3, 1)] {
+        batcher.offer(ms(0), Call { items, ..call(id) }).unwrap();
+    }
+    let batch = dispatched(&mut batcher, ms(0));
+    assert_eq!(ids(&batch), [1]);
+    batcher.complete(ms(1), batch.id, ok(MS));
+    assert_eq!(ids(&dispatched(&mut batcher, ms(1))), [2, 3]);
+}
+
+#[test]
+fn a_client_batch_over_the_limit_goes_alone() {
+    let mut batcher = Batcher::new(limits(|l| l.scopes[0].batch_items_max = 4), 0);
+    batcher.offer(ms(0), Call { items: 10, ..call(1) }).unwrap();
+    batcher.offer(ms(0), call(2)).unwrap();
+    let batch = dispatched(&mut batcher, ms(0));
+    assert_eq!((ids(&batch), batch.lone), (vec![1], Some(Lone::ClientBatchFull)));
+}
+
+#[test]
+fn an_exclusive_value_stands_once_in_a_batch() {
+    let mut batcher = Batcher::new(Limits::default(), 0);
+    for (id, value) in [(1, 7), (2, 8), (3, 7)] {
+        batcher.offer(ms(0), Call { exclusive: vec![value], ..call(id) }).unwrap();
+    }
+    assert_eq!(ids(&dispatched(&mut batcher, ms(0))), [1, 2]);
+}
+
+#[test]
+fn a_cancelled_call_never_leaves_and_an_abandoned_batch_is_aborted() {
+    let mut batcher = Batcher::new(Limits::default(), 0);
+    for id in 1..4 {
+        batcher.offer(ms(0), call(id)).unwrap();
+    }
+    assert!(batcher.cancel(ms(0), CallId(2)));
+    let batch = dispatched(&mut batcher, ms(0));
+    assert_eq!(ids(&batch), [1, 3]);
+    assert!(batcher.cancel(ms(1), CallId(1)));
+    assert_eq!(batcher.poll(ms(1)), None, "one member still waits");
+    assert!(batcher.cancel(ms(2), CallId(3)));
+    assert!(!batcher.cancel(ms(2), CallId(3)));
+    assert_eq!(batcher.poll(ms(2)), Some(Decision::Abort(batch.id)));
+    assert_eq!(batcher.poll(ms(2)), None);
+    batcher.complete(ms(3), batch.id, Observed { outcome: ObservedOutcome::Cancelled, ..ok(MS) });
+    assert_eq!(batcher.counts().in_flight, 0);
+}
+
+#[test]
+fn a_call_past_its_deadline_expires_and_is_never_sent() {
+    let mut batcher = Batcher::new(Limits::default(), 0);
+    batcher.offer(ms(0), call(1)).unwrap();
+    let first = dispatched(&mut batcher, ms(0));
+    let deadline = Some(Deadline { at: ms(10), source: DeadlineSource::Slo });
+    batcher.offer(ms(1), Call { deadline, ..call(2) }).unwrap();
+    assert_eq!(batcher.next_wakeup(), Some(ms(10)));
+    assert_eq!(batcher.poll(ms(10)), Some(Decision::Expire { id: CallId(2), reason: Expiry::Deadline }));
+    batcher.complete(ms(11), first.id, ok(11 * MS));
+    assert_eq!(batcher.poll(ms(11)), None);
+}
+
+#[test]
+fn an_slo_that_cannot_be_met_at_all_ends_nothing() {
+    let mut batcher = Batcher::new(Limits::default(), 0);
+    batcher.offer(ms(0), call(1)).unwrap();
+    let first = dispatched(&mut batcher, ms(0));
+    batcher.complete(ms(50), first.id, ok(50 * MS));
+    batcher.offer(ms(50), call(2)).unwrap();
+    let second = dispatched(&mut batcher, ms(50));
+    let slo = |id| Call { deadline: Some(Deadline { at: ms(70), source: DeadlineSource::Slo }), ..call(id) };
+    batcher.offer(ms(51), slo(3)).unwrap();
+    let own = Some(Deadline { at: ms(70), source: DeadlineSource::Caller });
+    batcher.offer(ms(51), Call { deadline: own, ..call(4) }).unwrap();
+    assert_eq!(batcher.poll(ms(80)), Some(Decision::Expire { id: CallId(4), reason: Expiry::Deadline }));
+    batcher.complete(ms(100), second.id, ok(50 * MS));
+    assert_eq!(ids(&dispatched(&mut batcher, ms(100))), [3], "best effort: it is served late rather than never");
+}
+
+#[test]
+fn a_full_queue_refuses_fast_and_says_when_to_come_back() {
+    let mut batcher = Batcher::new(limits(|l| l.queue_items_max = 3), 0);
+    for id in 0..3 {
+        batcher.offer(ms(0), call(id)).unwrap();
+    }
+    let rejection = batcher.offer(ms(0), call(3)).unwrap_err();
+    assert_eq!(rejection.reason, RejectionReason::QueueFull);
+    assert!(rejection.retry_after >= Duration::from_secs(1));
+    assert_eq!(rejection.retry_after.subsec_nanos(), 0);
+}
+
+#[test]
+fn retry_after_follows_the_predicted_drain_time() {
+    let mut batcher = Batcher::new(limits(|l| (l.queue_items_max, l.scopes[0].batch_items_max) = (100, 1)), 3);
+    batcher.offer(ms(0), call(0)).unwrap();
+    let first = dispatched(&mut batcher, ms(0));
+    batcher.complete(ms(1000), first.id, ok(1000 * MS));
+    for id in 1..=100 {
+        batcher.offer(ms(1000), call(id)).unwrap();
+    }
+    let after = batcher.offer(ms(1000), call(101)).unwrap_err().retry_after.as_secs();
+    assert!((100..=151).contains(&after), "100 calls of 1 s each: {after} s");
+}
+
+#[test]
+fn a_call_larger_than_the_whole_queue_is_not_refused_for_ever() {
+    let mut batcher = Batcher::new(limits(|l| l.queue_items_max = 3), 0);
+    batcher.offer(ms(0), Call { items: 9, ..call(1) }).unwrap();
+}
+
+#[test]
+fn a_flooding_tenant_keeps_half_the_queue_only_while_others_wait() {
+    let mut batcher = Batcher::new(limits(|l| l.queue_items_max = 10), 0);
+    let of = |id, tenant| Call { tenant: TenantId(tenant), ..call(id) };
+    for id in 0..8 {
+        batcher.offer(ms(0), of(id, 1)).unwrap();
+    }
+    batcher.offer(ms(0), of(8, 2)).unwrap();
+    assert_eq!(batcher.offer(ms(0), of(9, 1)).unwrap_err().reason, RejectionReason::TenantShare);
+    batcher.offer(ms(0), of(10, 2)).unwrap();
+    assert_eq!(batcher.offer(ms(0), of(11, 2)).unwrap_err().reason, RejectionReason::QueueFull);
+}
+
+#[test]
+fn after_a_mismatch_its_cost_class_goes_alone_for_a_while() {
+    let mut batcher = Batcher::new(limits(|l| l.quarantine = 10 * MS), 0);
+    for id in 0..2 {
+        batcher.offer(ms(0), call(id)).unwrap();
+    }
+    let batch = dispatched(&mut batcher, ms(0));
+    for id in 2..6 {
+        batcher.offer(ms(0), call(id)).unwrap();
+    }
+    batcher.complete(ms(1), batch.id, Observed { outcome: ObservedOutcome::Mismatched, ..ok(MS) });
+    let alone = dispatched(&mut batcher, ms(1));
+    assert_eq!((ids(&alone), alone.lone), (vec![2], Some(Lone::Quarantined)));
+    batcher.complete(ms(12), alone.id, ok(MS));
+    assert_eq!(ids(&dispatched(&mut batcher, ms(12))), [3, 4, 5], "merging again once it is over");
+}
+
+#[test]
+fn a_named_limit_cuts_the_next_batches() {
+    let mut batcher = Batcher::new(Limits::default(), 0);
+    for id in 0..20 {
+        batcher.offer(ms(0), call(id)).unwrap();
+    }
+    let batch = dispatched(&mut batcher, ms(0));
+    for id in 20..40 {
+        batcher.offer(ms(0), call(id)).unwrap();
+    }
+    batcher.complete(ms(1), batch.id, Observed { outcome: ObservedOutcome::TooLarge { limit: Some(8) }, ..ok(MS) });
+    let next = dispatched(&mut batcher, ms(1));
+    assert_eq!((next.items, next.cause), (8, Cause::Full));
+}
+
+#[test]
+fn slots_are_a_wall_for_the_upstream_and_for_a_route() {
+    let mut batcher = Batcher::new(limits(|l| (l.slots, l.scopes[0].slots_max) = (3, 2)), 0);
+    for id in 0..4 {
+        batcher.offer(ms(0), on_key(id, id)).unwrap();
+    }
+    dispatched(&mut batcher, ms(0));
+    dispatched(&mut batcher, ms(0));
+    assert_eq!(batcher.poll(ms(0)), None, "the route has no third slot");
+}
+
+#[test]
+fn draining_waits_for_nothing() {
+    let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
+    batcher.offer(ms(0), call(1)).unwrap();
+    assert_eq!(batcher.poll(ms(0)), None);
+    batcher.drain(ms(1));
+    assert_eq!(dispatched(&mut batcher, ms(1)).cause, Cause::Drain);
+}

@@ -1,0 +1,107 @@
+//! How many extra upstream calls isolation may make.
+//!
+//! Upstream calls, batches and replays together, stay within what the clients sent plus a share, plus a small rate: never more load upstream than
+//! without us. Counted over ten seconds in one-second buckets, so a burst is paid back within that time.
+
+use super::tick::Tick;
+
+/// The window (README decision 9).
+const WINDOW_SECONDS: u64 = 10;
+/// One bucket for each second of the window.
+const BUCKETS: usize = 10;
+/// Replays a second that are always allowed; over the window this is the reserve of 30 that a fresh process has.
+const FLOOR_PER_SECOND: u64 = 3;
+
+/// A sliding count of client calls and upstream calls.
+#[derive(Debug, Clone)]
+pub struct ReplayBudget {
+    share_permille: u64,
+    buckets: [Bucket; BUCKETS],
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Bucket {
+    second: u64,
+    client: u64,
+    upstream: u64,
+}
+
+// === impl ReplayBudget ===
+
+impl ReplayBudget {
+    /// A budget of this share of the client calls, in thousandths, beyond their number.
+    #[must_use]
+    pub fn new(share_permille: u32) -> Self {
+        Self { share_permille: u64::from(share_permille), buckets: [Bucket::default(); BUCKETS] }
+    }
+
+    /// A client call came.
+    pub fn client(&mut self, now: Tick) {
+        self.bucket(now).client += 1;
+    }
+
+    /// A call was sent upstream that needed no permission: a batch, or a call alone.
+    pub fn upstream(&mut self, now: Tick) {
+        self.bucket(now).upstream += 1;
+    }
+
+    /// Takes one replay from the budget, or says that it is empty.
+    #[must_use]
+    pub fn take(&mut self, now: Tick) -> bool {
+        let second = now.0 / 1_000_000_000;
+        let (mut client, mut upstream) = (0, 0);
+        for bucket in &self.buckets {
+            if second.saturating_sub(bucket.second) < WINDOW_SECONDS {
+                client += bucket.client;
+                upstream += bucket.upstream;
+            }
+        }
+        let allowed = client + client * self.share_permille / 1000 + FLOOR_PER_SECOND * WINDOW_SECONDS;
+        if upstream >= allowed {
+            return false;
+        }
+        self.bucket(now).upstream += 1;
+        true
+    }
+
+    fn bucket(&mut self, now: Tick) -> &mut Bucket {
+        let second = now.0 / 1_000_000_000;
+        let index = usize::try_from(second % WINDOW_SECONDS).expect("below ten");
+        let bucket = &mut self.buckets[index];
+        if bucket.second != second {
+            *bucket = Bucket { second, ..Bucket::default() };
+        }
+        bucket
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_process_has_a_reserve_of_thirty() {
+        let mut budget = ReplayBudget::new(100);
+        let taken = (0..100).filter(|_| budget.take(Tick::from_millis(5))).count();
+        assert_eq!(taken, 30);
+    }
+
+    #[test]
+    fn batching_leaves_room_for_replays() {
+        let mut budget = ReplayBudget::new(100);
+        for _ in 0..100 {
+            budget.client(Tick::from_millis(0));
+        }
+        budget.upstream(Tick::from_millis(0));
+        let taken = (0..1000).filter(|_| budget.take(Tick::from_millis(1))).count();
+        assert_eq!(taken, 100 + 10 + 30 - 1);
+    }
+
+    #[test]
+    fn what_was_taken_is_forgotten_after_ten_seconds() {
+        let mut budget = ReplayBudget::new(100);
+        while budget.take(Tick::from_millis(0)) {}
+        assert!(!budget.take(Tick::from_millis(9_999)));
+        assert!(budget.take(Tick::from_millis(10_000)));
+    }
+}

@@ -1,0 +1,221 @@
+//! What is remembered for each cost class: ceilings, quarantine, recent execution times.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::batch::{Observed, ObservedOutcome};
+use super::call::CostClassId;
+use super::limits::Limits;
+use super::tick::Tick;
+
+/// Cost classes remembered at once; beyond it the one unused for longest goes (`scheduling.md` §1 keeps 64 curves; these are smaller).
+const CLASSES_MAX: usize = 256;
+/// Whole batches after which a quarantine starts small again (README R4).
+const TRUSTED_AFTER: u32 = 100;
+/// Full good batches for each item that an overload ceiling rises again (`scheduling.md` §2.6).
+const RISE_AFTER: u32 = 8;
+/// Executions whose shortest one says what a lone call can hope for.
+const RECENT: usize = 16;
+
+/// The memory of one cost class.
+#[derive(Debug, Clone)]
+pub(super) struct Class {
+    used: Tick,
+    quarantined_until: Option<Tick>,
+    quarantine_next: Duration,
+    whole_batches: u32,
+    /// Most items, as a "too large" answer or the server itself named it, or as halving found it.
+    items_max: Option<u32>,
+    /// Most items since the upstream said that it is overloaded.
+    overload_max: Option<u32>,
+    full_good: u32,
+    recent: [Duration; RECENT],
+    executions: usize,
+}
+
+/// All cost classes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Classes {
+    map: BTreeMap<CostClassId, Class>,
+}
+
+// === impl Class ===
+
+impl Class {
+    fn new(now: Tick) -> Self {
+        Self {
+            used: now,
+            quarantined_until: None,
+            quarantine_next: Duration::ZERO,
+            whole_batches: 0,
+            items_max: None,
+            overload_max: None,
+            full_good: 0,
+            recent: [Duration::ZERO; RECENT],
+            executions: 0,
+        }
+    }
+
+    pub(super) fn quarantined(&self, now: Tick) -> bool {
+        self.quarantined_until.is_some_and(|until| now < until)
+    }
+
+    /// Most items in a batch of this class: the smallest of what was learned.
+    pub(super) fn ceiling(&self) -> u32 {
+        self.items_max.unwrap_or(u32::MAX).min(self.overload_max.unwrap_or(u32::MAX)).max(1)
+    }
+
+    /// The shortest of the recent executions: an SLO below it cannot be met by any batch. `None` before the first.
+    pub(super) fn fastest(&self) -> Option<Duration> {
+        self.recent.iter().take(self.executions.min(RECENT)).min().copied()
+    }
+
+    /// The last execution's time.
+    pub(super) fn last(&self) -> Option<Duration> {
+        self.executions.checked_sub(1).and_then(|i| self.recent.get(i % RECENT)).copied()
+    }
+
+    fn observe(&mut self, now: Tick, limits: &Limits, batch: BatchSize, observed: &Observed) {
+        let BatchSize { items, shared, full } = batch;
+        match observed.outcome {
+            ObservedOutcome::Ok => {
+                if let Some(slot) = self.recent.get_mut(self.executions % RECENT) {
+                    *slot = observed.duration;
+                }
+                self.executions += 1;
+                if shared {
+                    self.whole_batches += 1;
+                    if self.whole_batches >= TRUSTED_AFTER {
+                        self.quarantine_next = Duration::ZERO;
+                    }
+                }
+                if full && let Some(max) = self.overload_max {
+                    self.full_good += 1;
+                    if self.full_good >= RISE_AFTER {
+                        self.full_good = 0;
+                        self.overload_max = Some(max.saturating_add(1));
+                    }
+                }
+            }
+            ObservedOutcome::TooLarge { limit } => {
+                let found = limit.filter(|limit| *limit >= 1).unwrap_or((items / 2).max(1));
+                self.items_max = Some(self.items_max.map_or(found, |known| known.min(found)));
+            }
+            ObservedOutcome::Overloaded { .. } => {
+                self.overload_max = Some((items / 2).max(1));
+                self.full_good = 0;
+            }
+            ObservedOutcome::Mismatched => {
+                self.whole_batches = 0;
+                let this_time = self.quarantine_next.max(limits.quarantine).min(Limits::QUARANTINE_MAX);
+                self.quarantined_until = Some(now.after(this_time));
+                self.quarantine_next = this_time.saturating_mul(2).min(Limits::QUARANTINE_MAX);
+            }
+            ObservedOutcome::OutOfMemory | ObservedOutcome::Failed | ObservedOutcome::Cancelled => {}
+        }
+    }
+}
+
+// === impl Classes ===
+
+impl Classes {
+    pub(super) fn get(&self, id: CostClassId) -> Option<&Class> {
+        self.map.get(&id)
+    }
+
+    /// The most items that a server itself publishes for this class; the smaller one stays.
+    pub(super) fn publish(&mut self, now: Tick, id: CostClassId, items_max: u32) {
+        let class = self.entry(now, id);
+        class.items_max = Some(class.items_max.map_or(items_max, |known| known.min(items_max)).max(1));
+    }
+
+    pub(super) fn observe(&mut self, now: Tick, id: CostClassId, limits: &Limits, batch: BatchSize, observed: &Observed) {
+        self.entry(now, id).observe(now, limits, batch, observed);
+    }
+
+    fn entry(&mut self, now: Tick, id: CostClassId) -> &mut Class {
+        if !self.map.contains_key(&id) && self.map.len() >= CLASSES_MAX {
+            let oldest = self.map.iter().min_by_key(|(id, class)| (class.used, **id)).map(|(id, _)| *id);
+            if let Some(oldest) = oldest {
+                self.map.remove(&oldest);
+            }
+        }
+        let class = self.map.entry(id).or_insert_with(|| Class::new(now));
+        class.used = now;
+        class
+    }
+}
+
+/// What of a batch matters to its class.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BatchSize {
+    pub(super) items: u32,
+    /// More than one member.
+    pub(super) shared: bool,
+    /// As many items as allowed.
+    pub(super) full: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: CostClassId = CostClassId(3);
+
+    fn observe(classes: &mut Classes, at: u64, items: u32, outcome: ObservedOutcome) {
+        let observed = Observed { duration: Duration::from_millis(5), first_byte: None, outcome };
+        let size = BatchSize { items, shared: items > 1, full: true };
+        classes.observe(Tick::from_millis(at), ID, &Limits::default(), size, &observed);
+    }
+
+    #[test]
+    fn a_named_limit_is_remembered_and_never_raised_by_a_larger_one() {
+        let mut classes = Classes::default();
+        observe(&mut classes, 0, 64, ObservedOutcome::TooLarge { limit: Some(16) });
+        observe(&mut classes, 1, 64, ObservedOutcome::TooLarge { limit: Some(32) });
+        assert_eq!(classes.get(ID).unwrap().ceiling(), 16);
+    }
+
+    #[test]
+    fn without_a_named_limit_the_size_is_halved() {
+        let mut classes = Classes::default();
+        observe(&mut classes, 0, 64, ObservedOutcome::TooLarge { limit: None });
+        assert_eq!(classes.get(ID).unwrap().ceiling(), 32);
+    }
+
+    #[test]
+    fn an_overload_halves_the_size_and_eight_full_good_batches_raise_it_by_one() {
+        let mut classes = Classes::default();
+        observe(&mut classes, 0, 64, ObservedOutcome::Overloaded { retry_after: None });
+        assert_eq!(classes.get(ID).unwrap().ceiling(), 32);
+        for at in 1..=8 {
+            observe(&mut classes, at, 32, ObservedOutcome::Ok);
+        }
+        assert_eq!(classes.get(ID).unwrap().ceiling(), 33);
+    }
+
+    #[test]
+    fn a_quarantine_doubles_and_starts_small_again_after_a_hundred_whole_batches() {
+        let mut classes = Classes::default();
+        observe(&mut classes, 0, 2, ObservedOutcome::Mismatched);
+        assert!(classes.get(ID).unwrap().quarantined(Tick::from_millis(29_999)));
+        assert!(!classes.get(ID).unwrap().quarantined(Tick::from_millis(30_000)));
+        observe(&mut classes, 30_000, 2, ObservedOutcome::Mismatched);
+        assert!(classes.get(ID).unwrap().quarantined(Tick::from_millis(89_999)));
+        for _ in 0..100 {
+            observe(&mut classes, 90_000, 2, ObservedOutcome::Ok);
+        }
+        observe(&mut classes, 100_000, 2, ObservedOutcome::Mismatched);
+        assert!(!classes.get(ID).unwrap().quarantined(Tick::from_millis(130_000)));
+    }
+
+    #[test]
+    fn the_classes_remembered_are_bounded() {
+        let mut classes = Classes::default();
+        for i in 0..2_000_u32 {
+            classes.publish(Tick::from_millis(u64::from(i)), CostClassId(i), 4);
+        }
+        assert_eq!(classes.map.len(), CLASSES_MAX);
+        assert!(classes.get(CostClassId(1_999)).is_some());
+    }
+}

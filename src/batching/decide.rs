@@ -1,0 +1,151 @@
+//! When a line may leave, and who of it leaves together. Pure functions of what is queued and what the limits say.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::batch::{Cause, Lone};
+use super::call::{CallId, KeyId};
+use super::class::Class;
+use super::limits::{Limits, Policy, ScopeLimits};
+use super::queue::{Queue, Queued};
+use super::tick::Tick;
+
+/// Whether a line may leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ready {
+    /// Now, for this reason unless a limit cuts the batch.
+    Now(Cause),
+    /// Not before this instant.
+    At(Tick),
+}
+
+/// The calls chosen from a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) ids: Vec<CallId>,
+    pub(super) items: u32,
+    pub(super) weight: u64,
+    pub(super) bytes: u64,
+    /// The limit that ended the batch, if one did.
+    pub(super) bound: Option<Cause>,
+    pub(super) lone: Option<Lone>,
+    /// As many items as allowed.
+    pub(super) full: bool,
+}
+
+/// What a decision looks at besides the queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) now: Tick,
+    pub(super) limits: &'a Limits,
+    pub(super) draining: bool,
+    /// Since when a slot has been free.
+    pub(super) slot_free_since: Tick,
+}
+
+/// When the line of `key`, whose first call is `head`, may leave, a slot being free.
+pub(super) fn ready(view: View<'_>, queue: &Queue, key: KeyId, head: &Queued, class: Option<&Class>) -> Ready {
+    if view.draining {
+        return Ready::Now(Cause::Drain);
+    }
+    let (threshold, delay, since) = match view.limits.policy {
+        Policy::WorkConserving => return Ready::Now(Cause::Idle),
+        Policy::Window { items, delay } => (items, delay, head.arrived.max(view.slot_free_since)),
+        Policy::Static { items, delay } => (items, delay, head.arrived),
+    };
+    if head.call.alone || class.is_some_and(|class| class.quarantined(view.now)) {
+        return Ready::Now(Cause::Idle);
+    }
+    let scope = view.limits.scope(head.call.scope);
+    let cap = cap(scope, class).min(threshold);
+    if queue.line_items(key) >= u64::from(cap) {
+        return Ready::Now(Cause::Full);
+    }
+    // queue_delay_max bounds deliberate holding beside a free slot, whatever the policy's own delay says.
+    let beside_slot = head.arrived.max(view.slot_free_since).after(scope.queue_delay_max);
+    let hold_end = since.after(delay).min(beside_slot);
+    let within = usize::try_from(cap).unwrap_or(usize::MAX);
+    let urgent = queue.line_deadline(key, within).map(|at| at.before(lead(class, head, at)));
+    match urgent {
+        _ if view.now >= hold_end => Ready::Now(if delay.is_zero() { Cause::Idle } else { Cause::Delay }),
+        Some(urgent) if view.now >= urgent => Ready::Now(Cause::Deadline),
+        Some(urgent) => Ready::At(hold_end.min(urgent)),
+        None => Ready::At(hold_end),
+    }
+}
+
+/// How long before a deadline a held batch must leave: the last execution and a quarter more; half of the whole budget while nothing is known.
+fn lead(class: Option<&Class>, head: &Queued, at: Tick) -> Duration {
+    class.and_then(Class::last).map_or_else(|| at.since(head.arrived) / 2, |last| last.saturating_mul(5) / 4)
+}
+
+/// Most items in a batch of this line.
+fn cap(scope: &ScopeLimits, class: Option<&Class>) -> u32 {
+    scope.batch_items_max.min(class.map_or(u32::MAX, Class::ceiling)).max(1)
+}
+
+/// The calls that leave together: from the front, in order, while every limit holds. The first always leaves, however large it is.
+pub(super) fn choose(view: View<'_>, queue: &Queue, key: KeyId, class: Option<&Class>) -> Option<Choice> {
+    let mut line = queue.line(key);
+    let first = &line.next()?.call;
+    let scope = view.limits.scope(first.scope);
+    let cap = cap(scope, class);
+    let quarantined = class.is_some_and(|class| class.quarantined(view.now));
+    let mut choice = Choice {
+        ids: vec![first.id],
+        items: first.items,
+        weight: first.weight.sum,
+        bytes: first.bytes,
+        bound: None,
+        lone: None,
+        full: first.items >= cap,
+    };
+    if first.alone {
+        return Some(choice);
+    }
+    if first.items > cap {
+        choice.lone = Some(Lone::ClientBatchFull);
+        return Some(choice);
+    }
+    if quarantined {
+        choice.lone = Some(Lone::Quarantined);
+        return Some(choice);
+    }
+    let fill = match view.limits.policy {
+        Policy::WorkConserving => cap,
+        Policy::Window { items, .. } | Policy::Static { items, .. } => cap.min(items.max(1)),
+    };
+    let weight_max = scope.batch_weight_max.unwrap_or(u64::MAX);
+    let mut exclusive: BTreeSet<u64> = first.exclusive.iter().copied().collect();
+    for queued in line {
+        if choice.items >= fill {
+            break;
+        }
+        let call = &queued.call;
+        if choice.items + call.items > fill {
+            choice.bound = Some(Cause::Full);
+            break;
+        }
+        if choice.weight.saturating_add(call.weight.sum) > weight_max {
+            choice.bound = Some(Cause::Weight);
+            break;
+        }
+        if choice.bytes.saturating_add(call.bytes) > scope.batch_bytes_max {
+            choice.bound = Some(Cause::Bytes);
+            break;
+        }
+        if call.exclusive.iter().any(|value| exclusive.contains(value)) {
+            break;
+        }
+        exclusive.extend(call.exclusive.iter().copied());
+        choice.ids.push(call.id);
+        choice.items += call.items;
+        choice.weight += call.weight.sum;
+        choice.bytes += call.bytes;
+    }
+    if choice.items >= fill {
+        choice.bound = Some(Cause::Full);
+    }
+    choice.full = choice.items >= cap;
+    Some(choice)
+}

@@ -1,0 +1,165 @@
+//! Which part of a failed or too large batch is tried next.
+//!
+//! Pure: the upstream adapter carries it out, one part after the other on the batch's own slot. A failed batch of up to `isolate_above` members is
+//! replayed member by member; a larger one is cut in two halves, and the half that fails again is cut again, so one bad member among N costs at most
+//! `1 + 2·⌈log2 N⌉` calls. A batch that was too large is sent again in parts under the limit that the upstream named, or in halves.
+
+use std::ops::Range;
+
+/// What came of a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It failed, and its members may be tried in smaller parts.
+    Failed,
+    /// It was too large; the most items the upstream takes, if it said so.
+    TooLarge {
+        /// The limit that the answer names.
+        limit: Option<u32>,
+    },
+}
+
+/// Members to be tried together: indexes into the batch.
+pub type Part = Range<usize>;
+
+/// The plan for one batch. Parts come in the members' order.
+#[derive(Debug, Clone)]
+pub struct Isolation {
+    items: Vec<u32>,
+    isolate_above: usize,
+    todo: Vec<Part>,
+}
+
+// === impl Isolation ===
+
+impl Isolation {
+    /// A plan for a batch whose members hold these many items and which ended like this.
+    #[must_use]
+    pub fn new(items: Vec<u32>, isolate_above: u32, verdict: Verdict) -> Self {
+        let whole = 0..items.len();
+        let isolate_above = usize::try_from(isolate_above).unwrap_or(usize::MAX);
+        let mut this = Self { items, isolate_above, todo: Vec::new() };
+        this.refine(whole, verdict);
+        this
+    }
+
+    /// The next part to try, if any is left.
+    pub fn next_part(&mut self) -> Option<Part> {
+        self.todo.pop()
+    }
+
+    /// Says that a part of more than one member ended like this: its smaller parts come next. A single member's own answer stands, whatever it is.
+    pub fn refine(&mut self, part: Part, verdict: Verdict) {
+        if part.len() < 2 {
+            return;
+        }
+        let parts = match verdict {
+            Verdict::Failed if part.len() <= self.isolate_above => part.map(|i| i..i + 1).collect(),
+            Verdict::Failed | Verdict::TooLarge { limit: None } => halves(&part),
+            Verdict::TooLarge { limit: Some(limit) } => {
+                let packed = self.pack(&part, limit);
+                // A limit that the part already keeps cannot be what was meant: halve, so that this ends.
+                if packed.len() < 2 { halves(&part) } else { packed }
+            }
+        };
+        self.todo.extend(parts.into_iter().rev());
+    }
+
+    /// Whether nothing is left to try.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.todo.is_empty()
+    }
+
+    /// The members not tried yet, when the budget is empty.
+    pub fn give_up(&mut self) -> Vec<Part> {
+        let mut rest = std::mem::take(&mut self.todo);
+        rest.reverse();
+        rest
+    }
+
+    fn pack(&self, part: &Part, limit: u32) -> Vec<Part> {
+        let mut parts = Vec::new();
+        let (mut start, mut held) = (part.start, 0_u32);
+        for i in part.clone() {
+            let items = self.items.get(i).copied().unwrap_or(1);
+            if i > start && held.saturating_add(items) > limit {
+                parts.push(start..i);
+                (start, held) = (i, 0);
+            }
+            held = held.saturating_add(items);
+        }
+        parts.push(start..part.end);
+        parts
+    }
+}
+
+fn halves(part: &Part) -> Vec<Part> {
+    let middle = part.start + part.len() / 2;
+    vec![part.start..middle, middle..part.end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a plan in which any part that holds one of `bad` fails; returns the parts tried.
+    fn run(n: usize, isolate_above: u32, bad: &[usize]) -> Vec<Part> {
+        let mut plan = Isolation::new(vec![1; n], isolate_above, Verdict::Failed);
+        let mut tried = Vec::new();
+        while let Some(part) = plan.next_part() {
+            tried.push(part.clone());
+            if bad.iter().any(|b| part.contains(b)) {
+                plan.refine(part, Verdict::Failed);
+            }
+        }
+        tried
+    }
+
+    #[test]
+    fn up_to_four_members_are_replayed_one_by_one() {
+        assert_eq!(run(3, 4, &[1]), [0..1, 1..2, 2..3]);
+    }
+
+    #[test]
+    fn five_members_are_bisected_and_then_replayed() {
+        assert_eq!(run(5, 4, &[4]), [0..2, 2..5, 2..3, 3..4, 4..5]);
+    }
+
+    #[test]
+    fn one_bad_member_of_thirty_two_costs_at_most_eleven_calls() {
+        for bad in 0..32 {
+            let tried = run(32, 1, &[bad]);
+            assert!(tried.len() <= 10, "{} calls for member {bad}", tried.len() + 1);
+            assert!(tried.contains(&(bad..bad + 1)));
+        }
+    }
+
+    #[test]
+    fn a_named_limit_packs_whole_members_under_it() {
+        let mut plan = Isolation::new(vec![2, 2, 3, 1, 5], 4, Verdict::TooLarge { limit: Some(4) });
+        let parts: Vec<_> = std::iter::from_fn(|| plan.next_part()).collect();
+        assert_eq!(parts, [0..2, 2..4, 4..5]);
+    }
+
+    #[test]
+    fn a_limit_that_was_kept_already_halves_so_that_isolation_ends() {
+        let mut plan = Isolation::new(vec![1, 1], 4, Verdict::TooLarge { limit: Some(9) });
+        assert_eq!(plan.next_part(), Some(0..1));
+        assert_eq!(plan.next_part(), Some(1..2));
+        assert!(plan.is_done());
+    }
+
+    #[test]
+    fn every_member_is_settled_exactly_once_whatever_fails() {
+        for n in 2..20 {
+            for bad in 0..n {
+                let tried = run(n, 4, &[bad, (bad * 7) % n]);
+                let singles_or_good: Vec<_> =
+                    tried.iter().filter(|p| p.len() == 1 || (!p.contains(&bad) && !p.contains(&((bad * 7) % n)))).collect();
+                let mut settled: Vec<usize> = singles_or_good.into_iter().flat_map(Clone::clone).collect();
+                settled.sort_unstable();
+                assert_eq!(settled, (0..n).collect::<Vec<_>>());
+            }
+        }
+    }
+}

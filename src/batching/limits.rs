@@ -1,0 +1,106 @@
+//! The walls: nothing the core decides passes them.
+
+use std::time::Duration;
+
+use super::call::ScopeId;
+
+/// When a batch leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// At once when a slot is idle; calls collect while all slots are busy.
+    WorkConserving,
+    /// At `items`, or `delay` after an item and a free slot were both there.
+    Window {
+        /// Send at this many items, and fill a batch up to them.
+        items: u32,
+        /// The longest hold beside a free slot.
+        delay: Duration,
+    },
+    /// At `items`, or `delay` after the oldest call came.
+    Static {
+        /// Send at this many items, and fill a batch up to them.
+        items: u32,
+        /// The longest hold from arrival.
+        delay: Duration,
+    },
+}
+
+/// The limits of one route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScopeLimits {
+    /// Most items in a batch.
+    pub batch_items_max: u32,
+    /// Most weight in a batch.
+    pub batch_weight_max: Option<u64>,
+    /// Most bytes in a batch.
+    pub batch_bytes_max: u64,
+    /// Longest deliberate wait beside a free slot. It overrides no slot and expires nothing.
+    pub queue_delay_max: Duration,
+    /// Most items of this route in the queue.
+    pub queue_items_max: u32,
+    /// Most bytes of this route in the queue.
+    pub queue_bytes_max: u64,
+    /// Most batches of this route in flight.
+    pub slots_max: u32,
+}
+
+/// Everything the core is given beside events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// When a batch leaves.
+    pub policy: Policy,
+    /// Batches in flight at once.
+    pub slots: u32,
+    /// Most items in the queue.
+    pub queue_items_max: u32,
+    /// Most bytes in the queue.
+    pub queue_bytes_max: u64,
+    /// By route; never empty. A call that names a scope that is not there is held to the last one.
+    pub scopes: Vec<ScopeLimits>,
+    /// No merging in a cost class for this long after a mismatch; it doubles up to [`Limits::QUARANTINE_MAX`].
+    pub quarantine: Duration,
+}
+
+// === impl Limits ===
+
+impl Limits {
+    /// The longest quarantine (README R4).
+    pub const QUARANTINE_MAX: Duration = Duration::from_secs(3600);
+
+    /// The limits that hold for a scope.
+    #[must_use]
+    pub fn scope(&self, scope: ScopeId) -> &ScopeLimits {
+        self.scopes
+            .get(usize::from(scope.0))
+            .or_else(|| self.scopes.last())
+            .expect("`Limits::scopes` is never empty: `Batcher` refuses it")
+    }
+}
+
+impl Default for Limits {
+    /// The defaults of the policy schema, one slot.
+    fn default() -> Self {
+        Self {
+            policy: Policy::WorkConserving,
+            slots: 1,
+            queue_items_max: 2048,
+            queue_bytes_max: 32 << 20,
+            scopes: vec![ScopeLimits::default()],
+            quarantine: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Default for ScopeLimits {
+    fn default() -> Self {
+        Self {
+            batch_items_max: 128,
+            batch_weight_max: None,
+            batch_bytes_max: 8 << 20,
+            queue_delay_max: Duration::from_millis(20),
+            queue_items_max: 2048,
+            queue_bytes_max: 32 << 20,
+            slots_max: 16,
+        }
+    }
+}

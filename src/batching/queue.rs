@@ -1,0 +1,248 @@
+//! Calls accepted and not dispatched: one line for each merge key, open side by side.
+//!
+//! Every call stands in `calls`; a line holds ids only. A call that is cancelled or expires leaves a gap in its line, which is closed when the gaps
+//! outnumber the calls, so both the work and the memory stay in proportion to what is queued.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::call::{Call, CallId, KeyId, ScopeId, TenantId};
+use super::tick::Tick;
+
+/// Gaps a line may hold before it is closed up, beyond the number of its calls.
+const GAPS_MAX: usize = 32;
+
+/// A queued call.
+#[derive(Debug, Clone)]
+pub(super) struct Queued {
+    pub(super) call: Call,
+    pub(super) arrived: Tick,
+}
+
+/// Items and bytes held.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) items: u64,
+    pub(super) bytes: u64,
+}
+
+/// The line of one merge key.
+#[derive(Debug, Clone, Default)]
+struct Line {
+    ids: VecDeque<CallId>,
+    live: usize,
+    items: u64,
+}
+
+/// The queue.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Queue {
+    calls: BTreeMap<CallId, Queued>,
+    lines: BTreeMap<KeyId, Line>,
+    /// The first call of every line: lines in order of their heads.
+    heads: BTreeSet<(CallId, KeyId)>,
+    deadlines: BTreeSet<(Tick, CallId)>,
+    held: Held,
+    scopes: BTreeMap<ScopeId, Held>,
+    tenants: BTreeMap<TenantId, u64>,
+}
+
+// === impl Held ===
+
+impl Held {
+    fn add(&mut self, call: &Call) {
+        self.items += u64::from(call.items);
+        self.bytes += call.bytes;
+    }
+
+    fn sub(&mut self, call: &Call) {
+        self.items -= u64::from(call.items);
+        self.bytes -= call.bytes;
+    }
+}
+
+// === impl Queue ===
+
+impl Queue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    pub(super) fn held(&self) -> Held {
+        self.held
+    }
+
+    pub(super) fn held_by_scope(&self, scope: ScopeId) -> Held {
+        self.scopes.get(&scope).copied().unwrap_or_default()
+    }
+
+    pub(super) fn held_by_tenant(&self, tenant: TenantId) -> u64 {
+        self.tenants.get(&tenant).copied().unwrap_or(0)
+    }
+
+    pub(super) fn tenants(&self) -> usize {
+        self.tenants.len()
+    }
+
+    /// The longest-queued call, if any.
+    pub(super) fn oldest(&self) -> Option<Tick> {
+        self.calls.first_key_value().map(|(_, queued)| queued.arrived)
+    }
+
+    pub(super) fn push(&mut self, now: Tick, call: Call) {
+        let (id, key) = (call.id, call.key);
+        self.held.add(&call);
+        self.scopes.entry(call.scope).or_default().add(&call);
+        *self.tenants.entry(call.tenant).or_default() += u64::from(call.items);
+        if let Some(deadline) = call.deadline {
+            self.deadlines.insert((deadline.at, id));
+        }
+        let line = self.lines.entry(key).or_default();
+        if line.live == 0 {
+            self.heads.insert((id, key));
+        }
+        line.ids.push_back(id);
+        line.live += 1;
+        line.items += u64::from(call.items);
+        self.calls.insert(id, Queued { call, arrived: now });
+    }
+
+    /// Takes a call out, wherever it stands.
+    pub(super) fn remove(&mut self, id: CallId) -> Option<Queued> {
+        let queued = self.calls.remove(&id)?;
+        let call = &queued.call;
+        self.held.sub(call);
+        if let Some(held) = self.scopes.get_mut(&call.scope) {
+            held.sub(call);
+            if held.items == 0 {
+                self.scopes.remove(&call.scope);
+            }
+        }
+        if let Some(items) = self.tenants.get_mut(&call.tenant) {
+            *items -= u64::from(call.items);
+            if *items == 0 {
+                self.tenants.remove(&call.tenant);
+            }
+        }
+        if let Some(deadline) = call.deadline {
+            self.deadlines.remove(&(deadline.at, id));
+        }
+        self.leave_line(call);
+        Some(queued)
+    }
+
+    /// Forgets a deadline: the call stays queued and is served when it can be.
+    pub(super) fn forget_deadline(&mut self, id: CallId) {
+        if let Some(queued) = self.calls.get_mut(&id)
+            && let Some(deadline) = queued.call.deadline.take()
+        {
+            self.deadlines.remove(&(deadline.at, id));
+        }
+    }
+
+    /// The call whose deadline comes first.
+    pub(super) fn first_deadline(&self) -> Option<(Tick, CallId)> {
+        self.deadlines.first().copied()
+    }
+
+    pub(super) fn get(&self, id: CallId) -> Option<&Queued> {
+        self.calls.get(&id)
+    }
+
+    /// Lines by the arrival of their heads.
+    pub(super) fn lines(&self) -> impl Iterator<Item = (KeyId, &Queued)> {
+        self.heads.iter().filter_map(|(id, key)| self.calls.get(id).map(|queued| (*key, queued)))
+    }
+
+    /// The calls of a line, in order.
+    pub(super) fn line(&self, key: KeyId) -> impl Iterator<Item = &Queued> {
+        self.lines.get(&key).into_iter().flat_map(|line| line.ids.iter()).filter_map(|id| self.calls.get(id))
+    }
+
+    /// Items in a line.
+    pub(super) fn line_items(&self, key: KeyId) -> u64 {
+        self.lines.get(&key).map_or(0, |line| line.items)
+    }
+
+    /// The earliest deadline in a line that a hold must respect. Looks at the calls a batch could hold, no further.
+    pub(super) fn line_deadline(&self, key: KeyId, within: usize) -> Option<Tick> {
+        self.line(key).take(within).filter_map(|queued| queued.call.deadline).map(|deadline| deadline.at).min()
+    }
+
+    fn leave_line(&mut self, call: &Call) {
+        let Some(line) = self.lines.get_mut(&call.key) else { return };
+        line.live -= 1;
+        line.items -= u64::from(call.items);
+        let was_head = self.heads.remove(&(call.id, call.key));
+        if line.live == 0 {
+            self.lines.remove(&call.key);
+            return;
+        }
+        if was_head {
+            while line.ids.front().is_some_and(|id| !self.calls.contains_key(id)) {
+                line.ids.pop_front();
+            }
+            if let Some(head) = line.ids.front() {
+                self.heads.insert((*head, call.key));
+            }
+        } else if line.ids.len() > 2 * line.live + GAPS_MAX {
+            let calls = &self.calls;
+            line.ids.retain(|id| calls.contains_key(id));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(id: u64, key: u64) -> Call {
+        Call { key: KeyId(key), bytes: 10, ..Call::new(CallId(id)) }
+    }
+
+    fn order(queue: &Queue) -> Vec<u64> {
+        queue.lines().map(|(key, _)| key.0).collect()
+    }
+
+    #[test]
+    fn lines_stand_in_the_order_of_their_heads() {
+        let mut queue = Queue::default();
+        for (id, key) in [(1, 7), (2, 3), (3, 7), (4, 5)] {
+            queue.push(Tick(id), call(id, key));
+        }
+        assert_eq!(order(&queue), [7, 3, 5]);
+        queue.remove(CallId(1));
+        assert_eq!(order(&queue), [3, 7, 5]);
+        queue.remove(CallId(3));
+        assert_eq!(order(&queue), [3, 5]);
+    }
+
+    #[test]
+    fn leaving_calls_leave_nothing_behind() {
+        let mut queue = Queue::default();
+        for id in 0..100 {
+            queue.push(Tick(id), call(id, id % 3));
+        }
+        for id in (0..100).rev() {
+            assert!(queue.remove(CallId(id)).is_some());
+            assert!(queue.remove(CallId(id)).is_none());
+        }
+        assert!(queue.is_empty() && queue.lines.is_empty() && queue.heads.is_empty());
+        assert!(queue.tenants.is_empty() && queue.scopes.is_empty() && queue.deadlines.is_empty());
+        assert_eq!(queue.held(), Held::default());
+    }
+
+    #[test]
+    fn gaps_in_a_line_are_closed() {
+        let mut queue = Queue::default();
+        queue.push(Tick(0), call(0, 0));
+        for id in 1..10_000 {
+            queue.push(Tick(id), call(id, 0));
+            queue.remove(CallId(id));
+        }
+        assert!(queue.lines[&KeyId(0)].ids.len() <= 2 + GAPS_MAX + 1);
+    }
+}
