@@ -29,7 +29,9 @@ mod tick;
 pub use batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
 pub use batcher::{Batcher, Counts};
 pub use budget::ReplayBudget;
-pub use call::{Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, TenantId, Weight};
+pub use call::{
+    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, TenantId, Weight,
+};
 pub use invariant::InvariantId;
 pub use isolate::{Isolation, Part, Verdict};
 pub use limits::{Limits, Policy, ScopeLimits};

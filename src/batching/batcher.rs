@@ -39,7 +39,7 @@ struct InFlight {
     scope: ScopeId,
     size: BatchSize,
     members: Vec<CallId>,
-    /// Members that have not left.
+    /// Members that have neither gone nor been answered.
     waiting: usize,
 }
 
@@ -100,7 +100,11 @@ impl Batcher {
     /// If `limits.scopes` is empty.
     pub fn set_limits(&mut self, limits: Limits) {
         assert!(!limits.scopes.is_empty(), "limits must name at least one scope");
+        let was_free = self.slot_is_free();
         self.limits = limits;
+        if !was_free && self.slot_is_free() {
+            self.slot_free_since = self.now;
+        }
     }
 
     /// Takes the most items that the server itself publishes for a cost class.
@@ -141,7 +145,11 @@ impl Batcher {
 
     /// A member of a batch in flight has its answer and waits no more, though the batch is not over.
     pub fn answered(&mut self, id: CallId) {
-        self.members.remove(&id);
+        let Some(batch) = self.members.remove(&id) else { return };
+        // No abort even if it was the last one: the execution is about to complete with what it learned.
+        if let Some(in_flight) = self.in_flight.get_mut(&batch) {
+            in_flight.waiting -= 1;
+        }
     }
 
     /// Nothing waits from now on.
@@ -176,9 +184,11 @@ impl Batcher {
             self.queue
                 .lines()
                 .filter(|(_, head)| self.scope_is_free(head.call.scope))
-                .map(|(key, head)| match ready(self.view(), &self.queue, key, head, self.classes.get(head.call.cost_class)) {
-                    Ready::Now(_) => self.now,
-                    Ready::At(at) => at,
+                .map(|(key, head)| {
+                    match ready(self.view(), &self.queue, key, head, self.classes.get(head.call.cost_class)) {
+                        Ready::Now(_) => self.now,
+                        Ready::At(at) => at,
+                    }
                 })
                 .min()
         } else {
@@ -278,13 +288,14 @@ impl Batcher {
                 return None;
             }
             let queued = self.queue.get(id)?;
-            let slo = queued.call.deadline.filter(|d| d.source == DeadlineSource::Slo).map(|d| d.at.since(queued.arrived));
+            let slo =
+                queued.call.deadline.filter(|d| d.source == DeadlineSource::Slo).map(|d| d.at.since(queued.arrived));
             let fastest = self.classes.get(queued.call.cost_class).and_then(super::class::Class::fastest);
             if let (Some(slo), Some(fastest)) = (slo, fastest)
                 && fastest > slo
             {
                 // No shedding can save an SLO that is shorter than one execution: serve as well as we can.
-                self.queue.forget_deadline(id);
+                self.queue.give_up_deadline(id);
                 continue;
             }
             self.queue.remove(id);
@@ -328,10 +339,8 @@ impl Batcher {
         let size = BatchSize { items, shared: members.len() > 1, full };
         self.in_flight.insert(id, InFlight { cost_class, scope, size, members: ids, waiting: members.len() });
         *self.scopes_in_flight.entry(scope).or_default() += 1;
-        let cause = match (cause, bound) {
-            (Cause::Deadline, _) | (_, None) => cause,
-            (_, Some(bound)) => bound,
-        };
+        // What cut the batch short names it; only the drain names every batch of its own (`scheduling.md` §2.1).
+        let cause = if cause == Cause::Drain { cause } else { bound.unwrap_or(cause) };
         Some(Decision::Dispatch(Batch { id, key, cost_class, members, items, weight, bytes, cause, lone }))
     }
 

@@ -1,14 +1,15 @@
 //! How many extra upstream calls isolation may make.
 //!
 //! Upstream calls, batches and replays together, stay within what the clients sent plus a share, plus a small rate: never more load upstream than
-//! without us. Counted over ten seconds in one-second buckets, so a burst is paid back within that time.
+//! without us. Counted over ten seconds in one-second buckets, so a burst is paid back within that time. The second that the window has half left still
+//! counts for what was sent and no more for what came: the promise holds over any ten seconds, not only over those that start with a bucket.
 
 use super::tick::Tick;
 
 /// The window (README decision 9).
 const WINDOW_SECONDS: u64 = 10;
-/// One bucket for each second of the window.
-const BUCKETS: usize = 10;
+/// One bucket for each second that the window touches.
+const BUCKETS: usize = 11;
 /// Replays a second that are always allowed; over the window this is the reserve of 30 that a fresh process has.
 const FLOOR_PER_SECOND: u64 = 3;
 
@@ -51,8 +52,11 @@ impl ReplayBudget {
         let second = now.0 / 1_000_000_000;
         let (mut client, mut upstream) = (0, 0);
         for bucket in &self.buckets {
-            if second.saturating_sub(bucket.second) < WINDOW_SECONDS {
+            let age = second.saturating_sub(bucket.second);
+            if age < WINDOW_SECONDS {
                 client += bucket.client;
+            }
+            if age <= WINDOW_SECONDS {
                 upstream += bucket.upstream;
             }
         }
@@ -66,7 +70,7 @@ impl ReplayBudget {
 
     fn bucket(&mut self, now: Tick) -> &mut Bucket {
         let second = now.0 / 1_000_000_000;
-        let index = usize::try_from(second % WINDOW_SECONDS).expect("below ten");
+        let index = usize::try_from(second % (WINDOW_SECONDS + 1)).expect("below eleven");
         let bucket = &mut self.buckets[index];
         if bucket.second != second {
             *bucket = Bucket { second, ..Bucket::default() };
@@ -98,10 +102,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_forgotten_after_ten_seconds() {
+    fn what_was_taken_is_forgotten_once_its_second_has_left_the_window() {
         let mut budget = ReplayBudget::new(100);
-        while budget.take(Tick::from_millis(0)) {}
-        assert!(!budget.take(Tick::from_millis(9_999)));
-        assert!(budget.take(Tick::from_millis(10_000)));
+        while budget.take(Tick::from_millis(999)) {}
+        assert!(!budget.take(Tick::from_millis(10_000)), "nine seconds later the window still holds them");
+        assert!(!budget.take(Tick::from_millis(10_999)));
+        assert!(budget.take(Tick::from_millis(11_000)));
     }
 }

@@ -70,6 +70,8 @@ pub struct Call {
     pub alone: bool,
     /// When its answer becomes useless.
     pub deadline: Option<Deadline>,
+    /// The deadline that holds instead once [`Call::deadline`] is an SLO that cannot be met at all.
+    pub later: Option<Deadline>,
     /// Items, at least 1.
     pub items: u32,
     /// What they cost.
@@ -114,6 +116,7 @@ impl Call {
             scope: ScopeId(0),
             alone: false,
             deadline: None,
+            later: None,
             items: 1,
             weight: Weight { sum: 1, max: 1 },
             bytes: 0,

@@ -97,12 +97,16 @@ impl Class {
                     }
                 }
             }
+            // A call alone says nothing about size unless the answer names the limit.
+            ObservedOutcome::TooLarge { limit: None | Some(0) } | ObservedOutcome::Overloaded { .. } if !shared => {}
             ObservedOutcome::TooLarge { limit } => {
                 let found = limit.filter(|limit| *limit >= 1).unwrap_or((items / 2).max(1));
                 self.items_max = Some(self.items_max.map_or(found, |known| known.min(found)));
             }
             ObservedOutcome::Overloaded { .. } => {
-                self.overload_max = Some((items / 2).max(1));
+                // A larger batch that was sent before and fails after does not raise it again.
+                let found = (items / 2).max(1);
+                self.overload_max = Some(self.overload_max.map_or(found, |known| known.min(found)));
                 self.full_good = 0;
             }
             ObservedOutcome::Mismatched => {
@@ -129,7 +133,14 @@ impl Classes {
         class.items_max = Some(class.items_max.map_or(items_max, |known| known.min(items_max)).max(1));
     }
 
-    pub(super) fn observe(&mut self, now: Tick, id: CostClassId, limits: &Limits, batch: BatchSize, observed: &Observed) {
+    pub(super) fn observe(
+        &mut self,
+        now: Tick,
+        id: CostClassId,
+        limits: &Limits,
+        batch: BatchSize,
+        observed: &Observed,
+    ) {
         self.entry(now, id).observe(now, limits, batch, observed);
     }
 

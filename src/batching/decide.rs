@@ -122,6 +122,9 @@ pub(super) fn choose(view: View<'_>, queue: &Queue, key: KeyId, class: Option<&C
             break;
         }
         let call = &queued.call;
+        if call.alone {
+            break;
+        }
         if choice.items + call.items > fill {
             choice.bound = Some(Cause::Full);
             break;

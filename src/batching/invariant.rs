@@ -23,6 +23,24 @@ pub enum InvariantId {
     Exclusive,
     /// Counters agree with what is held.
     Balanced,
+    /// The calls of a key leave in order of arrival, and of the lines that may leave the longest waiting goes first.
+    InOrder,
+    /// A hold lasts as long as the policy says, unless a full batch, a deadline or the drain ends it.
+    HoldsOut,
+    /// A queued call expires at its deadline, never before; one from an SLO that no execution could meet ends nothing.
+    OnTime,
+    /// No batch is shared in a cost class that is in quarantine.
+    Quarantined,
+    /// A batch names the reason it left for.
+    TrueCause,
+    /// A refused call is told whole seconds, at least 1, that follow the queue's pace.
+    RetryLater,
+    /// An execution is aborted exactly when its last member goes unanswered.
+    Aborts,
+    /// The same events give the same decisions.
+    Deterministic,
+    /// Whatever comes, it ends: no decision without an end, no call or batch for ever.
+    Ends,
 }
 
 /// Checks an invariant in builds with debug assertions.

@@ -154,8 +154,10 @@ mod tests {
         for n in 2..20 {
             for bad in 0..n {
                 let tried = run(n, 4, &[bad, (bad * 7) % n]);
-                let singles_or_good: Vec<_> =
-                    tried.iter().filter(|p| p.len() == 1 || (!p.contains(&bad) && !p.contains(&((bad * 7) % n)))).collect();
+                let singles_or_good: Vec<_> = tried
+                    .iter()
+                    .filter(|p| p.len() == 1 || (!p.contains(&bad) && !p.contains(&((bad * 7) % n))))
+                    .collect();
                 let mut settled: Vec<usize> = singles_or_good.into_iter().flat_map(Clone::clone).collect();
                 settled.sort_unstable();
                 assert_eq!(settled, (0..n).collect::<Vec<_>>());

@@ -134,12 +134,15 @@ impl Queue {
         Some(queued)
     }
 
-    /// Forgets a deadline: the call stays queued and is served when it can be.
-    pub(super) fn forget_deadline(&mut self, id: CallId) {
-        if let Some(queued) = self.calls.get_mut(&id)
-            && let Some(deadline) = queued.call.deadline.take()
-        {
+    /// Gives a deadline up: the call stays queued until its later one, if it has one.
+    pub(super) fn give_up_deadline(&mut self, id: CallId) {
+        let Some(Queued { call, .. }) = self.calls.get_mut(&id) else { return };
+        if let Some(deadline) = call.deadline.take() {
             self.deadlines.remove(&(deadline.at, id));
+        }
+        call.deadline = call.later.take();
+        if let Some(later) = call.deadline {
+            self.deadlines.insert((later.at, id));
         }
     }
 

@@ -126,11 +126,19 @@ fn a_deadline_inside_the_window_sends_the_batch_early() {
 
 #[test]
 fn a_batch_stops_at_every_limit_and_says_which() {
-    let scope = ScopeLimits { batch_items_max: 4, batch_weight_max: Some(100), batch_bytes_max: 1000, ..ScopeLimits::default() };
-    for (weight, bytes, expect, cause) in [(1, 1, 4, Cause::Full), (40, 1, 2, Cause::Weight), (1, 400, 2, Cause::Bytes)] {
+    let scope = ScopeLimits {
+        batch_items_max: 4,
+        batch_weight_max: Some(100),
+        batch_bytes_max: 1000,
+        ..ScopeLimits::default()
+    };
+    for (weight, bytes, expect, cause) in [(1, 1, 4, Cause::Full), (40, 1, 2, Cause::Weight), (1, 400, 2, Cause::Bytes)]
+    {
         let mut batcher = Batcher::new(limits(|l| l.scopes = vec![scope.clone()]), 0);
         for id in 0..5 {
-            batcher.offer(ms(0), Call { weight: super::super::Weight { sum: weight, max: weight }, bytes, ..call(id) }).unwrap();
+            batcher
+                .offer(ms(0), Call { weight: super::super::Weight { sum: weight, max: weight }, bytes, ..call(id) })
+                .unwrap();
         }
         let batch = dispatched(&mut batcher, ms(0));
         assert_eq!((batch.members.len(), batch.cause), (expect, cause));
@@ -214,6 +222,22 @@ fn an_slo_that_cannot_be_met_at_all_ends_nothing() {
     assert_eq!(batcher.poll(ms(80)), Some(Decision::Expire { id: CallId(4), reason: Expiry::Deadline }));
     batcher.complete(ms(100), second.id, ok(50 * MS));
     assert_eq!(ids(&dispatched(&mut batcher, ms(100))), [3], "best effort: it is served late rather than never");
+}
+
+#[test]
+fn a_call_whose_slo_is_given_up_still_ends_at_its_later_deadline() {
+    let mut batcher = Batcher::new(Limits::default(), 0);
+    batcher.offer(ms(0), call(1)).unwrap();
+    let first = dispatched(&mut batcher, ms(0));
+    batcher.complete(ms(50), first.id, ok(50 * MS));
+    batcher.offer(ms(50), call(2)).unwrap();
+    dispatched(&mut batcher, ms(50));
+    let deadline = Some(Deadline { at: ms(70), source: DeadlineSource::Slo });
+    let later = Some(Deadline { at: ms(90), source: DeadlineSource::Timeout });
+    batcher.offer(ms(50), Call { deadline, later, ..call(3) }).unwrap();
+    assert_eq!(batcher.poll(ms(75)), None);
+    assert_eq!(batcher.next_wakeup(), Some(ms(90)));
+    assert_eq!(batcher.poll(ms(90)), Some(Decision::Expire { id: CallId(3), reason: Expiry::Deadline }));
 }
 
 #[test]
@@ -310,4 +334,69 @@ fn draining_waits_for_nothing() {
     assert_eq!(batcher.poll(ms(0)), None);
     batcher.drain(ms(1));
     assert_eq!(dispatched(&mut batcher, ms(1)).cause, Cause::Drain);
+}
+
+#[test]
+fn a_call_that_goes_alone_shares_nothing_whatever_its_key() {
+    let mut batcher = Batcher::new(limits(|l| l.slots = 3), 0);
+    batcher.offer(ms(0), call(1)).unwrap();
+    batcher.offer(ms(0), Call { alone: true, ..call(2) }).unwrap();
+    batcher.offer(ms(0), call(3)).unwrap();
+    for id in 1..4 {
+        assert_eq!(ids(&dispatched(&mut batcher, ms(0))), [id]);
+    }
+}
+
+#[test]
+fn answered_members_do_not_keep_an_abandoned_batch_running() {
+    let mut batcher = Batcher::new(Limits::default(), 0);
+    for id in 1..4 {
+        batcher.offer(ms(0), call(id)).unwrap();
+    }
+    let batch = dispatched(&mut batcher, ms(0));
+    batcher.answered(CallId(1));
+    assert!(batcher.cancel(ms(1), CallId(2)));
+    assert_eq!(batcher.poll(ms(1)), None, "one member still waits");
+    assert!(batcher.cancel(ms(1), CallId(3)));
+    assert_eq!(batcher.poll(ms(1)), Some(Decision::Abort(batch.id)));
+}
+
+#[test]
+fn a_window_starts_when_new_limits_bring_the_free_slot() {
+    let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
+    batcher.offer(ms(0), call(1)).unwrap();
+    dispatched(&mut batcher, ms(20));
+    batcher.offer(ms(25), call(2)).unwrap();
+    assert_eq!(batcher.poll(ms(90)), None);
+    batcher.set_limits(limits(|l| (l.policy, l.slots) = (window(64, 20), 2)));
+    assert_eq!(batcher.poll(ms(90)), None);
+    assert_eq!(batcher.next_wakeup(), Some(ms(110)));
+}
+
+#[test]
+fn a_late_overload_of_a_larger_batch_does_not_raise_the_size_again() {
+    let mut batcher = Batcher::new(limits(|l| (l.slots, l.scopes[0].batch_items_max) = (2, 8)), 0);
+    for id in 0..12 {
+        batcher.offer(ms(0), call(id)).unwrap();
+    }
+    let (large, small) = (dispatched(&mut batcher, ms(0)), dispatched(&mut batcher, ms(0)));
+    for batch in [&small, &large] {
+        batcher.complete(
+            ms(1),
+            batch.id,
+            Observed { outcome: ObservedOutcome::Overloaded { retry_after: None }, ..ok(MS) },
+        );
+    }
+    assert_eq!((large.items, small.items, batcher.ceiling(CostClassId(0))), (8, 4, Some(2)));
+}
+
+#[test]
+fn while_draining_every_batch_says_so() {
+    let mut batcher = Batcher::new(limits(|l| l.scopes[0].batch_items_max = 2), 0);
+    for id in 0..3 {
+        batcher.offer(ms(0), call(id)).unwrap();
+    }
+    batcher.drain(ms(0));
+    let batch = dispatched(&mut batcher, ms(0));
+    assert_eq!((batch.items, batch.cause), (2, Cause::Drain));
 }

@@ -1,0 +1,41 @@
+//! The ports beside the data port: metrics and probes for the pod's address, changes for loopback only.
+//!
+//! They run on a thread and a runtime of their own, so that neither a scrape nor a busy data path makes the other wait. Whatever changes something is a
+//! POST with a JSON content type on the local port, which also checks `Host`: a page in a browser or a server-side request forgery can do neither.
+
+mod local;
+mod server;
+
+use std::sync::Arc;
+
+pub use self::server::{Admin, Ports, start};
+use crate::batching::Tick;
+use crate::buffer::BufferBudget;
+use crate::clock::Clock;
+use crate::telemetry::Metrics;
+use crate::telemetry::log::LevelHandle;
+
+/// What the admin ports show and change.
+#[derive(Clone)]
+pub struct State {
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Bytes held.
+    pub buffers: BufferBudget,
+    /// The log's level.
+    pub level: LevelHandle,
+    /// The clock of the process.
+    pub clock: Clock,
+    /// When it started.
+    pub started: Tick,
+    /// Whether the process wants calls.
+    pub ready: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// The settings in force with their sources, as JSON.
+    pub config: Arc<serde_json::Value>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("started", &self.started).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,122 @@
+//! The local port: what it shows, and the changes it takes.
+
+use std::sync::atomic::Ordering;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Request, State as Extract};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{State, server};
+
+/// Bytes of a change that are read.
+const CHANGE_BYTES_MAX: usize = 4096;
+
+pub(super) fn router(state: State) -> Router {
+    server::read_only(state.clone()).merge(
+        Router::new()
+            .route("/api/stats", get(stats))
+            .route("/api/config", get(config))
+            .route("/api/log-level", post(log_level))
+            .layer(axum::extract::DefaultBodyLimit::max(CHANGE_BYTES_MAX))
+            .layer(middleware::from_fn(only_local))
+            .with_state(state),
+    )
+}
+
+/// Refuses what a browser or a forged request would send: a foreign `Host`, a change that is not JSON.
+async fn only_local(request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    if !is_local(host) {
+        return (StatusCode::FORBIDDEN, json_error("the Host header must name a loopback address")).into_response();
+    }
+    let is_json = request
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok())
+        .and_then(|kind| kind.split(';').next())
+        .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
+    if request.method() == Method::POST && !is_json {
+        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, json_error("a change must be sent as application/json")).into_response();
+    }
+    next.run(request).await
+}
+
+fn is_local(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next(),
+        None => host.split(':').next(),
+    };
+    let name = name.unwrap_or_default();
+    name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+async fn stats(Extract(state): Extract<State>) -> Response {
+    let stats = &state.metrics.stats;
+    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let uptime = state.clock.now().since(state.started).as_secs_f64();
+    answer(&json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptime_seconds": uptime,
+        "ready": (state.ready)(),
+        "calls": {"seen": load(&stats.seen), "read": load(&stats.read), "answered": load(&stats.answered)},
+        "items": {"accepted": load(&stats.items_accepted), "queued": load(&stats.queue_items)},
+        "batches": {
+            "count": load(&stats.batches),
+            "items": load(&stats.batch_items),
+            "shared": load(&stats.shared_batches),
+            "in_flight": load(&stats.in_flight),
+        },
+        "buffered_bytes": state.buffers.held(),
+    }))
+}
+
+async fn config(Extract(state): Extract<State>) -> Response {
+    answer(&state.config)
+}
+
+#[derive(Deserialize)]
+struct LogLevel {
+    level: String,
+}
+
+async fn log_level(Extract(state): Extract<State>, body: Bytes) -> Response {
+    let Ok(LogLevel { level }) = serde_json::from_slice(&body) else {
+        return (StatusCode::BAD_REQUEST, json_error("send {\"level\": \"info\"}: a level, or a filter as in RUST_LOG")).into_response();
+    };
+    match state.level.set(&level) {
+        Ok(()) => {
+            tracing::info!(level, "log level changed");
+            answer(&json!({"level": level}))
+        }
+        Err(_) => (StatusCode::BAD_REQUEST, json_error("not a level: use error, warn, info, debug, trace, or target=level")).into_response(),
+    }
+}
+
+fn answer(value: &Value) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
+}
+
+fn json_error(message: &str) -> String {
+    json!({"error": message}).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_names_are_local() {
+        for host in ["127.0.0.1:9191", "localhost", "LOCALHOST:1", "[::1]:9191", "127.9.9.9"] {
+            assert!(is_local(host), "{host}");
+        }
+        for host in ["", "example.com", "10.0.0.1:9191", "localhost.evil.com", "[2001:db8::1]:80", "127.0.0.1.evil.com"] {
+            assert!(!is_local(host), "{host}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Binding and serving the two ports.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::thread::JoinHandle;
+
+use axum::Router;
+use axum::extract::State as Extract;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::sync::watch;
+
+use super::{State, local};
+
+/// Where the ports are to be bound; `None` is off.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ports {
+    /// `/metrics /livez /readyz`.
+    pub metrics: Option<SocketAddr>,
+    /// `/api`.
+    pub local: Option<SocketAddr>,
+}
+
+/// The bound ports.
+#[derive(Debug)]
+pub struct Admin {
+    /// Where they are.
+    pub bound: Ports,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Binds the ports and serves them.
+///
+/// # Errors
+/// When an address cannot be bound, or the system gives no thread.
+pub fn start(ports: Ports, state: State) -> io::Result<Admin> {
+    let metrics = ports.metrics.map(bind).transpose()?;
+    let local = ports.local.map(bind).transpose()?;
+    let address = |listener: &Option<TcpListener>| listener.as_ref().map(TcpListener::local_addr).transpose();
+    let bound = Ports { metrics: address(&metrics)?, local: address(&local)? };
+    let (stop, stopped) = watch::channel(false);
+    let routers = [(metrics, read_only(state.clone())), (local, local::router(state))];
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
+        runtime.block_on(async move {
+            for (listener, router) in routers {
+                let Some(listener) = listener else { continue };
+                let mut stopped = stopped.clone();
+                match tokio::net::TcpListener::from_std(listener) {
+                    Ok(listener) => {
+                        tokio::spawn(async move {
+                            let stop = async move {
+                                // An error means the same: the process ends.
+                                stopped.wait_for(|stopped| *stopped).await.ok();
+                            };
+                            if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stop).await {
+                                tracing::error!(%error, "an admin port ended");
+                            }
+                        });
+                    }
+                    Err(error) => tracing::error!(%error, "an admin port cannot be served"),
+                }
+            }
+            let mut stopped = stopped;
+            stopped.wait_for(|stopped| *stopped).await.ok();
+        });
+    })?;
+    Ok(Admin { bound, stop, thread: Some(thread) })
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot bind admin address {address}: {error}")))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+// === impl Admin ===
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        // Nobody listens when the thread has ended.
+        self.stop.send(true).ok();
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
+/// What anybody in the cluster may read.
+pub(super) fn read_only(state: State) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .with_state(state)
+}
+
+async fn metrics(Extract(state): Extract<State>) -> Response {
+    state.metrics.buffered(state.buffers.held());
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.metrics.render()).into_response()
+}
+
+async fn ready(Extract(state): Extract<State>) -> Response {
+    if (state.ready)() {
+        "ready\n".into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready: the upstream is not reachable, or the process is draining\n").into_response()
+    }
+}

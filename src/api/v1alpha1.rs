@@ -1,0 +1,264 @@
+//! `BatchPolicy` and `BatchProfile`, version `v1alpha1`: the whole schema, every key optional.
+//!
+//! Durations, sizes and shares stay the text that the user wrote, and an enumeration keeps a word it does not know, so reading and writing an
+//! object never changes it. The doc comments are the users' reference: `docs/configuration.md` is written from them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+mod cluster;
+mod proxy;
+mod route;
+mod words;
+
+pub use cluster::{
+    Analysis, Arm, Bounds, Canary, CanaryStep, Experiment, InjectionSpec, NameRef, NumberBounds, Port, RolloutSpec,
+    Selector, SelectorTerm, ShiftBounds, TargetRef, TuningSpec,
+};
+pub use proxy::{
+    AdminSpec, ClientHttp2Spec, ClientSpec, ConnectionSpec, DrainSpec, LogSpec, ProcessSpec, ProxySpec, TlsSpec,
+    UpstreamTlsSpec,
+};
+pub use route::{CostSpec, Fields, GenericSpec, Headers, PerItemError, RouteSpec, SingleSpec, TooLargeSpec};
+pub use words::{
+    Assignment, Capture, CostShare, Granularity, Http2, Idempotent, ItemClass, ItemIs, LogFormat, Mode, NativeSidecar,
+    OnFailure, OnMismatch, Preset, Protocol, ResultWrap, Reuse, SchedulingPolicy, Select, Strategy, TuningMode, Word,
+};
+
+/// `apiVersion` of both kinds.
+pub const API_VERSION: &str = "groupage.dev/v1alpha1";
+
+/// A duration as written: `5ms`, `1m30s`; units `us ms s m h`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DurationText(pub String);
+
+/// A share as written: `0.1%`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ShareText(pub String);
+
+/// A size as written: bytes, or text with `Ki`, `Mi` or `Gi`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum SizeText {
+    /// Plain bytes.
+    Bytes(u64),
+    /// With its unit.
+    Text(String),
+}
+
+/// One value, or a list of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum OneOrMany {
+    /// One.
+    One(String),
+    /// Several.
+    Many(Vec<String>),
+}
+
+/// How calls of the workloads it selects are batched.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BatchPolicySpec {
+    /// The workloads this policy is for. At most 16; not beside `selector`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_refs: Option<Vec<TargetRef>>,
+    /// The pods this policy is for, by label. Not beside `targetRefs`; neither means the namespace's default policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<Selector>,
+    /// `Batch`; `Observe` passes through and reports what batching would have done; `Passthrough` is a plain proxy, the kill switch: it overrides the routes' own mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Word<Mode>>,
+    /// The latency you promise. Ends calls only in the queue, never in flight; absent: nothing is refused for lateness.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slo: Option<Slo>,
+    /// Share of batched calls that are also sent alone and compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verify: Option<ShareText>,
+    /// What is batched, first match wins, the rest passes through. Absent or empty: every route that an adapter recognises.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routes: Option<Vec<RouteSpec>>,
+    /// Walls that nothing learned passes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<LimitsSpec>,
+    /// When a batch leaves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduling: Option<SchedulingSpec>,
+    /// How callers say until when an answer is of use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<DeadlineSpec>,
+    /// Classes of calls with weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<PrioritySpec>,
+    /// Who shares the queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenants: Option<TenantsSpec>,
+    /// What happens when a batch fails.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<FailureSpec>,
+    /// A measured profile to take limits and scheduling from. Not beside `limits` or `scheduling`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile_ref: Option<NameRef>,
+    /// What the controller may tune.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tuning: Option<TuningSpec>,
+    /// How a change reaches the pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutSpec>,
+    /// How the sidecar is added to a pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub injection: Option<InjectionSpec>,
+    /// The process itself: fixed at start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<ProxySpec>,
+}
+
+/// Measured limits and scheduling that policies can refer to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BatchProfileSpec {
+    /// Walls that nothing learned passes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<LimitsSpec>,
+    /// When a batch leaves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduling: Option<SchedulingSpec>,
+}
+
+/// A latency target.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Slo {
+    /// 99th percentile from a call's arrival to its answer, at the proxy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_p99: Option<DurationText>,
+}
+
+/// Caps.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LimitsSpec {
+    /// Items in a batch. The server's own published or learned limit is taken too; the smallest wins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_items_max: Option<u32>,
+    /// Weight of a batch: tokens, or what `generic.weight` says. Absent: not limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_weight_max: Option<u64>,
+    /// Request bytes of a batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_bytes_max: Option<SizeText>,
+    /// A larger call passes through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item_bytes_max: Option<SizeText>,
+    /// Depth of JSON nesting; a deeper call goes alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item_nesting_max: Option<u32>,
+    /// Longest deliberate wait beside a free slot; waiting for a slot is bounded by the deadline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_delay_max: Option<DurationText>,
+    /// Items waiting; 503 above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_items_max: Option<u32>,
+    /// Bytes waiting; 503 above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_bytes_max: Option<SizeText>,
+    /// Calls to the upstream at once. `Adaptive` finds the number, the other policies use `scheduling.slots`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots_max: Option<u32>,
+    /// Calls at once while standing aside from a server that batches by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stand_aside_max: Option<u32>,
+}
+
+/// When a batch leaves.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SchedulingSpec {
+    /// `WorkConserving` sends when a slot is idle and collects while all are busy; `Window` and `Static` send at `items` or after `delay`; `Adaptive` learns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Word<SchedulingPolicy>>,
+    /// What `Adaptive` prefers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preset: Option<Word<Preset>>,
+    /// Calls to the upstream at once (`WorkConserving`, `Window`, `Static`); never above `limits.slotsMax`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// Send at this many (`Window`, `Static`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items: Option<u32>,
+    /// … or after this long: `Window` since an item and a free slot were both there, `Static` since the oldest came; never beyond `limits.queueDelayMax`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay: Option<DurationText>,
+}
+
+/// Deadlines of callers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DeadlineSpec {
+    /// Headers with a caller's timeout in milliseconds; `grpc-timeout` always counts too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headers: Option<Vec<String>>,
+}
+
+/// Classes of calls.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PrioritySpec {
+    /// The header that names the class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
+    /// The classes; the first is the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classes: Option<Vec<PriorityClass>>,
+}
+
+/// A class of calls.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PriorityClass {
+    /// Its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// Its own latency target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_p99: Option<DurationText>,
+    /// Goes before all others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strict: Option<bool>,
+    /// Only fills batches up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filler: Option<bool>,
+}
+
+/// Who shares the queue.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TenantsSpec {
+    /// The header that names the tenant; absent: the identity headers together. Identity always separates batches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
+    /// Shares by tenant; 1 for all others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<BTreeMap<String, u32>>,
+}
+
+/// What happens when a batch fails.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FailureSpec {
+    /// A failed batch of more members is halved again and again, one of so many or fewer is sent again one by one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolate_above: Option<u32>,
+    /// Upstream calls beyond the number of client calls, and 3 a second, over 10 s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replay_budget: Option<ShareText>,
+    /// No merging in a cost class after an answer that could not be split; doubles up to 1h.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quarantine: Option<DurationText>,
+}

@@ -1,0 +1,62 @@
+//! The ports: what executes a batch, and what carries a call that is not merged.
+//!
+//! `upstream` implements both over HTTP; an engine in the process implements the first. The scheduler and the proxy know these traits only.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tower::util::BoxCloneSyncService;
+
+use crate::batching::{BatchId, Observed};
+use crate::body::Body;
+use crate::error::Failure;
+use crate::protocol::{Call, Endpoint, Published, Reply};
+
+/// A batch of at least two members.
+#[derive(Debug, Clone)]
+pub struct BatchRequest {
+    /// Which execution, for logs.
+    pub id: BatchId,
+    /// How it is written and split.
+    pub endpoint: Arc<Endpoint>,
+    /// Its members, in order.
+    pub members: Vec<Arc<Call>>,
+    /// From dispatch to the first byte of the answer.
+    pub timeout: Duration,
+    /// The latest member's own deadline in milliseconds from now, when every member has one.
+    pub deadline_ms: Option<u64>,
+}
+
+/// Where the outputs of a batch go. Members may be answered one by one, early, in any order.
+pub trait Outputs: Send {
+    /// Answers a member; a second answer to the same member is ignored.
+    fn deliver(&mut self, member: usize, result: Result<Reply, Failure>);
+
+    /// Whether a member has neither left nor been answered.
+    fn is_waiting(&self, member: usize) -> bool;
+}
+
+/// Executes batches.
+pub trait Backend: Send + Sync + fmt::Debug {
+    /// Executes a batch and answers every member through `outputs`. A member without an answer at the end gets `internal`.
+    ///
+    /// Dropping the future ends the execution.
+    fn execute<'a>(&'a self, request: BatchRequest, outputs: &'a mut dyn Outputs) -> BoxFuture<'a, Observed>;
+
+    /// What the model server publishes of its own limits, if it does.
+    fn published(&self) -> BoxFuture<'_, Option<Published>>;
+}
+
+/// The way of one client connection to the upstream: nothing on it is ever another client's.
+pub type Lane = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Failure>;
+
+/// Makes lanes.
+pub trait Forward: Send + Sync + fmt::Debug {
+    /// A lane for a new client connection. It connects when it is first used.
+    fn lane(&self) -> Lane;
+
+    /// Carries one recognised call that goes alone, on a connection where no answer of another call can be.
+    fn alone(&self, request: http::Request<Body>) -> BoxFuture<'static, Result<http::Response<Body>, Failure>>;
+}

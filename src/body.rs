@@ -1,0 +1,224 @@
+//! One body type for both sides of the proxy, without a box for the common cases.
+//!
+//! It streams what passes through, carries what was read and spliced, and keeps whatever must live as long as the bytes do (a buffer guard, a slot).
+
+use std::any::Any;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::Sleep;
+
+use crate::error::BoxError;
+
+/// Something that must live as long as a body; what it does, it does when dropped.
+pub type Keep = Box<dyn Any + Send + Sync>;
+
+/// A request's or an answer's body.
+#[derive(Debug)]
+pub struct Body {
+    kind: Kind,
+    trailers: Option<HeaderMap>,
+    keep: Option<Keep>,
+    idle: Option<Idle>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Empty,
+    Full(Bytes),
+    Stream { prefix: Bytes, rest: Incoming },
+}
+
+/// Ends a stream in which nothing moved for too long.
+#[derive(Debug)]
+struct Idle {
+    limit: Duration,
+    sleep: Pin<Box<Sleep>>,
+    armed: bool,
+    other: Option<Moved>,
+}
+
+/// A sign of life that two bodies share: the request's and the answer's.
+#[derive(Debug, Clone, Default)]
+pub struct Moved(std::sync::Arc<std::sync::atomic::AtomicBool>);
+
+/// Nothing moved for too long.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("body idle for too long")]
+pub struct BodyIdle;
+
+// === impl Moved ===
+
+impl Moved {
+    /// Something moved.
+    pub fn set(&self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Whether something moved since the last look.
+    #[must_use]
+    pub fn take(&self) -> bool {
+        self.0.swap(false, std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+// === impl Body ===
+
+impl Body {
+    const fn new(kind: Kind) -> Self {
+        Self { kind, trailers: None, keep: None, idle: None }
+    }
+
+    /// No body.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self::new(Kind::Empty)
+    }
+
+    /// These bytes.
+    #[must_use]
+    pub fn full(bytes: Bytes) -> Self {
+        Self::new(if bytes.is_empty() { Kind::Empty } else { Kind::Full(bytes) })
+    }
+
+    /// What was read already, then the rest as it comes.
+    #[must_use]
+    pub const fn stream(prefix: Bytes, rest: Incoming) -> Self {
+        Self::new(Kind::Stream { prefix, rest })
+    }
+
+    /// Trailers after the bytes of a full body.
+    #[must_use]
+    pub fn with_trailers(mut self, trailers: Option<HeaderMap>) -> Self {
+        self.trailers = trailers;
+        self
+    }
+
+    /// Keeps something until the body is dropped.
+    #[must_use]
+    pub fn keeping(mut self, keep: impl Any + Send + Sync) -> Self {
+        self.keep = Some(match self.keep.take() {
+            None => Box::new(keep),
+            Some(before) => Box::new((before, keep)),
+        });
+        self
+    }
+
+    /// Puts back what was read of a stream.
+    #[must_use]
+    pub fn prepend(mut self, read: Bytes) -> Self {
+        match &mut self.kind {
+            Kind::Empty => self.kind = Kind::Full(read),
+            Kind::Full(rest) | Kind::Stream { prefix: rest, .. } if rest.is_empty() => *rest = read,
+            Kind::Full(rest) | Kind::Stream { prefix: rest, .. } => *rest = [read, std::mem::take(rest)].concat().into(),
+        }
+        self
+    }
+
+    /// Fails with [`BodyIdle`] when no frame came for `limit`, in this body or in the one that shares `other`.
+    #[must_use]
+    pub fn idle_after(mut self, limit: Duration, other: Option<Moved>) -> Self {
+        let idle = Idle { limit, sleep: Box::pin(tokio::time::sleep(limit)), armed: true, other };
+        self.idle = Some(idle);
+        self
+    }
+}
+
+impl From<Incoming> for Body {
+    fn from(incoming: Incoming) -> Self {
+        Self::stream(Bytes::new(), incoming)
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        let frame = match &mut this.kind {
+            Kind::Empty => return Poll::Ready(this.trailers.take().map(|trailers| Ok(Frame::trailers(trailers)))),
+            Kind::Full(bytes) => {
+                let bytes = std::mem::take(bytes);
+                this.kind = Kind::Empty;
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            Kind::Stream { prefix, .. } if !prefix.is_empty() => {
+                return Poll::Ready(Some(Ok(Frame::data(std::mem::take(prefix)))));
+            }
+            Kind::Stream { rest, .. } => Pin::new(rest).poll_frame(cx),
+        };
+        let Some(idle) = &mut this.idle else {
+            return frame.map_err(Into::into);
+        };
+        match frame {
+            Poll::Ready(frame) => {
+                idle.armed = false;
+                if let Some(other) = &idle.other {
+                    other.set();
+                }
+                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+            }
+            Poll::Pending => {
+                ready!(idle.poll_expired(cx));
+                Poll::Ready(Some(Err(Box::new(BodyIdle))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Empty => self.trailers.is_none(),
+            Kind::Full(_) => false,
+            Kind::Stream { prefix, rest } => prefix.is_empty() && rest.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            // With trailers to come the length stays open, so that HTTP/1 frames it in chunks.
+            _ if self.trailers.is_some() => SizeHint::default(),
+            Kind::Empty => SizeHint::with_exact(0),
+            Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Kind::Stream { prefix, rest } => {
+                let mut hint = rest.size_hint();
+                let more = prefix.len() as u64;
+                if let Some(upper) = hint.upper() {
+                    hint.set_upper(upper + more);
+                }
+                hint.set_lower(hint.lower() + more);
+                hint
+            }
+        }
+    }
+}
+
+// === impl Idle ===
+
+impl Idle {
+    /// Ready when nothing moved, here or there, for the whole limit.
+    fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if !self.armed {
+                self.armed = true;
+                self.rearm();
+            }
+            ready!(self.sleep.as_mut().poll(cx));
+            if !self.other.as_ref().is_some_and(Moved::take) {
+                return Poll::Ready(());
+            }
+            self.armed = false;
+        }
+    }
+
+    fn rearm(&mut self) {
+        let fresh = tokio::time::sleep(self.limit).deadline();
+        self.sleep.as_mut().reset(fresh);
+    }
+}

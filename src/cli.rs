@@ -1,0 +1,57 @@
+//! The command line: subcommands, and the place where the parts are put together.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line talks to its user")]
+
+mod compose;
+mod demo;
+mod proxy;
+mod validate;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub use self::compose::{Running, Starting, start};
+
+/// The exit code of findings in a configuration, as istioctl's.
+pub const EXIT_FINDINGS: u8 = 79;
+/// The exit code of a configuration that cannot be started with (sysexits: EX_CONFIG).
+pub const EXIT_CONFIG: u8 = 78;
+/// The exit code of a defect of ours (sysexits: EX_SOFTWARE).
+pub const EXIT_INTERNAL: u8 = 70;
+
+/// Adaptive batching in front of the model server you already run.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true, max_term_width = 120)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the proxy in front of a model server
+    Proxy(proxy::Args),
+    /// Check policy files and say what is wrong with them
+    Validate(validate::Args),
+    /// Show every setting in effect and where it comes from
+    Config(validate::ConfigArgs),
+    /// Try it: a stand-in model server, a load, and the proxy in between
+    Demo(demo::Args),
+}
+
+/// Runs the command that the process was started with.
+#[must_use]
+pub fn run() -> ExitCode {
+    match Cli::parse().command {
+        Command::Proxy(args) => proxy::run(args),
+        Command::Validate(args) => validate::run(&args),
+        Command::Config(args) => validate::config(args),
+        Command::Demo(args) => demo::run(&args),
+    }
+}
+
+/// The runtime of the data path.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().thread_name("groupage").enable_all().build()
+}

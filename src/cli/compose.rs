@@ -1,0 +1,431 @@
+//! Composition: a policy becomes running parts. Used by `proxy` and `demo`, by tests and benches.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::Method;
+
+use crate::accesslog::AccessLog;
+use crate::admin::{self, Admin, Ports};
+use crate::api::v1alpha1 as api;
+use crate::batching::{Limits, Policy as CorePolicy, ScopeId, ScopeLimits};
+use crate::buffer::BufferBudget;
+use crate::clock::Clock;
+use crate::config::{self, Policy};
+use crate::error::BoxError;
+use crate::protocol::{Common, Named, PathPattern, Pointer, RouteRules, Routes, generic};
+use crate::proxy::{self, ClientLimits, Http2Limits, Listening, Proxy, RouteSettings};
+use crate::scheduler::{self, Scheduler};
+use crate::telemetry::log::LevelHandle;
+use crate::telemetry::{LossyWriter, Metrics};
+use crate::upstream::{self, Target, Upstream};
+
+/// `routes[].timeout` of the schema, where no route is written.
+const ROUTE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What a proxy is started with.
+#[derive(Debug)]
+pub struct Starting {
+    /// The policy in effect; it names an upstream.
+    pub policy: Policy,
+    /// Changes the log's level.
+    pub level: LevelHandle,
+    /// Draws `Retry-After`.
+    pub seed: u64,
+}
+
+/// A running proxy.
+#[derive(Debug)]
+pub struct Running {
+    /// The data ports.
+    pub listen: Vec<SocketAddr>,
+    /// The admin ports.
+    pub admin: Ports,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    listening: Listening,
+    scheduler: Scheduler,
+    draining: Arc<AtomicBool>,
+    access_log: Option<AccessLog>,
+    drain: config::Drain,
+    _admin: Admin,
+}
+
+/// Starts a proxy. Call it inside a tokio runtime.
+///
+/// # Errors
+/// When no upstream is named, a port cannot be bound, or the system gives no thread or timer.
+pub fn start(starting: Starting) -> Result<Running, BoxError> {
+    let Starting { policy, level, seed } = starting;
+    let target = match &policy.proxy.upstream {
+        Some(config::Upstream::Http { host, port, .. }) => Target::Tcp { host: host.clone(), port: *port },
+        Some(config::Upstream::Unix(path)) => Target::Unix(path.clone()),
+        None => return Err("no upstream: name the model server with --upstream URL, or with proxy.upstream in the policy".into()),
+    };
+    let clock = Clock::start();
+    let metrics = Arc::new(Metrics::new("local"));
+    let buffers = BufferBudget::new(policy.proxy.process.buffered_bytes_max);
+    let ports = policy.proxy.listen.iter().map(|address| bind(*address)).collect::<io::Result<Vec<_>>>()?;
+    let listen = ports.iter().map(tokio::net::TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
+
+    let upstream = Upstream::new(upstream_config(&policy, target), clock, buffers.clone(), metrics.clone());
+    let limits = core_limits(&policy);
+    publish_limits(&metrics, &policy);
+    let scheduler_config = scheduler::Config { limits, seed };
+    let scheduler = Scheduler::start(scheduler_config, clock, upstream.backend(), metrics.clone())?;
+    let access_log = access_log(&policy)?;
+    let proxy = Arc::new(Proxy::new(
+        proxy_config(&policy)?,
+        proxy::Parts {
+            clock,
+            scheduler: scheduler.handle.clone(),
+            backend: upstream.backend(),
+            forward: upstream.forward(),
+            buffers: buffers.clone(),
+            metrics: metrics.clone(),
+            access_log: access_log.clone(),
+        },
+    ));
+    let draining = Arc::new(AtomicBool::new(false));
+    let ready = {
+        let (draining, upstream) = (draining.clone(), upstream.clone());
+        Arc::new(move || !draining.load(Ordering::Relaxed) && upstream.is_ready())
+    };
+    let state = admin::State {
+        metrics: metrics.clone(),
+        buffers,
+        level,
+        clock,
+        started: clock.now(),
+        ready,
+        config: Arc::new(config_json(&policy)),
+    };
+    let admin = admin::start(Ports { metrics: policy.proxy.metrics, local: policy.proxy.admin }, state)?;
+    let listening = proxy::serve(&proxy, ports);
+    upstream.watch();
+    Ok(Running {
+        listen,
+        admin: admin.bound,
+        metrics,
+        listening,
+        scheduler,
+        draining,
+        access_log,
+        drain: policy.proxy.drain.clone(),
+        _admin: admin,
+    })
+}
+
+// === impl Running ===
+
+impl Running {
+    /// Ends: nothing waits any more, everything accepted is answered, within the drain limit. Returns whether all was answered in time.
+    ///
+    /// Calls are accepted for `drain.delay` more, in which those who send them learn to go elsewhere; only after it the process is not ready, and then it
+    /// accepts no more.
+    pub async fn drain(&mut self) -> bool {
+        self.scheduler.handle.drain().await;
+        let limit = self.drain.limit;
+        let end = async {
+            tokio::time::sleep(self.drain.delay).await;
+            self.draining.store(true, Ordering::Relaxed);
+            self.listening.stop().await;
+        };
+        let whole = tokio::time::timeout(limit, end).await.is_ok();
+        if let Some(log) = &self.access_log {
+            log.flush(Duration::from_secs(1));
+        }
+        whole
+    }
+
+    /// Resolves when the scheduler cannot be kept running.
+    pub async fn failed(&self) {
+        self.scheduler.failed().await;
+    }
+}
+
+fn bind(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
+    proxy::bind(address).map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
+}
+
+fn access_log(policy: &Policy) -> io::Result<Option<AccessLog>> {
+    let share = policy.proxy.log.access.ppm();
+    if share == 0 {
+        return Ok(None);
+    }
+    Ok(Some(AccessLog::new(LossyWriter::start("access-log", io::stdout())?, share)))
+}
+
+fn upstream_config(policy: &Policy, target: Target) -> upstream::Config {
+    let config::Connection { connect_timeout, body_idle_timeout, answer_bytes_max, http2, reuse } = policy.proxy.connection.clone();
+    upstream::Config {
+        target,
+        connect_timeout,
+        body_idle_timeout,
+        answer_bytes_max,
+        pass_through_idle_timeout: policy.proxy.client.pass_through_idle_timeout,
+        http2: match http2 {
+            api::Http2::Always => upstream::Http2::Always,
+            api::Http2::Never => upstream::Http2::Never,
+            _ => upstream::Http2::Auto,
+        },
+        reuse: reuse == api::Reuse::Always,
+        isolate_above: policy.failure.isolate_above,
+        replay_permille: policy.failure.replay_budget.ppm() / 1000,
+    }
+}
+
+/// One scope for each written route, and the last for the default one.
+fn core_limits(policy: &Policy) -> Limits {
+    let scope = |limits: &config::Limits| ScopeLimits {
+        batch_items_max: limits.batch_items_max,
+        batch_weight_max: limits.batch_weight_max,
+        batch_bytes_max: limits.batch_bytes_max as u64,
+        queue_delay_max: limits.queue_delay_max,
+        queue_items_max: limits.queue_items_max,
+        queue_bytes_max: limits.queue_bytes_max as u64,
+        slots_max: limits.slots_max,
+    };
+    let own = policy.routes.iter().map(|route| scope(&policy.limits.overridden(&route.limits)));
+    let config::Scheduling { items, delay, slots, policy: kind } = policy.scheduling;
+    Limits {
+        policy: match kind {
+            config::SchedulingPolicy::WorkConserving => CorePolicy::WorkConserving,
+            config::SchedulingPolicy::Window => CorePolicy::Window { items, delay },
+            config::SchedulingPolicy::Static => CorePolicy::Static { items, delay },
+        },
+        slots: slots.min(policy.limits.slots_max),
+        queue_items_max: policy.limits.queue_items_max,
+        queue_bytes_max: policy.limits.queue_bytes_max as u64,
+        scopes: own.chain([scope(&policy.limits)]).collect(),
+        quarantine: policy.failure.quarantine,
+    }
+}
+
+fn publish_limits(metrics: &Metrics, policy: &Policy) {
+    let source = |key: &str| match policy.effective().iter().find(|setting| setting.path == key) {
+        Some(setting) if setting.source.to_string() == "default" => "default",
+        _ => "policy",
+    };
+    let limits = &policy.limits;
+    metrics.limit("batch_items_max", source("limits.batchItemsMax"), f64::from(limits.batch_items_max));
+    metrics.limit("queue_items_max", source("limits.queueItemsMax"), f64::from(limits.queue_items_max));
+    metrics.limit("queue_delay_max_seconds", source("limits.queueDelayMax"), limits.queue_delay_max.as_secs_f64());
+    metrics.limit("slots_max", source("limits.slotsMax"), f64::from(limits.slots_max));
+}
+
+fn config_json(policy: &Policy) -> serde_json::Value {
+    let settings = policy.effective();
+    let entry = |setting: &config::Setting| {
+        (setting.path.clone(), serde_json::json!({"value": setting.value.to_string(), "source": setting.source.to_string()}))
+    };
+    serde_json::Value::Object(settings.iter().map(entry).collect())
+}
+
+fn proxy_config(policy: &Policy) -> Result<proxy::Config, BoxError> {
+    let client = &policy.proxy.client;
+    let http2 = &client.http2;
+    let rules = policy.routes.iter().map(|route| route_rules(policy, route)).collect::<Result<Vec<_>, String>>()?;
+    let settings = |name: &str, scope: usize, slo, timeout, mode, item_bytes_max| RouteSettings {
+        name: name.to_owned(),
+        scope: ScopeId(u16::try_from(scope).unwrap_or(u16::MAX)),
+        slo,
+        timeout,
+        passthrough: mode == config::Mode::Passthrough,
+        item_bytes_max,
+    };
+    let written = policy.routes.iter().enumerate().map(|(index, route)| {
+        let item_bytes_max = policy.limits.overridden(&route.limits).item_bytes_max;
+        settings(&route.path, index, route.slo, route.timeout, route.mode, item_bytes_max)
+    });
+    let default = settings(
+        "default",
+        policy.routes.len(),
+        policy.slo,
+        ROUTE_TIMEOUT,
+        policy.mode,
+        policy.limits.item_bytes_max,
+    );
+    let settings = written.chain([default]).collect();
+    let common =
+        Common { tenant_header: policy.tenant_header.clone(), deadline_headers: policy.deadline.headers.clone() };
+    Ok(proxy::Config {
+        client: ClientLimits {
+            head_bytes_max: client.head_bytes_max,
+            headers_max: client.headers_max,
+            head_timeout: client.head_timeout,
+            body_idle_timeout: client.body_idle_timeout,
+            body_timeout: client.body_timeout,
+            keep_alive_timeout: client.keep_alive_timeout,
+            write_timeout: client.write_timeout,
+            requests_per_connection_max: client.requests_per_connection_max.into(),
+            http2: Http2Limits {
+                streams_max: http2.streams_max,
+                stream_window: http2.stream_window,
+                connection_window: http2.connection_window,
+                ping_interval: http2.ping_interval,
+                ping_timeout: http2.ping_timeout,
+                resets_max: http2.resets_max,
+                age_max: http2.age_max,
+            },
+        },
+        connections_max: policy.proxy.process.connections_max,
+        answer_bytes_max: policy.proxy.connection.answer_bytes_max,
+        answer_idle_timeout: policy.proxy.connection.body_idle_timeout,
+        routes: Routes::new(rules, default_rules(policy), common),
+        settings,
+        passthrough: policy.mode == config::Mode::Passthrough,
+        deadline_headers: policy.deadline.headers.clone(),
+    })
+}
+
+/// Every route that an adapter recognises.
+fn default_rules(policy: &Policy) -> RouteRules {
+    RouteRules {
+        path: PathPattern::parse("/*").expect("the pattern of every path is one"),
+        method: Method::POST,
+        protocol: Named::Auto,
+        merge_on_headers: Vec::new(),
+        merge_on_fields: Vec::new(),
+        merge_over_headers: Vec::new(),
+        merge_over_fields: Vec::new(),
+        respond_with_headers: Vec::new(),
+        generic: None,
+        idempotent: None,
+        item_bytes_max: policy.limits.item_bytes_max,
+        item_nesting_max: policy.limits.item_nesting_max,
+        item_count_max: items(policy.limits.batch_items_max),
+    }
+}
+
+fn items(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+fn route_rules(policy: &Policy, route: &config::Route) -> Result<RouteRules, String> {
+    let limits = policy.limits.overridden(&route.limits);
+    Ok(RouteRules {
+        path: PathPattern::parse(&route.path)?,
+        method: route.method.clone(),
+        protocol: if route.mode == config::Mode::Passthrough { Named::PassThrough } else { named(&route.protocol)? },
+        merge_on_headers: route.merge_on.headers.clone(),
+        merge_on_fields: pointers(&route.merge_on.fields)?,
+        merge_over_headers: route.merge_over.headers.clone(),
+        merge_over_fields: pointers(&route.merge_over.fields)?,
+        respond_with_headers: route.respond_with.clone(),
+        generic: route.generic.as_ref().map(generic_spec).transpose()?,
+        idempotent: match route.idempotent {
+            api::Idempotent::Always => Some(true),
+            api::Idempotent::Never => Some(false),
+            _ => None,
+        },
+        item_bytes_max: limits.item_bytes_max,
+        item_nesting_max: limits.item_nesting_max,
+        item_count_max: items(limits.batch_items_max),
+    })
+}
+
+fn named(protocol: &api::Protocol) -> Result<Named, String> {
+    Ok(match protocol {
+        api::Protocol::Auto => Named::Auto,
+        api::Protocol::PassThrough => Named::PassThrough,
+        api::Protocol::Generic => Named::Generic,
+        api::Protocol::KServeV1 => Named::KServeV1,
+        api::Protocol::TFServing => Named::TfServing,
+        api::Protocol::OpenAI => Named::OpenAi,
+        api::Protocol::TEI => Named::Tei,
+        api::Protocol::VLLM => Named::Vllm,
+        api::Protocol::SGLang => Named::SgLang,
+        api::Protocol::Infinity => Named::Infinity,
+        api::Protocol::Ollama => Named::Ollama,
+        api::Protocol::Voyage => Named::Voyage,
+        api::Protocol::Jina => Named::Jina,
+        api::Protocol::LlamaCpp => Named::LlamaCpp,
+        other => return Err(format!("protocol {other:?} is not supported yet")),
+    })
+}
+
+fn pointers(pointers: &[config::Pointer]) -> Result<Vec<Pointer>, String> {
+    pointers.iter().map(pointer).collect()
+}
+
+fn pointer(pointer: &config::Pointer) -> Result<Pointer, String> {
+    Pointer::parse(pointer.as_str())
+}
+
+fn generic_spec(declared: &config::Generic) -> Result<generic::Spec, String> {
+    let single = &declared.single;
+    let optional = |pointer: &Option<config::Pointer>| pointer.as_ref().map(self::pointer).transpose();
+    let spec = generic::Spec {
+        upstream_path: declared.upstream_path.clone(),
+        items: pointers(&declared.items)?,
+        single: generic::Single {
+            items: optional(&single.items)?,
+            results: optional(&single.results)?,
+            wrap_scalar: single.wrap_scalar,
+            item_is: match single.item_is {
+                api::ItemIs::ArrayOfNumbers => generic::ItemIs::ArrayOfNumbers,
+                _ => generic::ItemIs::Element,
+            },
+        },
+        item_class: match declared.item_class {
+            api::ItemClass::Text => generic::ItemClass::Text,
+            api::ItemClass::None => generic::ItemClass::None,
+            _ => generic::ItemClass::Strict,
+        },
+        results: pointers(&declared.results)?,
+        index: optional(&declared.index)?,
+        result_key: declared.result_key.as_deref().map(Pointer::parse_field).transpose()?,
+        result_wrap: match declared.result_wrap {
+            api::ResultWrap::List => generic::ResultWrap::List,
+            _ => generic::ResultWrap::None,
+        },
+        select: match declared.select {
+            api::Select::Sorted => generic::Select::Sorted,
+            _ => generic::Select::None,
+        },
+        per_item_error: declared
+            .per_item_error
+            .as_ref()
+            .map(|error| Ok::<_, String>(generic::PerItemError { field: pointer(&error.field)?, status: error.status }))
+            .transpose()?,
+        id: pointers(&declared.id)?,
+        cost: generic::Cost {
+            totals: pointers(&declared.cost.totals)?,
+            weights: match &declared.cost.weights {
+                config::WeightBy::Chars => generic::CostWeights::Chars,
+                config::WeightBy::ListLen => generic::CostWeights::ListLen,
+                config::WeightBy::At(at) => generic::CostWeights::At(pointer(at)?),
+                config::WeightBy::Bytes | config::WeightBy::Items => generic::CostWeights::Bytes,
+            },
+            share: match declared.cost.share {
+                api::CostShare::Exact => generic::CostShare::Exact,
+                api::CostShare::Drop => generic::CostShare::Drop,
+                _ => generic::CostShare::Proportional,
+            },
+        },
+        weight: match &declared.weight {
+            config::WeightBy::Items => generic::Weigh::Items,
+            config::WeightBy::Bytes => generic::Weigh::Bytes,
+            config::WeightBy::Chars => generic::Weigh::Chars,
+            config::WeightBy::ListLen => generic::Weigh::ListLen,
+            config::WeightBy::At(at) => generic::Weigh::At(pointer(at)?),
+        },
+        too_large: declared
+            .too_large
+            .iter()
+            .map(|sign| generic::TooLargeSign { status: sign.status, body_contains: sign.body_contains.clone() })
+            .collect(),
+        lenient_numbers: declared.lenient_numbers,
+        on_mismatch: match declared.on_mismatch {
+            api::OnMismatch::Fail => generic::OnMismatch::Fail,
+            _ => generic::OnMismatch::Isolate,
+        },
+    };
+    spec.check()?;
+    Ok(spec)
+}
+

@@ -1,0 +1,168 @@
+//! `groupage proxy`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::compose::{Running, Starting, start};
+use super::{EXIT_CONFIG, EXIT_INTERNAL};
+use crate::config::{self, Given, LoadError, Machine, Notice, Overrides, Policy};
+use crate::telemetry::log::{self, Format};
+
+/// What can be said on the command line; the rest stands in the policy.
+#[derive(Debug, Clone, Default, ClapArgs)]
+pub(super) struct Args {
+    /// The model server: http://HOST:PORT or unix:/PATH
+    #[arg(long, value_name = "URL")]
+    pub(super) upstream: Option<String>,
+    /// Where to listen, port 0 for any; may be given more than once [default: :15080]
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    pub(super) listen: Vec<String>,
+    /// The policy: a BatchPolicy or its bare spec, as YAML
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<std::path::PathBuf>,
+    /// Where /metrics /livez /readyz are served, or off [default: 127.0.0.1:9190]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) metrics: Option<String>,
+    /// Where /api is served, loopback only, or off [default: 127.0.0.1:9191]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) admin: Option<String>,
+    /// How log lines look [default: pretty on a terminal]
+    #[arg(long, value_enum, ignore_case = true)]
+    pub(super) log_format: Option<LogFormat>,
+    /// A level, or a filter as in RUST_LOG [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub(super) log_level: Option<String>,
+    /// Share of calls in the access log on standard output, as in 1% [default: 0%]
+    #[arg(long, value_name = "SHARE")]
+    pub(super) log_access: Option<String>,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// For people.
+    Pretty,
+}
+
+/// How long the last log lines may take.
+const LOG_FLUSH: Duration = Duration::from_millis(500);
+
+// === impl Args ===
+
+impl Args {
+    /// The policy in effect: flags over the environment, over the file, over the defaults.
+    pub(super) fn load(self) -> Result<(Policy, Vec<Notice>), LoadError> {
+        let listen = (!self.listen.is_empty()).then_some(self.listen);
+        let flags = Overrides {
+            listen: listen.map(|value| Given::flag("--listen", value)),
+            upstream: self.upstream.map(|value| Given::flag("--upstream", value)),
+            metrics: self.metrics.map(|value| Given::flag("--metrics", value)),
+            admin: self.admin.map(|value| Given::flag("--admin", value)),
+            log_format: self.log_format.map(|value| Given::flag("--log-format", format!("{value:?}"))),
+            log_level: self.log_level.map(|value| Given::flag("--log-level", value)),
+            log_access: self.log_access.map(|value| Given::flag("--log-access", value)),
+        };
+        config::load_policy(self.config.as_deref(), &flags.or(Overrides::from_environment()), &Machine::read())
+    }
+}
+
+pub(super) fn run(args: Args) -> ExitCode {
+    let (policy, notices) = match args.load() {
+        Ok(loaded) => loaded,
+        Err(error) => return super::validate::refuse(&error),
+    };
+    let format = match policy.proxy.log.format {
+        crate::api::v1alpha1::LogFormat::Pretty => Format::Pretty,
+        _ => Format::Json,
+    };
+    let (level, writer) = match log::init(format, &policy.proxy.log.level) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("cannot start the log: {error}");
+            return ExitCode::from(EXIT_INTERNAL);
+        }
+    };
+    let runtime = match super::runtime() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("cannot start the runtime: {error}");
+            return ExitCode::from(EXIT_INTERNAL);
+        }
+    };
+    let code = runtime.block_on(async {
+        let upstream = policy.proxy.upstream.clone();
+        let settings = policy.effective().to_vec();
+        let running = match start(Starting { policy, level, seed: rand::random() }) {
+            Ok(running) => running,
+            Err(error) => {
+                tracing::error!(%error, "cannot start");
+                return EXIT_CONFIG;
+            }
+        };
+        announce(&running, upstream.as_ref());
+        for notice in notices {
+            tracing::info!(path = notice.path, line = notice.line, "{}", notice.message);
+        }
+        for setting in &settings {
+            tracing::debug!(path = %setting.path, value = %setting.value, source = %setting.source, "setting");
+        }
+        until_the_end(running).await
+    });
+    // Tasks that are left belong to calls past the drain limit.
+    runtime.shutdown_background();
+    writer.flush(LOG_FLUSH);
+    ExitCode::from(code)
+}
+
+/// The first log line names the bound addresses, so that port 0 can be used.
+fn announce(running: &Running, upstream: Option<&config::Upstream>) {
+    let listen: Vec<String> = running.listen.iter().map(ToString::to_string).collect();
+    let or_off = |address: Option<std::net::SocketAddr>| address.map_or("off".to_owned(), |address| address.to_string());
+    let upstream = match upstream {
+        Some(config::Upstream::Http { authority, .. }) => format!("http://{authority}"),
+        Some(config::Upstream::Unix(path)) => format!("unix:{}", path.display()),
+        None => String::new(),
+    };
+    tracing::info!(
+        ?listen,
+        metrics = or_off(running.admin.metrics),
+        admin = or_off(running.admin.local),
+        upstream,
+        version = env!("CARGO_PKG_VERSION"),
+        "listening"
+    );
+}
+
+/// Serves until a signal says stop, and then until everything accepted is answered.
+async fn until_the_end(mut running: Running) -> u8 {
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        tracing::error!("cannot listen for signals");
+        return EXIT_INTERNAL;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+        () = running.failed() => {
+            tracing::error!("the scheduler panicked three times in a minute");
+            return EXIT_INTERNAL;
+        }
+    }
+    tracing::info!("draining: nothing waits any more, and everything accepted is answered");
+    tokio::select! {
+        whole = running.drain() => {
+            if whole {
+                tracing::info!("drained");
+            } else {
+                tracing::warn!("the drain limit passed with calls unanswered");
+            }
+        }
+        _ = term.recv() => tracing::warn!("told to stop again: ending at once"),
+        _ = int.recv() => tracing::warn!("told to stop again: ending at once"),
+    }
+    0
+}

@@ -1,0 +1,390 @@
+//! A file against the schema: finds everything that is wrong, and keeps what is right.
+//!
+//! The result holds the right values only, so that the rules between keys can still be asked of a file with mistakes. A mistake is told once.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+
+use super::finding::{Code, Finding, Notice};
+use super::schema::{Key, Otherwise, SPEC, Shape, Standing, walk};
+use super::text::Refusal;
+use super::tree::{Node, Spot, Value};
+use super::units::{parse_duration, parse_share, parse_size};
+use crate::api::v1alpha1::API_VERSION;
+
+/// A key as written and its value.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) key: Spot,
+    pub(super) value: Spot,
+}
+
+/// What has been found.
+#[derive(Debug, Default)]
+pub(super) struct Check {
+    pub(super) findings: Vec<Finding>,
+    pub(super) notices: Vec<Notice>,
+    /// Every key that is present, right or wrong, by path.
+    pub(super) places: BTreeMap<String, Place>,
+}
+
+type Object = serde_json::Map<String, Json>;
+
+// === impl Check ===
+
+impl Check {
+    /// A whole `BatchPolicy`, or its bare spec.
+    pub(super) fn document(&mut self, root: &Node) -> Object {
+        let whole = ["apiVersion", "kind", "metadata", "spec"].iter().any(|name| root.get(name).is_some());
+        if !whole {
+            return self.map(SPEC, root, "").unwrap_or_default();
+        }
+        self.envelope(root, "apiVersion", API_VERSION);
+        self.envelope(root, "kind", "BatchPolicy");
+        let mut seen = BTreeMap::new();
+        for (key, _) in root.entries() {
+            let name = key.text().unwrap_or_default();
+            if self.repeated(&mut seen, key, name, "") {
+                continue;
+            }
+            if !["apiVersion", "kind", "metadata", "spec", "status"].contains(&name) {
+                let stray = SPEC.iter().any(|key| key.name == name);
+                let message = format!("`{name}` is not a key of a whole BatchPolicy");
+                let finding = Finding::new(Code::UnknownKey, name, key.at, &message).value(name);
+                let finding = finding.allowed("apiVersion, kind, metadata, spec");
+                self.findings.push(if stray {
+                    finding.help("it stands under `spec`")
+                } else {
+                    finding.nearest(nearest(name, ["apiVersion", "kind", "metadata", "spec"].into_iter()))
+                });
+            }
+        }
+        root.get("spec").and_then(|spec| self.map(SPEC, spec, "")).unwrap_or_default()
+    }
+
+    /// A value of a shape; `None` where it is wrong.
+    pub(super) fn value(&mut self, shape: &'static Shape, node: &Node, path: &str) -> Option<Json> {
+        match shape {
+            Shape::Map(keys) => self.map(keys, node, path).map(Json::Object),
+            Shape::IntOrMap(_, _, keys) if matches!(node.value, Value::Map(_)) => {
+                self.map(keys, node, path).map(Json::Object)
+            }
+            Shape::Names(of) => self.names(of, shape, node, path),
+            Shape::List(of, max) => self.list(of, *max, shape, node, path),
+            Shape::OneOrList(of, max) => match &node.value {
+                Value::List(items) if items.is_empty() => self.refuse(shape, node, path, "an empty list"),
+                Value::List(_) => self.list(of, *max, shape, node, path),
+                _ => self.value(of, node, path),
+            },
+            leaf => self.leaf(leaf, node, path),
+        }
+    }
+
+    fn envelope(&mut self, root: &Node, name: &str, expected: &str) {
+        match root.get(name) {
+            Some(node) if node.text() == Some(expected) => {}
+            Some(node) => {
+                let value = node.text().unwrap_or_default();
+                let message = format!("`{name}` cannot be `{value}`");
+                self.findings
+                    .push(Finding::new(Code::BadValue, name, node.at, &message).value(value).allowed(expected));
+            }
+            None => {
+                let message = format!("`{name}` is missing from a whole BatchPolicy");
+                let finding = Finding::new(Code::BadValue, name, start(root.at), &message).allowed(expected);
+                self.findings
+                    .push(finding.help(format!("write `{name}: {expected}`, or only what stands under `spec`")));
+            }
+        }
+    }
+
+    fn map(&mut self, keys: &'static [Key], node: &Node, path: &str) -> Option<Object> {
+        let entries = match &node.value {
+            Value::Map(entries) => entries,
+            // A section whose keys are all commented out.
+            Value::Null => return Some(Object::new()),
+            Value::Scalar { .. } | Value::List(_) => {
+                let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
+                let name = if path.is_empty() { "a policy" } else { &format!("`{path}`") };
+                let message = format!("{name} cannot be {}", kind(node));
+                let finding =
+                    Finding::new(Code::BadValue, path, node.at, &message).value(node.text().unwrap_or_default());
+                self.findings.push(finding.allowed(format!("a map of {}", names.join(", "))));
+                return None;
+            }
+        };
+        let mut out = Object::new();
+        let mut seen = BTreeMap::new();
+        let mut meant = Vec::new();
+        for (key_node, value) in entries {
+            let name = key_node.text().unwrap_or_default();
+            let at = join(path, name);
+            if self.repeated(&mut seen, key_node, name, path) {
+                continue;
+            }
+            let Some(key) = keys.iter().find(|key| key.name == name) else {
+                // Whoever misspelt a required key has been told what to write.
+                meant.extend(self.unknown(keys, key_node, name, path));
+                continue;
+            };
+            self.places.insert(at.clone(), Place { key: key_node.at, value: value.at });
+            if let Some(json) = self.key(key, value, &at, key_node.at) {
+                out.insert(name.to_owned(), json);
+            }
+        }
+        for key in keys.iter().filter(|key| key.required) {
+            if !seen.contains_key(key.name) && !meant.iter().any(|name| name == key.name) {
+                let name = if path.is_empty() { "a policy" } else { &format!("`{path}`") };
+                let message = format!("{name} needs `{}`", key.name);
+                let finding = Finding::new(Code::BadValue, &join(path, key.name), start(node.at), &message);
+                self.findings.push(finding.allowed(key.shape.allowed()));
+            }
+        }
+        Some(out)
+    }
+
+    fn key(&mut self, key: &'static Key, value: &Node, path: &str, at: Spot) -> Option<Json> {
+        let before = self.findings.len();
+        let json = self.value(&key.shape, value, path);
+        if self.findings.len() > before {
+            return json;
+        }
+        match key.standing {
+            Standing::Built => {}
+            Standing::Later if says_nothing(key, value) => {}
+            Standing::Later => {
+                let finding = Finding::new(Code::NotSupportedYet, path, at, &format!("`{path}` is not supported yet"));
+                self.findings.push(finding.value(value.text().unwrap_or_default()).help("leave it out"));
+            }
+            Standing::Cluster => {
+                let message = format!("`{path}` has a meaning in a cluster only and is ignored");
+                self.notices.push(Notice { path: path.to_owned(), line: at.line, message });
+            }
+        }
+        json
+    }
+
+    fn repeated<'a>(&mut self, seen: &mut BTreeMap<&'a str, usize>, key: &Node, name: &'a str, path: &str) -> bool {
+        if let Some(line) = seen.get(name) {
+            let message = format!("`{name}` stands twice, first on line {line}");
+            self.findings.push(Finding::new(Code::BadValue, &join(path, name), key.at, &message).value(name));
+            return true;
+        }
+        seen.insert(name, key.at.line);
+        false
+    }
+
+    /// Tells of an unknown key, and gives the one that was probably meant.
+    fn unknown(&mut self, keys: &'static [Key], node: &Node, name: &str, path: &str) -> Option<String> {
+        let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
+        let owner = if path.is_empty() { "a policy".to_owned() } else { format!("`{path}`") };
+        let message = format!("`{name}` is not a key of {owner}");
+        let near = nearest(name, names.iter().copied());
+        let elsewhere = if near.is_none() { elsewhere(name) } else { None };
+        let mut finding = Finding::new(Code::UnknownKey, &join(path, name), node.at, &message)
+            .value(name)
+            .allowed(names.join(", "))
+            .nearest(near.clone());
+        if name == "<<" {
+            finding = finding.help("merge keys are not read: write the keys out");
+        } else if let Some(place) = elsewhere {
+            finding = finding.help(format!("there is a `{place}`"));
+        }
+        self.findings.push(finding);
+        near
+    }
+
+    fn names(&mut self, of: &'static Shape, shape: &'static Shape, node: &Node, path: &str) -> Option<Json> {
+        let entries = match &node.value {
+            Value::Map(entries) => entries,
+            Value::Null => return Some(Json::Object(Object::new())),
+            Value::Scalar { .. } | Value::List(_) => return self.refuse(shape, node, path, kind(node)),
+        };
+        let mut out = Object::new();
+        let mut seen = BTreeMap::new();
+        for (key, value) in entries {
+            let name = key.text().unwrap_or_default();
+            let at = join(path, name);
+            if self.repeated(&mut seen, key, name, path) {
+                continue;
+            }
+            self.places.insert(at.clone(), Place { key: key.at, value: value.at });
+            if let Some(json) = self.value(of, value, &at) {
+                out.insert(name.to_owned(), json);
+            }
+        }
+        Some(Json::Object(out))
+    }
+
+    fn list(&mut self, of: &'static Shape, max: usize, shape: &'static Shape, node: &Node, path: &str) -> Option<Json> {
+        let items = match &node.value {
+            Value::List(items) => items,
+            Value::Null => return Some(Json::Array(Vec::new())),
+            Value::Scalar { .. } => {
+                let shown = node.text().unwrap_or_default();
+                let message = format!("`{path}` cannot be a single value");
+                let finding =
+                    Finding::new(Code::BadValue, path, node.at, &message).value(shown).allowed(shape.allowed());
+                self.findings.push(finding.help(format!("write a list: [{shown:?}]")));
+                return None;
+            }
+            Value::Map(_) => return self.refuse(shape, node, path, kind(node)),
+        };
+        if items.len() > max {
+            return self.refuse(shape, node, path, &format!("a list of {}", items.len()));
+        }
+        let mut out = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            let at = format!("{path}[{index}]");
+            self.places.insert(at.clone(), Place { key: item.at, value: item.at });
+            // A hole would shift the indices by which the rules find their places.
+            out.push(self.value(of, item, &at).unwrap_or(Json::Null));
+        }
+        Some(Json::Array(out))
+    }
+
+    fn leaf(&mut self, shape: &'static Shape, node: &Node, path: &str) -> Option<Json> {
+        let Value::Scalar { text, plain } = &node.value else {
+            return self.refuse(shape, node, path, kind(node));
+        };
+        let in_range = |number: Option<u64>, min: u64, max: u64| number.filter(|number| (min..=max).contains(number));
+        let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
+        let json = match shape {
+            Shape::Int(min, max) | Shape::IntOrMap(min, max, _) => {
+                in_range(digits(text).filter(|_| *plain), *min, *max).map(Json::from)
+            }
+            Shape::Time(min, max) => {
+                let micros = parse_duration(text).and_then(|duration| u64::try_from(duration.as_micros()).ok());
+                in_range(micros, *min, *max).map(|_| Json::from(text.as_str()))
+            }
+            Shape::Size(min, max) => in_range(parse_size(text), *min, *max).map(|_| Json::from(text.as_str())),
+            Shape::Share => parse_share(text).map(|_| Json::from(text.as_str())),
+            Shape::Switch => match text.as_str() {
+                "true" if *plain => Some(Json::from(true)),
+                "false" if *plain => Some(Json::from(false)),
+                _ => None,
+            },
+            Shape::Word(words, later) => {
+                if later.contains(&text.as_str()) {
+                    let message = format!("`{path}: {text}` is not supported yet");
+                    let finding = Finding::new(Code::NotSupportedYet, path, node.at, &message).value(text);
+                    self.findings.push(finding.allowed(shape.allowed()));
+                    return None;
+                }
+                words.contains(&text.as_str()).then(|| Json::from(text.as_str()))
+            }
+            Shape::Text(rule) => match (rule.check)(text) {
+                Ok(()) => Some(Json::from(text.as_str())),
+                Err(Refusal::Later(why)) => {
+                    let message = format!("`{path}: {text}` is not supported yet");
+                    let finding = Finding::new(Code::NotSupportedYet, path, node.at, &message).value(text);
+                    self.findings.push(finding.allowed(shape.allowed()).help(why));
+                    return None;
+                }
+                Err(Refusal::Bad(why)) if !why.is_empty() => {
+                    let message = format!("`{path}` cannot be `{text}`");
+                    let finding = Finding::new(Code::BadValue, path, node.at, &message).value(text);
+                    self.findings.push(finding.allowed(shape.allowed()).help(why));
+                    return None;
+                }
+                Err(Refusal::Bad(_)) => None,
+            },
+            Shape::Map(_) | Shape::Names(_) | Shape::List(..) | Shape::OneOrList(..) => None,
+        };
+        json.or_else(|| self.wrong_leaf(shape, node, path, text, *plain))
+    }
+
+    /// Says why a scalar is wrong, as closely as can be told.
+    fn wrong_leaf(&mut self, shape: &Shape, node: &Node, path: &str, text: &str, plain: bool) -> Option<Json> {
+        let shown: String = text.chars().take(80).collect();
+        let message = format!("`{path}` cannot be `{shown}`");
+        let mut finding = Finding::new(Code::BadValue, path, node.at, &message).value(text).allowed(shape.allowed());
+        let zero = matches!(text, "0" | "0s" | "0ms" | "0Ki" | "0Mi");
+        match shape {
+            Shape::Word(words, later) => {
+                finding = finding.nearest(nearest(text, words.iter().chain(later.iter()).copied()));
+            }
+            Shape::Int(..) | Shape::Switch if !plain => finding = finding.help("write it without quotes"),
+            Shape::Int(..) | Shape::Time(..) | Shape::Size(..) if zero => {
+                finding = finding.help("0 never means unlimited");
+            }
+            Shape::Time(..) if text.bytes().all(|b| b.is_ascii_digit()) => {
+                finding = finding.help(format!("a duration needs a unit, such as {shown}ms"));
+            }
+            Shape::Share if !text.ends_with('%') => finding = finding.help("a share is written with %, such as 10%"),
+            _ => {}
+        }
+        self.findings.push(finding);
+        None
+    }
+
+    fn refuse(&mut self, shape: &Shape, node: &Node, path: &str, what: &str) -> Option<Json> {
+        let message = if matches!(node.value, Value::Null) {
+            format!("`{path}` has no value")
+        } else {
+            format!("`{path}` cannot be {what}")
+        };
+        self.findings.push(Finding::new(Code::BadValue, path, node.at, &message).allowed(shape.allowed()));
+        None
+    }
+}
+
+/// The nearest of some words, where one is near enough to have been meant.
+pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+    let lower = word.to_lowercase();
+    // A third of the letters: two for `mode`-sized words, more for `batchItemsMax`.
+    let near = (word.chars().count() / 3).clamp(1, 5);
+    // Words far longer than any key are not compared: distance costs their product.
+    if word.len() > 64 {
+        return None;
+    }
+    known
+        .map(|candidate| (strsim::osa_distance(&lower, &candidate.to_lowercase()), candidate))
+        .filter(|(distance, _)| *distance <= near)
+        .min_by(|(one, a), (other, b)| {
+            let alike = |candidate| strsim::jaro_winkler(word, candidate);
+            one.cmp(other).then_with(|| alike(b).total_cmp(&alike(a)))
+        })
+        .map(|(_, candidate)| candidate.to_owned())
+}
+
+/// Where else in the schema a key of that name stands.
+fn elsewhere(name: &str) -> Option<String> {
+    let mut found = None;
+    walk(SPEC, "", &mut |path, key| {
+        let shorter = found.as_ref().is_none_or(|known: &String| path.len() < known.len());
+        if shorter && key.name == name {
+            found = Some(path.to_owned());
+        }
+    });
+    found
+}
+
+/// Whether a key that is not built yet is written so that it would change nothing.
+fn says_nothing(key: &Key, node: &Node) -> bool {
+    match &node.value {
+        Value::Null => true,
+        Value::Scalar { text, .. } => matches!(key.default, Otherwise::Is(default) if default == text),
+        Value::List(items) => items.is_empty(),
+        Value::Map(entries) => entries.is_empty(),
+    }
+}
+
+fn kind(node: &Node) -> &'static str {
+    match node.value {
+        Value::Null => "empty",
+        Value::Scalar { .. } => "a single value",
+        Value::List(_) => "a list",
+        Value::Map(_) => "a map",
+    }
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+/// The beginning of a place: a finding about a whole map would underline all of it.
+const fn start(at: Spot) -> Spot {
+    Spot { len: 0, ..at }
+}

@@ -1,0 +1,244 @@
+//! What comes from outside the file: flags, the environment, and the limits of the machine.
+//!
+//! The only reader of the environment. Flags are given by the caller, texts as they were written, so that one rule judges a value wherever it stands.
+
+use std::fmt;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use serde::{Serialize, Serializer};
+
+/// Where a value in effect comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Built in.
+    Default,
+    /// A line of the file.
+    File(usize),
+    /// A flag, such as `--listen`.
+    Flag(&'static str),
+    /// A variable of the environment.
+    Env(&'static str),
+    /// Another source said more than the machine has; the text says what bounds it.
+    Lowered(&'static str),
+}
+
+/// A value with its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given<T> {
+    /// As written.
+    pub value: T,
+    /// By whom.
+    pub source: Source,
+}
+
+/// What flags and environment say over the file, each as written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// `proxy.listen`.
+    pub listen: Option<Given<Vec<String>>>,
+    /// `proxy.upstream`.
+    pub upstream: Option<Given<String>>,
+    /// `proxy.admin.metrics`.
+    pub metrics: Option<Given<String>>,
+    /// `proxy.admin.local`.
+    pub admin: Option<Given<String>>,
+    /// `proxy.log.format`.
+    pub log_format: Option<Given<String>>,
+    /// `proxy.log.level`.
+    pub log_level: Option<Given<String>>,
+    /// `proxy.log.access`.
+    pub log_access: Option<Given<String>>,
+}
+
+/// What the machine allows; made by hand in tests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// The memory limit of the control group, if it has one.
+    pub memory_bytes_max: Option<u64>,
+    /// The limit on open files.
+    pub files_max: Option<u64>,
+    /// Whether logs go to a terminal.
+    pub terminal: bool,
+}
+
+// === impl Given ===
+
+impl<T> Given<T> {
+    /// From a flag.
+    pub const fn flag(name: &'static str, value: T) -> Self {
+        Self { value, source: Source::Flag(name) }
+    }
+}
+
+// === impl Overrides ===
+
+impl Overrides {
+    /// What the environment says; an empty variable says nothing. `GROUPAGE_LISTEN` takes several addresses, separated by commas.
+    #[must_use]
+    pub fn from_environment() -> Self {
+        #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+        Self::from_variables(|name| std::env::var(name).ok())
+    }
+
+    /// The same from any set of variables.
+    pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Self {
+        let one = |name: &'static str| {
+            get(name).filter(|value| !value.is_empty()).map(|value| Given { value, source: Source::Env(name) })
+        };
+        Self {
+            listen: one("GROUPAGE_LISTEN").map(|given| Given {
+                value: given.value.split(',').map(|address| address.trim().to_owned()).collect(),
+                source: given.source,
+            }),
+            upstream: one("GROUPAGE_UPSTREAM"),
+            metrics: one("GROUPAGE_METRICS"),
+            admin: one("GROUPAGE_ADMIN"),
+            log_format: one("GROUPAGE_LOG_FORMAT"),
+            log_level: one("GROUPAGE_LOG_LEVEL").or_else(|| one("RUST_LOG")),
+            log_access: one("GROUPAGE_LOG_ACCESS"),
+        }
+    }
+
+    /// These where they say something, else the others.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            listen: self.listen.or(other.listen),
+            upstream: self.upstream.or(other.upstream),
+            metrics: self.metrics.or(other.metrics),
+            admin: self.admin.or(other.admin),
+            log_format: self.log_format.or(other.log_format),
+            log_level: self.log_level.or(other.log_level),
+            log_access: self.log_access.or(other.log_access),
+        }
+    }
+}
+
+// === impl Machine ===
+
+impl Machine {
+    /// Asks the system.
+    #[must_use]
+    pub fn read() -> Self {
+        Self {
+            memory_bytes_max: memory_limit(Path::new("/")),
+            files_max: rustix::process::getrlimit(rustix::process::Resource::Nofile).current,
+            terminal: std::io::stdout().is_terminal(),
+        }
+    }
+}
+
+/// The smallest memory limit of this process's control groups, of either version, under a root that tests may choose.
+pub(super) fn memory_limit(root: &Path) -> Option<u64> {
+    let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+    let mount = root.join("sys/fs/cgroup");
+    groups
+        .lines()
+        .filter_map(|line| {
+            // `0::/path` is version 2, `4:memory:/path` version 1.
+            let mut parts = line.splitn(3, ':');
+            let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+            let (base, file) = match controllers {
+                "" => (mount.clone(), "memory.max"),
+                names if names.split(',').any(|name| name == "memory") => {
+                    (mount.join("memory"), "memory.limit_in_bytes")
+                }
+                _ => return None,
+            };
+            smallest(&base, path.trim_start_matches('/'), file)
+        })
+        .min()
+}
+
+/// The smallest limit from a group up to the mount. In a container the path may be the host's and absent here; the mount is the group itself then.
+fn smallest(base: &Path, path: &str, file: &str) -> Option<u64> {
+    let group = base.join(path);
+    let limit = |folder: PathBuf| std::fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
+    group
+        .ancestors()
+        .take_while(|folder| folder.starts_with(base))
+        .filter_map(|folder| limit(folder.to_owned()))
+        // Version 1 writes "unlimited" as a number of the size of the address space.
+        .filter(|bytes| *bytes < 1 << 60)
+        .min()
+}
+
+// === impl Source ===
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(line) => write!(f, "file:{line}"),
+            Self::Flag(name) => write!(f, "flag {name}"),
+            Self::Env(name) => write!(f, "env {name}"),
+            Self::Lowered(by) => write!(f, "lowered to {by}"),
+        }
+    }
+}
+
+impl Serialize for Source {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_wins_over_the_environment_and_an_empty_variable_says_nothing() {
+        let env = Overrides::from_variables(|name| match name {
+            "GROUPAGE_LISTEN" => Some(":1, :2".to_owned()),
+            "RUST_LOG" => Some("debug".to_owned()),
+            "GROUPAGE_UPSTREAM" => Some("http://env".to_owned()),
+            "GROUPAGE_ADMIN" => Some(String::new()),
+            _ => None,
+        });
+        let flags =
+            Overrides { upstream: Some(Given::flag("--upstream", "http://flag".to_owned())), ..Overrides::default() };
+        let both = flags.or(env);
+        assert_eq!(both.upstream, Some(Given::flag("--upstream", "http://flag".to_owned())));
+        assert_eq!(both.listen.map(|given| given.value), Some(vec![":1".to_owned(), ":2".to_owned()]));
+        assert_eq!(both.log_level.map(|given| given.source.to_string()), Some("env RUST_LOG".to_owned()));
+        assert_eq!(both.admin, None);
+    }
+
+    fn cgroup(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn the_smallest_memory_limit_up_the_tree_counts_in_version_2() {
+        let root = cgroup(&[
+            ("proc/self/cgroup", "0::/kube/pod/box\n"),
+            ("sys/fs/cgroup/kube/pod/box/memory.max", "max\n"),
+            ("sys/fs/cgroup/kube/pod/memory.max", "134217728\n"),
+            ("sys/fs/cgroup/kube/memory.max", "268435456\n"),
+        ]);
+        assert_eq!(memory_limit(root.path()), Some(134_217_728));
+    }
+
+    #[test]
+    fn version_1_is_read_too_and_its_huge_number_is_no_limit() {
+        let root = cgroup(&[
+            ("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n0::/\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "67108864\n"),
+        ]);
+        assert_eq!(memory_limit(root.path()), Some(67_108_864), "the group's own path is the host's");
+        let root = cgroup(&[
+            ("proc/self/cgroup", "4:memory:/\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+        ]);
+        assert_eq!(memory_limit(root.path()), None);
+        assert_eq!(memory_limit(Path::new("/nowhere")), None);
+    }
+}

@@ -1,0 +1,376 @@
+//! From what was said to what is in effect: flag over environment over file over built-in, every value filled in.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::{HeaderName, Method};
+use serde_json::Value as Json;
+
+use super::check::Check;
+use super::effective::{self, Setting};
+use super::env::{Given, Machine, Overrides, Source};
+use super::file::{Loaded, defaults, merge, typed};
+use super::finding::{Code, Errors, Finding};
+use super::policy::{
+    Client, ClientHttp2, Connection, Deadline, Drain, Failure, Limits, LimitsOverride, Log, MergeNames, Mode, Pointer,
+    Policy, Process, Proxy, Route, Scheduling, SchedulingPolicy,
+};
+use super::schema::{self, Key, Shape};
+use super::tree::{Node, Spot, Value};
+use super::units::{Share, format_size, parse_duration, parse_share, parse_size};
+use super::{generic, text};
+use crate::api::v1alpha1::Mode as ModeWord;
+use crate::api::v1alpha1::{
+    BatchPolicySpec, ClientSpec, DurationText, Fields, LimitsSpec, ProxySpec, RouteSpec,
+    SchedulingPolicy as PolicyWord, SchedulingSpec, ShareText, SizeText, Word,
+};
+
+/// A key that the schema should have filled and did not: a defect of the table, which its test finds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unfilled(pub(super) &'static str);
+
+pub(super) type Filled<T> = Result<T, Unfilled>;
+
+/// Puts flags, environment, file and defaults together.
+pub(super) fn build(loaded: Option<&Loaded>, overrides: &Overrides, machine: &Machine) -> Result<Policy, Errors> {
+    let mut sources = BTreeMap::new();
+    let mut json = defaults(schema::SPEC);
+    if machine.terminal {
+        put(&mut json, "proxy.log.format", Json::from("Pretty"));
+    }
+    if let Some(loaded) = loaded {
+        merge(&mut json, &loaded.json);
+        sources.extend(loaded.lines.iter().map(|(path, line)| (path.clone(), Source::File(*line))));
+    }
+    routes(&mut json);
+    let findings = overrule(&mut json, &mut sources, overrides);
+    if !findings.is_empty() {
+        return Err(Errors::given(findings));
+    }
+    bound(&mut json, &mut sources, machine);
+    let settings = effective::list(&json, &sources);
+    let broken =
+        |key: &str, message: String| Errors::given(vec![Finding::new(Code::BadValue, key, Spot::default(), &message)]);
+    let spec = typed(&json).map_err(|error| broken("", error))?;
+    policy(&spec, settings).map_err(|Unfilled(key)| broken(key, format!("`{key}` has no default")))
+}
+
+/// Fills every route, and what is filled only where it is written.
+fn routes(json: &mut Json) {
+    let keys = |key: &str, of: &'static [Key]| match of.iter().find(|known| known.name == key).map(|known| &known.shape)
+    {
+        Some(Shape::Map(keys) | Shape::List(Shape::Map(keys), _)) => keys,
+        _ => &[][..],
+    };
+    let route_keys = keys("routes", schema::SPEC);
+    let generic_keys = keys("generic", route_keys);
+    let error_keys = keys("perItemError", generic_keys);
+    for route in json["routes"].as_array_mut().into_iter().flatten() {
+        under(route, route_keys);
+        if route["generic"].is_object() {
+            under(&mut route["generic"], generic_keys);
+            if route["generic"]["perItemError"].is_object() {
+                under(&mut route["generic"]["perItemError"], error_keys);
+            }
+        }
+    }
+}
+
+fn under(json: &mut Json, keys: &'static [Key]) {
+    let mut filled = defaults(keys);
+    merge(&mut filled, json);
+    *json = filled;
+}
+
+/// Lays flags and environment over the rest. Each value is judged by the rule of its key, and told by the name of its flag.
+fn overrule(json: &mut Json, sources: &mut BTreeMap<String, Source>, overrides: &Overrides) -> Vec<Finding> {
+    let one =
+        |given: &Option<Given<String>>| given.as_ref().map(|given| (Node::given(&given.value), given.source.clone()));
+    let listen = overrides.listen.as_ref().map(|given| {
+        let items = given.value.iter().map(|address| Node::given(address)).collect();
+        (Node { at: Spot::default(), value: Value::List(items) }, given.source.clone())
+    });
+    let all = [
+        ("proxy.listen", listen),
+        ("proxy.upstream", one(&overrides.upstream)),
+        ("proxy.admin.metrics", one(&overrides.metrics)),
+        ("proxy.admin.local", one(&overrides.admin)),
+        ("proxy.log.format", one(&overrides.log_format)),
+        ("proxy.log.level", one(&overrides.log_level)),
+        ("proxy.log.access", one(&overrides.log_access)),
+    ];
+    let mut findings = Vec::new();
+    for (path, given) in all {
+        let (Some((node, source)), Some(key)) = (given, schema::find(path)) else { continue };
+        let mut check = Check::default();
+        let name = match source {
+            Source::Flag(name) | Source::Env(name) => name,
+            Source::Default | Source::File(_) | Source::Lowered(_) => path,
+        };
+        match check.value(&key.shape, &node, name) {
+            Some(value) if check.findings.is_empty() => {
+                put(json, path, value);
+                sources.insert(path.to_owned(), source);
+            }
+            _ => findings.append(&mut check.findings),
+        }
+    }
+    findings
+}
+
+/// No more connections than files, no more buffers than memory, whoever said so.
+fn bound(json: &mut Json, sources: &mut BTreeMap<String, Source>, machine: &Machine) {
+    if let Some(files) = machine.files_max {
+        let most = (files / 5 * 4).max(1);
+        if json["proxy"]["process"]["connectionsMax"].as_u64().is_some_and(|wanted| wanted > most) {
+            put(json, "proxy.process.connectionsMax", Json::from(most));
+            sources
+                .insert("proxy.process.connectionsMax".to_owned(), Source::Lowered("80% of the limit on open files"));
+        }
+    }
+    if let Some(memory) = machine.memory_bytes_max {
+        let most = (memory / 4).max(1);
+        let wanted = match &json["proxy"]["process"]["bufferedBytesMax"] {
+            Json::String(text) => parse_size(text),
+            other => other.as_u64(),
+        };
+        if wanted.is_some_and(|wanted| wanted > most) {
+            put(json, "proxy.process.bufferedBytesMax", Json::from(format_size(most)));
+            sources.insert("proxy.process.bufferedBytesMax".to_owned(), Source::Lowered("25% of the memory limit"));
+        }
+    }
+}
+
+fn put(json: &mut Json, path: &str, value: Json) {
+    let mut at = json;
+    for name in path.split('.') {
+        at = &mut at[name];
+    }
+    *at = value;
+}
+
+fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Filled<Policy> {
+    let own = mode(spec.mode.as_ref(), "mode")?;
+    let slo = slo(spec.slo.as_ref())?;
+    let limits = need(spec.limits.as_ref(), "limits")?;
+    let limits = caps(limits)?;
+    let failure = need(spec.failure.as_ref(), "failure")?;
+    let routes = spec.routes.iter().flatten().map(|route| self::route(route, own, slo)).collect::<Filled<_>>()?;
+    let deadline = need(spec.deadline.as_ref(), "deadline")?;
+    Ok(Policy {
+        mode: own,
+        slo,
+        routes,
+        scheduling: scheduling(need(spec.scheduling.as_ref(), "scheduling")?, limits.slots_max)?,
+        limits,
+        deadline: Deadline { headers: headers(deadline.headers.as_ref())? },
+        tenant_header: match spec.tenants.as_ref().and_then(|tenants| tenants.header.as_deref()) {
+            Some(name) => Some(text::header(name).ok_or(Unfilled("tenants.header"))?),
+            None => None,
+        },
+        failure: Failure {
+            isolate_above: need(failure.isolate_above, "failure.isolateAbove")?,
+            replay_budget: share(failure.replay_budget.as_ref(), "failure.replayBudget")?,
+            quarantine: time(failure.quarantine.as_ref(), "failure.quarantine")?,
+        },
+        proxy: proxy(need(spec.proxy.as_ref(), "proxy")?)?,
+        settings,
+    })
+}
+
+fn route(spec: &RouteSpec, policy_mode: Mode, policy_slo: Option<Duration>) -> Filled<Route> {
+    let own = spec.mode.as_ref().map(|word| mode(Some(word), "routes[].mode")).transpose()?;
+    let limits = spec.limits.as_ref().map(own_caps).transpose()?.unwrap_or_default();
+    let method = need(spec.method.as_ref(), "routes[].method")?;
+    Ok(Route {
+        path: need(spec.path.clone(), "routes[].path")?,
+        method: Method::from_bytes(method.as_bytes()).map_err(|_| Unfilled("routes[].method"))?,
+        protocol: word(spec.protocol.as_ref(), "routes[].protocol")?,
+        // The policy's Passthrough is the kill switch: it must work without a look at the routes.
+        mode: if policy_mode == Mode::Passthrough { policy_mode } else { own.unwrap_or(policy_mode) },
+        slo: slo(spec.slo.as_ref())?.or(policy_slo),
+        limits,
+        merge_on: names(spec.merge_on.as_ref())?,
+        merge_over: names(spec.merge_over.as_ref())?,
+        respond_with: headers(spec.respond_with.as_ref().and_then(|with| with.headers.as_ref()))?,
+        idempotent: word(spec.idempotent.as_ref(), "routes[].idempotent")?,
+        timeout: time(spec.timeout.as_ref(), "routes[].timeout")?,
+        generic: spec.generic.as_ref().map(generic::declared).transpose()?,
+    })
+}
+
+fn names(fields: Option<&Fields>) -> Filled<MergeNames> {
+    let Some(fields) = fields else { return Ok(MergeNames::default()) };
+    Ok(MergeNames { headers: headers(fields.headers.as_ref())?, fields: pointers(fields.fields.as_ref()) })
+}
+
+fn caps(spec: &LimitsSpec) -> Filled<Limits> {
+    let own = own_caps(spec)?;
+    Ok(Limits {
+        batch_items_max: need(own.batch_items_max, "limits.batchItemsMax")?,
+        batch_weight_max: own.batch_weight_max,
+        batch_bytes_max: need(own.batch_bytes_max, "limits.batchBytesMax")?,
+        item_bytes_max: need(own.item_bytes_max, "limits.itemBytesMax")?,
+        item_nesting_max: need(own.item_nesting_max, "limits.itemNestingMax")?,
+        queue_delay_max: need(own.queue_delay_max, "limits.queueDelayMax")?,
+        queue_items_max: need(own.queue_items_max, "limits.queueItemsMax")?,
+        queue_bytes_max: need(own.queue_bytes_max, "limits.queueBytesMax")?,
+        slots_max: need(own.slots_max, "limits.slotsMax")?,
+    })
+}
+
+fn own_caps(spec: &LimitsSpec) -> Filled<LimitsOverride> {
+    let bytes = |text: &Option<SizeText>, key| text.as_ref().map(|text| size(Some(text), key)).transpose();
+    Ok(LimitsOverride {
+        batch_items_max: spec.batch_items_max,
+        batch_weight_max: spec.batch_weight_max,
+        batch_bytes_max: bytes(&spec.batch_bytes_max, "limits.batchBytesMax")?,
+        item_bytes_max: bytes(&spec.item_bytes_max, "limits.itemBytesMax")?,
+        item_nesting_max: spec.item_nesting_max.map(|depth| narrow(depth, "limits.itemNestingMax")).transpose()?,
+        queue_delay_max: spec
+            .queue_delay_max
+            .as_ref()
+            .map(|text| time(Some(text), "limits.queueDelayMax"))
+            .transpose()?,
+        queue_items_max: spec.queue_items_max,
+        queue_bytes_max: bytes(&spec.queue_bytes_max, "limits.queueBytesMax")?,
+        slots_max: spec.slots_max,
+    })
+}
+
+fn scheduling(spec: &SchedulingSpec, slots_max: u32) -> Filled<Scheduling> {
+    Ok(Scheduling {
+        policy: match word(spec.policy.as_ref(), "scheduling.policy")? {
+            PolicyWord::WorkConserving => SchedulingPolicy::WorkConserving,
+            PolicyWord::Window => SchedulingPolicy::Window,
+            PolicyWord::Static => SchedulingPolicy::Static,
+            PolicyWord::Adaptive => return Err(Unfilled("scheduling.policy")),
+        },
+        slots: need(spec.slots, "scheduling.slots")?.min(slots_max),
+        items: need(spec.items, "scheduling.items")?,
+        delay: time(spec.delay.as_ref(), "scheduling.delay")?,
+    })
+}
+
+fn proxy(spec: &ProxySpec) -> Filled<Proxy> {
+    let listen = need(spec.listen.as_ref(), "proxy.listen")?;
+    let process = need(spec.process.as_ref(), "proxy.process")?;
+    let connection = need(spec.connection.as_ref(), "proxy.connection")?;
+    let drain = need(spec.drain.as_ref(), "proxy.drain")?;
+    let admin = need(spec.admin.as_ref(), "proxy.admin")?;
+    let log = need(spec.log.as_ref(), "proxy.log")?;
+    let address_or_off = |address: &Option<String>, key: &'static str| match need(address.as_deref(), key)? {
+        "off" => Ok(None),
+        address => text::address(address).map(Some).ok_or(Unfilled(key)),
+    };
+    Ok(Proxy {
+        listen: listen.iter().map(|one| text::address(one).ok_or(Unfilled("proxy.listen"))).collect::<Filled<_>>()?,
+        upstream: spec
+            .upstream
+            .as_deref()
+            .map(|upstream| text::upstream(upstream).map_err(|_| Unfilled("proxy.upstream")))
+            .transpose()?,
+        client: client(need(spec.client.as_ref(), "proxy.client")?)?,
+        process: Process {
+            connections_max: narrow(need(process.connections_max, "proxy.process")?, "proxy.process")?,
+            buffered_bytes_max: size(process.buffered_bytes_max.as_ref(), "proxy.process.bufferedBytesMax")?,
+        },
+        connection: Connection {
+            connect_timeout: time(connection.connect_timeout.as_ref(), "proxy.connection.connectTimeout")?,
+            body_idle_timeout: time(connection.body_idle_timeout.as_ref(), "proxy.connection.bodyIdleTimeout")?,
+            answer_bytes_max: size(connection.answer_bytes_max.as_ref(), "proxy.connection.answerBytesMax")?,
+            http2: word(connection.http2.as_ref(), "proxy.connection.http2")?,
+            reuse: word(connection.reuse.as_ref(), "proxy.connection.reuse")?,
+        },
+        drain: Drain {
+            delay: time(drain.delay.as_ref(), "proxy.drain.delay")?,
+            limit: time(drain.limit.as_ref(), "proxy.drain.limit")?,
+        },
+        metrics: address_or_off(&admin.metrics, "proxy.admin.metrics")?,
+        admin: address_or_off(&admin.local, "proxy.admin.local")?,
+        log: Log {
+            format: word(log.format.as_ref(), "proxy.log.format")?,
+            level: need(log.level.clone(), "proxy.log.level")?,
+            access: share(log.access.as_ref(), "proxy.log.access")?,
+        },
+    })
+}
+
+fn client(spec: &ClientSpec) -> Filled<Client> {
+    let http2 = need(spec.http2.as_ref(), "proxy.client.http2")?;
+    let window = |text: &Option<SizeText>, key| u32::try_from(size(text.as_ref(), key)?).map_err(|_| Unfilled(key));
+    Ok(Client {
+        head_bytes_max: size(spec.head_bytes_max.as_ref(), "proxy.client.headBytesMax")?,
+        headers_max: narrow(need(spec.headers_max, "proxy.client.headersMax")?, "proxy.client.headersMax")?,
+        head_timeout: time(spec.head_timeout.as_ref(), "proxy.client.headTimeout")?,
+        body_idle_timeout: time(spec.body_idle_timeout.as_ref(), "proxy.client.bodyIdleTimeout")?,
+        body_timeout: time(spec.body_timeout.as_ref(), "proxy.client.bodyTimeout")?,
+        pass_through_idle_timeout: time(
+            spec.pass_through_idle_timeout.as_ref(),
+            "proxy.client.passThroughIdleTimeout",
+        )?,
+        keep_alive_timeout: time(spec.keep_alive_timeout.as_ref(), "proxy.client.keepAliveTimeout")?,
+        write_timeout: time(spec.write_timeout.as_ref(), "proxy.client.writeTimeout")?,
+        requests_per_connection_max: need(spec.requests_per_connection_max, "proxy.client.requestsPerConnectionMax")?,
+        http2: ClientHttp2 {
+            streams_max: need(http2.streams_max, "proxy.client.http2.streamsMax")?,
+            stream_window: window(&http2.stream_window, "proxy.client.http2.streamWindow")?,
+            connection_window: window(&http2.connection_window, "proxy.client.http2.connectionWindow")?,
+            ping_interval: time(http2.ping_interval.as_ref(), "proxy.client.http2.pingInterval")?,
+            ping_timeout: time(http2.ping_timeout.as_ref(), "proxy.client.http2.pingTimeout")?,
+            resets_max: narrow(
+                need(http2.resets_max, "proxy.client.http2.resetsMax")?,
+                "proxy.client.http2.resetsMax",
+            )?,
+            age_max: time(http2.age_max.as_ref(), "proxy.client.http2.ageMax")?,
+        },
+    })
+}
+
+fn slo(spec: Option<&crate::api::v1alpha1::Slo>) -> Filled<Option<Duration>> {
+    spec.and_then(|slo| slo.latency_p99.as_ref()).map(|text| time(Some(text), "slo.latencyP99")).transpose()
+}
+
+fn mode(spec: Option<&Word<ModeWord>>, key: &'static str) -> Filled<Mode> {
+    match word(spec, key)? {
+        ModeWord::Batch => Ok(Mode::Batch),
+        ModeWord::Passthrough => Ok(Mode::Passthrough),
+        ModeWord::Observe => Err(Unfilled(key)),
+    }
+}
+
+pub(super) fn need<T>(value: Option<T>, key: &'static str) -> Filled<T> {
+    value.ok_or(Unfilled(key))
+}
+
+pub(super) fn word<T: Copy>(spec: Option<&Word<T>>, key: &'static str) -> Filled<T> {
+    spec.and_then(Word::known).ok_or(Unfilled(key))
+}
+
+pub(super) fn pointers(texts: Option<&Vec<String>>) -> Vec<Pointer> {
+    texts.into_iter().flatten().cloned().map(Pointer).collect()
+}
+
+fn time(text: Option<&DurationText>, key: &'static str) -> Filled<Duration> {
+    text.and_then(|text| parse_duration(&text.0)).ok_or(Unfilled(key))
+}
+
+fn share(text: Option<&ShareText>, key: &'static str) -> Filled<Share> {
+    text.and_then(|text| parse_share(&text.0)).ok_or(Unfilled(key))
+}
+
+fn size(text: Option<&SizeText>, key: &'static str) -> Filled<usize> {
+    let bytes = match need(text, key)? {
+        SizeText::Bytes(bytes) => Some(*bytes),
+        SizeText::Text(text) => parse_size(text),
+    };
+    narrow(need(bytes, key)?, key)
+}
+
+fn headers(names: Option<&Vec<String>>) -> Filled<Vec<HeaderName>> {
+    names.into_iter().flatten().map(|name| text::header(name).ok_or(Unfilled("headers"))).collect()
+}
+
+fn narrow(number: impl TryInto<usize>, key: &'static str) -> Filled<usize> {
+    number.try_into().map_err(|_| Unfilled(key))
+}

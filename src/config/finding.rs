@@ -1,0 +1,366 @@
+//! What is wrong with a configuration, told with the place, what is allowed and what was probably meant.
+//!
+//! All problems of a file are found before any is told. `miette` draws the snippets and is named nowhere else.
+
+use std::fmt;
+use std::sync::Arc;
+
+use miette::{
+    Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteError, MietteSpanContents, SourceCode,
+    SourceSpan, SpanContents,
+};
+use serde::Serialize;
+
+use super::tree::Spot;
+
+/// More than a reader would work through; the rest comes up when these are gone.
+const SHOWN_MAX: usize = 50;
+/// A line longer than this is not shown: a snippet of a minified file helps nobody.
+const SNIPPET_CHARS_MAX: usize = 200;
+/// A value longer than this is cut where it is repeated.
+const VALUE_CHARS_MAX: usize = 80;
+/// A message or path longer than this holds a key of somebody's that no schema has.
+const MESSAGE_CHARS_MAX: usize = 300;
+
+/// The stable codes of configuration findings. `GRP1104`, above what the upstream accepts, is found by asking the upstream, not here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Code {
+    /// A key that the schema does not have.
+    UnknownKey,
+    /// A value of a wrong type, out of range, or no value at all.
+    BadValue,
+    /// A key or a word that this version does not have yet.
+    NotSupportedYet,
+    /// Keys that exclude each other.
+    Excluded,
+}
+
+/// One problem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Which kind of problem.
+    pub code: Code,
+    /// The key's path, such as `routes[0].limits.batchItemsMax`; empty where it is about the whole file.
+    pub path: String,
+    /// What is wrong.
+    pub message: String,
+    /// The offending value or key, as written.
+    pub value: Option<String>,
+    /// What is allowed there.
+    pub allowed: Option<String>,
+    /// The nearest known key or word.
+    pub nearest: Option<String>,
+    /// How to put it right, beyond what `allowed` says.
+    pub help: Option<String>,
+    pub(super) at: Option<Spot>,
+}
+
+/// Something to know that is not wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Notice {
+    /// The key's path.
+    pub path: String,
+    /// Its line; 0 where it came from elsewhere than a file.
+    pub line: usize,
+    /// What there is to know.
+    pub message: String,
+}
+
+/// Every problem of one source, in the order of its lines.
+#[derive(Debug, Clone)]
+pub struct Errors {
+    /// The problems; never empty.
+    pub findings: Vec<Finding>,
+    source: Option<Arc<Source>>,
+    name: String,
+}
+
+/// A text that shows the one line a finding is about: `miette` by itself shows neighbours, or less than the line.
+#[derive(Debug)]
+struct Source {
+    name: String,
+    text: String,
+}
+
+/// One finding with the text it is about, as `miette` wants it.
+struct Report<'a> {
+    finding: &'a Finding,
+    source: Option<&'a Source>,
+}
+
+// === impl Code ===
+
+impl Code {
+    /// Every code.
+    pub const ALL: [Self; 4] = [Self::UnknownKey, Self::BadValue, Self::NotSupportedYet, Self::Excluded];
+
+    /// As it is written everywhere.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::UnknownKey => "GRP1101",
+            Self::BadValue => "GRP1102",
+            Self::NotSupportedYet => "GRP1103",
+            Self::Excluded => "GRP1105",
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+// === impl Finding ===
+
+impl Finding {
+    pub(super) fn new(code: Code, path: &str, at: Spot, message: &str) -> Self {
+        let at = (at.line > 0).then_some(at);
+        let (path, message) = (cut(path, MESSAGE_CHARS_MAX), cut(message, MESSAGE_CHARS_MAX));
+        Self { code, path, message, value: None, allowed: None, nearest: None, help: None, at }
+    }
+
+    pub(super) fn value(mut self, value: &str) -> Self {
+        self.value = Some(cut(value, VALUE_CHARS_MAX));
+        self
+    }
+
+    pub(super) fn allowed(mut self, allowed: impl Into<String>) -> Self {
+        self.allowed = Some(allowed.into());
+        self
+    }
+
+    pub(super) fn nearest(mut self, nearest: Option<String>) -> Self {
+        self.nearest = nearest;
+        self
+    }
+
+    pub(super) fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// The line, from 1.
+    #[must_use]
+    pub fn line(&self) -> Option<usize> {
+        self.at.map(|at| at.line)
+    }
+
+    /// The column, from 1, in characters.
+    #[must_use]
+    pub fn column(&self) -> Option<usize> {
+        self.at.map(|at| at.column)
+    }
+
+    /// The short text under the snippet.
+    fn label(&self) -> Option<String> {
+        let near = self.nearest.as_ref().map(|nearest| format!("did you mean `{nearest}`?"));
+        near.or_else(|| self.help.clone())
+    }
+
+    /// The sentence after the snippet, which has told the label already, or in place of one.
+    fn advice(&self, labelled: bool) -> String {
+        let near = self.nearest.as_ref().filter(|_| !labelled).map(|nearest| format!("did you mean `{nearest}`?"));
+        let help = self.help.clone().filter(|_| !labelled || self.nearest.is_some());
+        let allowed = self.allowed.as_ref().map(|allowed| format!("allowed: {allowed}"));
+        [near, help, allowed].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
+    fn json(&self, file: &str) -> serde_json::Value {
+        serde_json::json!({
+            "code": self.code.as_str(), "file": file, "line": self.line(), "column": self.column(), "path": self.path,
+            "message": self.message, "value": self.value, "allowed": self.allowed, "nearest": self.nearest,
+            "help": self.help,
+        })
+    }
+}
+
+// === impl Errors ===
+
+impl Errors {
+    /// The findings about a text, of which there is at least one.
+    pub(super) fn of(name: &str, text: &str, mut findings: Vec<Finding>) -> Self {
+        findings.sort_by_key(|finding| (finding.at.unwrap_or_default(), finding.code));
+        let source = Some(Arc::new(Source { name: name.to_owned(), text: text.to_owned() }));
+        Self { findings, source, name: name.to_owned() }
+    }
+
+    /// Findings about flags and the environment, which have no text.
+    pub(super) const fn given(findings: Vec<Finding>) -> Self {
+        Self { findings, source: None, name: String::new() }
+    }
+
+    /// The findings as people read them, with snippets.
+    #[must_use]
+    pub fn render(&self, colour: bool) -> String {
+        let mut out = String::new();
+        for finding in self.findings.iter().take(SHOWN_MAX) {
+            let mut theme = if colour { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
+            theme.characters.error = format!("error[{}]:", finding.code);
+            // Wide enough never to wrap: a terminal wraps by itself, and a file is searched by line.
+            let handler = GraphicalReportHandler::new_themed(theme)
+                .with_links(false)
+                .without_syntax_highlighting()
+                .with_width(4 * SNIPPET_CHARS_MAX);
+            let mut text = String::new();
+            let source = self.source.as_deref().filter(|_| self.short(finding));
+            if handler.render_report(&mut text, &Report { finding, source }).is_err() {
+                text = format!("error[{}]: {finding}\n", finding.code);
+            }
+            if source.is_none()
+                && let (Some(line), Some(column)) = (finding.line(), finding.column())
+            {
+                text = format!("{}:{line}:{column}: {}", self.name, text.trim_start());
+            }
+            if !out.is_empty() {
+                out.push('\n');
+            }
+            out.push_str(text.trim_start());
+        }
+        let more = self.findings.len().saturating_sub(SHOWN_MAX);
+        if more > 0 {
+            out.push_str(&format!("\nand {more} more\n"));
+        }
+        out
+    }
+
+    /// The findings as a program reads them: a JSON array.
+    #[must_use]
+    pub fn json(&self) -> serde_json::Value {
+        self.findings.iter().map(|finding| finding.json(&self.name)).collect()
+    }
+
+    /// Whether the line of a finding is short enough to be shown.
+    fn short(&self, finding: &Finding) -> bool {
+        let (Some(source), Some(at)) = (&self.source, finding.at) else { return false };
+        source.line(at.offset).map(|(_, line)| line).is_none_or(|line| line.chars().count() <= SNIPPET_CHARS_MAX)
+    }
+}
+
+impl fmt::Display for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, s) = (self.findings.len(), if self.findings.len() == 1 { "" } else { "s" });
+        match self.name.as_str() {
+            "" => write!(f, "{count} problem{s}"),
+            name => write!(f, "{name}: {count} problem{s}"),
+        }
+    }
+}
+
+impl std::error::Error for Errors {}
+
+impl Diagnostic for Errors {
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        self.source.as_deref().map(|source| source as &dyn SourceCode)
+    }
+
+    fn related<'a>(&'a self) -> Option<Box<dyn Iterator<Item = &'a dyn Diagnostic> + 'a>> {
+        Some(Box::new(self.findings.iter().map(|finding| finding as &dyn Diagnostic)))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Finding {}
+
+impl Diagnostic for Finding {
+    fn code<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        Some(Box::new(self.code))
+    }
+
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        let advice = self.advice(self.at.is_some());
+        (!advice.is_empty()).then(|| Box::new(advice) as Box<dyn fmt::Display + 'a>)
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        let at = self.at?;
+        Some(Box::new(std::iter::once(LabeledSpan::new(self.label(), at.offset, at.len))))
+    }
+}
+
+// === impl Source ===
+
+impl Source {
+    /// The line around a byte, and where it begins.
+    fn line(&self, offset: usize) -> Option<(usize, &str)> {
+        let (before, after) = self.text.split_at_checked(offset)?;
+        let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let end = offset + after.find('\n').unwrap_or(after.len());
+        self.text.get(start..end).map(|line| (start, line))
+    }
+
+    /// What of a place is underlined: the part on its first line; a place without a length has its first word.
+    fn underlined(&self, at: Spot) -> usize {
+        let rest = self.text.get(at.offset..).unwrap_or_default();
+        let rest = rest.lines().next().unwrap_or_default();
+        if at.len > 0 {
+            return at.len.min(rest.trim_end().len());
+        }
+        rest.find(char::is_whitespace).unwrap_or(rest.len())
+    }
+}
+
+impl SourceCode for Source {
+    fn read_span<'a>(
+        &'a self,
+        span: &SourceSpan,
+        _before: usize,
+        _after: usize,
+    ) -> Result<Box<dyn SpanContents<'a> + 'a>, MietteError> {
+        let (start, line) = self.line(span.offset()).ok_or(MietteError::OutOfBounds)?;
+        let number = self.text.bytes().take(start).filter(|byte| *byte == b'\n').count();
+        let column = self.text.get(start..span.offset()).map_or(0, |before| before.chars().count());
+        let span = SourceSpan::from((start, line.len()));
+        Ok(Box::new(MietteSpanContents::new_named(self.name.clone(), line.as_bytes(), span, number, column, 1)))
+    }
+}
+
+// === impl Report ===
+
+impl fmt::Debug for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.finding.fmt(f)
+    }
+}
+
+impl fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.finding.message.fmt(f)
+    }
+}
+
+impl std::error::Error for Report<'_> {}
+
+impl Diagnostic for Report<'_> {
+    // The code stands in front of the message already (`error[GRP1101]:`), so it is not given a line of its own.
+
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        let advice = self.finding.advice(self.source.is_some());
+        (!advice.is_empty()).then(|| Box::new(advice) as Box<dyn fmt::Display + 'a>)
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        let (source, at) = self.source.zip(self.finding.at)?;
+        let label = LabeledSpan::new(self.finding.label(), at.offset, source.underlined(at));
+        Some(Box::new(std::iter::once(label)))
+    }
+
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        self.source.map(|source| source as &dyn SourceCode)
+    }
+}
+
+/// A text short enough to be repeated, without control characters.
+pub(super) fn cut(text: &str, chars_max: usize) -> String {
+    let mut shown: String = text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(chars_max).is_some() {
+        shown.push('…');
+    }
+    shown
+}

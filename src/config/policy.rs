@@ -1,0 +1,433 @@
+//! The policy in effect: typed, every default filled in.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{HeaderName, Method};
+
+use super::effective::Setting;
+use super::units::Share;
+use crate::api::v1alpha1::{
+    CostShare, Http2, Idempotent, ItemClass, ItemIs, LogFormat, OnMismatch, Protocol, ResultWrap, Reuse, Select,
+};
+
+/// What the proxy does.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// Whether anything is batched at all.
+    pub mode: Mode,
+    /// The promised 99th percentile.
+    pub slo: Option<Duration>,
+    /// What is batched, first match wins; empty: every route that an adapter recognises.
+    pub routes: Vec<Route>,
+    /// Caps.
+    pub limits: Limits,
+    /// When a batch leaves.
+    pub scheduling: Scheduling,
+    /// How callers name their deadlines.
+    pub deadline: Deadline,
+    /// The header that names the tenant.
+    pub tenant_header: Option<HeaderName>,
+    /// What happens when a batch fails.
+    pub failure: Failure,
+    /// The process.
+    pub proxy: Proxy,
+    pub(super) settings: Vec<Setting>,
+}
+
+/// Whether calls are batched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// They are.
+    Batch,
+    /// A plain proxy.
+    Passthrough,
+}
+
+/// When a batch leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SchedulingPolicy {
+    /// When a slot is idle; items are collected while all are busy.
+    WorkConserving,
+    /// At `items`, or `delay` after an item and a free slot were both there.
+    Window,
+    /// At `items`, or `delay` after the oldest came.
+    Static,
+}
+
+/// One route.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Route {
+    /// Exact, or a prefix that ends in `/*`.
+    pub path: String,
+    /// The method.
+    pub method: Method,
+    /// What is spoken there.
+    pub protocol: Protocol,
+    /// The route's own mode or the policy's; never `Batch` where the policy says `Passthrough`.
+    pub mode: Mode,
+    /// The route's own promise or the policy's.
+    pub slo: Option<Duration>,
+    /// The route's own caps.
+    pub limits: LimitsOverride,
+    /// Must be equal although ignored otherwise.
+    pub merge_on: MergeNames,
+    /// Need not be equal; dropped from a shared call.
+    pub merge_over: MergeNames,
+    /// Answer headers that every member may see.
+    pub respond_with: Vec<HeaderName>,
+    /// Whether members of a failed batch may be sent again.
+    pub idempotent: Idempotent,
+    /// From dispatch to the first byte, and the longest wait in the queue.
+    pub timeout: Duration,
+    /// The declaration of protocol `Generic`.
+    pub generic: Option<Generic>,
+}
+
+/// Headers and body fields.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MergeNames {
+    /// Header names.
+    pub headers: Vec<HeaderName>,
+    /// JSON Pointers.
+    pub fields: Vec<Pointer>,
+}
+
+/// A checked JSON Pointer: empty, or beginning with `/`, its tildes escaped.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Pointer(pub(super) String);
+
+/// A JSON protocol declared by pointers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Generic {
+    /// Where a batch goes; `None`: the path of the call.
+    pub upstream_path: Option<String>,
+    /// Parallel lists of items; at least one.
+    pub items: Vec<Pointer>,
+    /// The form of a call with one item.
+    pub single: Single,
+    /// Which items may share a batch.
+    pub item_class: ItemClass,
+    /// Parallel lists of results; at least one.
+    pub results: Vec<Pointer>,
+    /// Inside a result, the number of its item.
+    pub index: Option<Pointer>,
+    /// Results are a map by this field of the item.
+    pub result_key: Option<String>,
+    /// How the answer to a bare value looks.
+    pub result_wrap: ResultWrap,
+    /// In which order results come.
+    pub select: Select,
+    /// How a result says that its item failed.
+    pub per_item_error: Option<PerItemError>,
+    /// Ids of the batch that each caller gets afresh.
+    pub id: Vec<Pointer>,
+    /// Counters that are divided.
+    pub cost: Cost,
+    /// What `batchWeightMax` counts.
+    pub weight: WeightBy,
+    /// Answers that mean "batch too large", besides 413.
+    pub too_large: Vec<TooLarge>,
+    /// `NaN` and `Infinity` as bare words.
+    pub lenient_numbers: bool,
+    /// What follows an answer that cannot be split.
+    pub on_mismatch: OnMismatch,
+}
+
+/// The form of a call with one item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Single {
+    /// The field that holds the one item.
+    pub items: Option<Pointer>,
+    /// The field that holds the one result.
+    pub results: Option<Pointer>,
+    /// `items` may hold a bare value.
+    pub wrap_scalar: bool,
+    /// What one item looks like.
+    pub item_is: ItemIs,
+}
+
+/// How a result says that its item failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PerItemError {
+    /// Present where it failed.
+    pub field: Pointer,
+    /// The status to answer.
+    pub status: u16,
+}
+
+/// Counters of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cost {
+    /// Totals over the batch.
+    pub totals: Vec<Pointer>,
+    /// By what they are divided; never `Items`.
+    pub weights: WeightBy,
+    /// How.
+    pub share: CostShare,
+}
+
+/// What something is weighed by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WeightBy {
+    /// One each.
+    Items,
+    /// Its bytes.
+    Bytes,
+    /// Its characters.
+    Chars,
+    /// The length of its list.
+    ListLen,
+    /// The number there.
+    At(Pointer),
+}
+
+/// An answer that means "batch too large".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TooLarge {
+    /// Its status.
+    pub status: u16,
+    /// What its body contains; `None`: anything.
+    pub body_contains: Option<String>,
+}
+
+/// Caps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Items in a batch.
+    pub batch_items_max: u32,
+    /// Weight of a batch.
+    pub batch_weight_max: Option<u64>,
+    /// Request bytes of a batch.
+    pub batch_bytes_max: usize,
+    /// Bytes of a call that is still read whole.
+    pub item_bytes_max: usize,
+    /// Depth of JSON.
+    pub item_nesting_max: usize,
+    /// Longest deliberate wait beside a free slot.
+    pub queue_delay_max: Duration,
+    /// Items waiting.
+    pub queue_items_max: u32,
+    /// Bytes waiting.
+    pub queue_bytes_max: usize,
+    /// Calls to the upstream at once.
+    pub slots_max: u32,
+}
+
+/// A route's own caps; `None`: the policy's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LimitsOverride {
+    /// Items in a batch.
+    pub batch_items_max: Option<u32>,
+    /// Weight of a batch.
+    pub batch_weight_max: Option<u64>,
+    /// Request bytes of a batch.
+    pub batch_bytes_max: Option<usize>,
+    /// Bytes of a call that is still read whole.
+    pub item_bytes_max: Option<usize>,
+    /// Depth of JSON.
+    pub item_nesting_max: Option<usize>,
+    /// Longest deliberate wait beside a free slot.
+    pub queue_delay_max: Option<Duration>,
+    /// Items waiting.
+    pub queue_items_max: Option<u32>,
+    /// Bytes waiting.
+    pub queue_bytes_max: Option<usize>,
+    /// Calls to the upstream at once.
+    pub slots_max: Option<u32>,
+}
+
+/// When a batch leaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scheduling {
+    /// By which policy.
+    pub policy: SchedulingPolicy,
+    /// Calls to the upstream at once; never above `slots_max`.
+    pub slots: u32,
+    /// Send at this many.
+    pub items: u32,
+    /// Or after this long.
+    pub delay: Duration,
+}
+
+/// How callers name their deadlines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deadline {
+    /// Headers with a timeout in milliseconds.
+    pub headers: Vec<HeaderName>,
+}
+
+/// What happens when a batch fails.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Members up to which a failed batch is sent again one by one.
+    pub isolate_above: u32,
+    /// Upstream calls beyond the number of client calls.
+    pub replay_budget: Share,
+    /// No merging after a mismatch.
+    pub quarantine: Duration,
+}
+
+/// The process.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Proxy {
+    /// Where it listens; at least one.
+    pub listen: Vec<SocketAddr>,
+    /// The model server.
+    pub upstream: Option<Upstream>,
+    /// Bounds on callers.
+    pub client: Client,
+    /// Bounds on the process.
+    pub process: Process,
+    /// Connections to the upstream.
+    pub connection: Connection,
+    /// The end.
+    pub drain: Drain,
+    /// The read-only listener; `None`: off.
+    pub metrics: Option<SocketAddr>,
+    /// The loopback listener; `None`: off.
+    pub admin: Option<SocketAddr>,
+    /// Logs.
+    pub log: Log,
+}
+
+/// The model server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Upstream {
+    /// Over TCP.
+    Http {
+        /// Name or address, without brackets.
+        host: String,
+        /// Its port.
+        port: u16,
+        /// Both as written, for a `Host` header of our own.
+        authority: String,
+    },
+    /// Over a unix socket.
+    Unix(PathBuf),
+}
+
+/// Bounds on callers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Client {
+    /// Request line and headers.
+    pub head_bytes_max: usize,
+    /// Headers of a request.
+    pub headers_max: usize,
+    /// Time to send the head.
+    pub head_timeout: Duration,
+    /// Time between reads of a recognised body.
+    pub body_idle_timeout: Duration,
+    /// Time for a whole recognised body.
+    pub body_timeout: Duration,
+    /// Time in which neither direction of a pass-through moved.
+    pub pass_through_idle_timeout: Duration,
+    /// Idle time between calls.
+    pub keep_alive_timeout: Duration,
+    /// Time in which a caller must take some of its answer.
+    pub write_timeout: Duration,
+    /// Calls on one HTTP/1 connection.
+    pub requests_per_connection_max: u32,
+    /// HTTP/2.
+    pub http2: ClientHttp2,
+}
+
+/// HTTP/2 from callers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientHttp2 {
+    /// Calls at once on a connection.
+    pub streams_max: u32,
+    /// Window of a stream.
+    pub stream_window: u32,
+    /// Window of a connection.
+    pub connection_window: u32,
+    /// Between pings on a quiet connection.
+    pub ping_interval: Duration,
+    /// To answer one.
+    pub ping_timeout: Duration,
+    /// Resets before the connection is ended.
+    pub resets_max: usize,
+    /// Age at which it is asked to end.
+    pub age_max: Duration,
+}
+
+/// Bounds on the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Client connections.
+    pub connections_max: usize,
+    /// Bytes of requests and answers held at once.
+    pub buffered_bytes_max: usize,
+}
+
+/// Connections to the upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connection {
+    /// Time to connect.
+    pub connect_timeout: Duration,
+    /// Time between reads of a recognised answer.
+    pub body_idle_timeout: Duration,
+    /// The largest answer that is read whole.
+    pub answer_bytes_max: usize,
+    /// Whether HTTP/2 is spoken.
+    pub http2: Http2,
+    /// Whether HTTP/1 connections are kept for batches.
+    pub reuse: Reuse,
+}
+
+/// The end of the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drain {
+    /// Between the signal and being not ready.
+    pub delay: Duration,
+    /// Time to answer everything accepted.
+    pub limit: Duration,
+}
+
+/// Logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Log {
+    /// How a line looks.
+    pub format: LogFormat,
+    /// A filter that `tracing_subscriber::EnvFilter` takes.
+    pub level: String,
+    /// Share of calls in the access log.
+    pub access: Share,
+}
+
+// === impl Pointer ===
+
+impl Pointer {
+    /// As written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for Pointer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+// === impl Limits ===
+
+impl Limits {
+    /// These with a route's own in their place.
+    #[must_use]
+    pub fn overridden(&self, by: &LimitsOverride) -> Self {
+        Self {
+            batch_items_max: by.batch_items_max.unwrap_or(self.batch_items_max),
+            batch_weight_max: by.batch_weight_max.or(self.batch_weight_max),
+            batch_bytes_max: by.batch_bytes_max.unwrap_or(self.batch_bytes_max),
+            item_bytes_max: by.item_bytes_max.unwrap_or(self.item_bytes_max),
+            item_nesting_max: by.item_nesting_max.unwrap_or(self.item_nesting_max),
+            queue_delay_max: by.queue_delay_max.unwrap_or(self.queue_delay_max),
+            queue_items_max: by.queue_items_max.unwrap_or(self.queue_items_max),
+            queue_bytes_max: by.queue_bytes_max.unwrap_or(self.queue_bytes_max),
+            slots_max: by.slots_max.unwrap_or(self.slots_max),
+        }
+    }
+}

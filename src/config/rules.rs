@@ -1,0 +1,203 @@
+//! The rules between keys: what excludes what, and what needs what.
+//!
+//! Asked of presence first: a key whose value is wrong is there all the same, and its owner was told about the value already.
+
+use serde_json::Value as Json;
+
+use super::check::Check;
+use super::finding::{Code, Finding, Notice};
+
+/// Headers that carry an identity; they always separate batches, so no policy may merge over them. `*` ends a prefix.
+const IDENTITY: [&str; 16] = [
+    "authorization",
+    "proxy-authorization",
+    "cookie",
+    "x-api-key",
+    "api-key",
+    "x-goog-api-key",
+    "x-amz-*",
+    "x-forwarded-user",
+    "x-forwarded-groups",
+    "x-forwarded-email",
+    "x-auth-request-*",
+    "x-forwarded-client-cert",
+    "x-tenant-id",
+    "x-scope-orgid",
+    "openai-organization",
+    "openai-project",
+];
+
+/// Asks every rule of what `check` has kept.
+pub(super) fn apply(check: &mut Check, spec: &Json) {
+    check.exclude("targetRefs", "selector");
+    check.exclude("profileRef", "limits");
+    check.exclude("profileRef", "scheduling");
+    let slots = spec["scheduling"]["slots"].as_u64().unwrap_or(1);
+    let slots_max = spec["limits"]["slotsMax"].as_u64().unwrap_or(16);
+    if slots > slots_max && check.has("scheduling.slots") {
+        check.notice("scheduling.slots", &format!("limits.slotsMax is {slots_max} and caps it"));
+    }
+    let tenant = spec["tenants"]["header"].as_str().map(str::to_ascii_lowercase);
+    let routes = spec["routes"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for (index, route) in routes.iter().enumerate() {
+        let path = format!("routes[{index}]");
+        merging(check, &path, route, tenant.as_deref());
+        generic(check, &path, route);
+        let same = |other: &&Json| other["path"] == route["path"] && method(other) == method(route);
+        if route["path"].is_string() && routes.iter().take(index).any(|other| same(&other)) {
+            check.notice(
+                &format!("{path}.path"),
+                "an earlier route has the same path and method, so this one never matches",
+            );
+        }
+    }
+}
+
+fn method(route: &Json) -> &str {
+    route["method"].as_str().unwrap_or("POST")
+}
+
+fn merging(check: &mut Check, path: &str, route: &Json, tenant: Option<&str>) {
+    for kind in ["headers", "fields"] {
+        let fold = |json: &Json| {
+            let text = json.as_str().unwrap_or_default();
+            if kind == "headers" { text.to_ascii_lowercase() } else { text.to_owned() }
+        };
+        let on: Vec<String> = list(&route["mergeOn"][kind]).iter().map(fold).collect();
+        for (index, entry) in list(&route["mergeOver"][kind]).iter().enumerate() {
+            let (name, at) = (fold(entry), format!("{path}.mergeOver.{kind}[{index}]"));
+            if on.contains(&name) {
+                check.excluded(&at, format!("`{name}` stands in both mergeOn and mergeOver"));
+            } else if kind == "headers" && (identity(&name) || tenant == Some(name.as_str())) {
+                check.bad(&at, format!("`mergeOver` cannot name `{name}`"), "identity always separates batches");
+            }
+        }
+    }
+    for side in ["mergeOn", "mergeOver"] {
+        for (index, entry) in list(&route[side]["fields"]).iter().enumerate() {
+            if entry == "" {
+                check.bad(
+                    &format!("{path}.{side}.fields[{index}]"),
+                    format!("`{side}.fields` cannot name the whole body"),
+                    "name a field, such as /user",
+                );
+            }
+        }
+    }
+}
+
+fn generic(check: &mut Check, path: &str, route: &Json) {
+    let at = |key: &str| format!("{path}.generic.{key}");
+    let declared = check.has(&format!("{path}.generic"));
+    let protocol = route["protocol"].as_str();
+    if !declared {
+        if protocol == Some("Generic") {
+            let message = format!("`{path}.protocol: Generic` needs `generic`");
+            check.bad(&format!("{path}.protocol"), message, "write generic: {items: /POINTER, results: /POINTER}");
+        }
+        return;
+    }
+    // A protocol that was wrong has been told.
+    if protocol != Some("Generic") && (protocol.is_some() || !check.has(&format!("{path}.protocol"))) {
+        let found = protocol.unwrap_or("Auto");
+        let message = format!("`{path}.generic` goes with protocol Generic only, here it is {found}");
+        check.told(
+            Code::Excluded,
+            &format!("{path}.generic"),
+            &message,
+            "write protocol: Generic, or leave `generic` out",
+        );
+        return;
+    }
+    let generic = &route["generic"];
+    let several = |key: &str| generic[key].as_array().is_some_and(|list| list.len() > 1);
+    let wraps = generic["single"]["wrapScalar"] == true;
+    let wrapped = generic["resultWrap"] == "List";
+    if check.has(&at("single.items")) && !check.has(&at("single.results")) && !check.has(&at("resultWrap")) {
+        let message = "`single.items` needs `single.results`, or `resultWrap: List`".to_owned();
+        check.bad(&at("single.items"), message, "say where the one result stands");
+    }
+    if check.has(&at("single.results")) && !check.has(&at("single.items")) && !check.has(&at("single.wrapScalar")) {
+        let message = "`single.results` needs `single.items`, or `single.wrapScalar: true`".to_owned();
+        check.bad(&at("single.results"), message, "say where the one item stands");
+    }
+    for key in ["single.items", "single.results"] {
+        if check.has(&at(key)) && (several("items") || several("results")) {
+            check.excluded(&at(key), format!("`{key}` cannot stand beside parallel lists in `items` or `results`"));
+        }
+    }
+    if wrapped && check.has(&at("single.results")) && !wraps {
+        check.excluded(&at("single.results"), "`single.results` and `resultWrap: List` exclude each other".to_owned());
+    }
+    if check.has(&at("resultKey")) && check.has(&at("index")) {
+        check.exclude(&at("resultKey"), &at("index"));
+    }
+    if check.has(&at("resultKey")) && several("results") {
+        check.excluded(&at("resultKey"), "`resultKey` goes with one list in `results` only".to_owned());
+    }
+    if generic["select"] == "Sorted" && !check.has(&at("index")) {
+        check.bad(&at("select"), "`select: Sorted` needs `index`".to_owned(), "say where a result names its item");
+    }
+    let items: Vec<&Json> = match &generic["items"] {
+        Json::Array(items) => items.iter().collect(),
+        one => vec![one],
+    };
+    for (index, field) in list(&route["mergeOver"]["fields"]).iter().enumerate() {
+        if items.iter().any(|item| *item == field && item.is_string()) {
+            let message = format!("`{}` is both merged over and the list of items", field.as_str().unwrap_or_default());
+            check.excluded(&format!("{path}.mergeOver.fields[{index}]"), message);
+        }
+    }
+}
+
+fn identity(name: &str) -> bool {
+    name != "x-amz-cf-id"
+        && IDENTITY
+            .iter()
+            .any(|known| known.strip_suffix('*').map_or(*known == name, |prefix| name.starts_with(prefix)))
+}
+
+fn list(json: &Json) -> &[Json] {
+    json.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+// === impl Check ===
+
+impl Check {
+    fn has(&self, path: &str) -> bool {
+        self.places.contains_key(path)
+    }
+
+    /// Two keys that exclude each other; told at the one that comes later.
+    fn exclude(&mut self, one: &str, other: &str) {
+        let (Some(first), Some(second)) = (self.places.get(one), self.places.get(other)) else { return };
+        let later = if first.key > second.key { one } else { other };
+        self.excluded(later, format!("`{one}` and `{other}` exclude each other"));
+    }
+
+    fn excluded(&mut self, path: &str, message: String) {
+        self.told(Code::Excluded, path, &message, "leave one of them out");
+    }
+
+    fn told(&mut self, code: Code, path: &str, message: &str, help: &str) {
+        let at = self.places.get(path).map(|place| place.key).unwrap_or_default();
+        self.once(Finding::new(code, path, at, message).help(help));
+    }
+
+    fn bad(&mut self, path: &str, message: String, help: &str) {
+        let at = self.places.get(path).map(|place| place.value).unwrap_or_default();
+        self.once(Finding::new(Code::BadValue, path, at, &message).help(help));
+    }
+
+    /// A key about which something was told already is put right first.
+    fn once(&mut self, finding: Finding) {
+        if !self.findings.iter().any(|told| told.path == finding.path) {
+            self.findings.push(finding);
+        }
+    }
+
+    fn notice(&mut self, path: &str, message: &str) {
+        let line = self.places.get(path).map_or(0, |place| place.key.line);
+        self.notices.push(Notice { path: path.to_owned(), line, message: format!("`{path}`: {message}") });
+    }
+}

@@ -1,0 +1,512 @@
+//! The schema as a table: every key with its type, range and default, and whether this version has it.
+//!
+//! One table serves the check of a file, the defaults, the listing of what is in effect and the reference page, so the four cannot disagree. The
+//! words of the table are those of `policy.yaml` in the design; what a key means stands at its field in `api::v1alpha1`.
+
+use super::text::{
+    ADDRESS, ADDRESS_OR_OFF, ANY, CAPTURED_PORT, FILE, HEADER, LEVEL, LOCAL_OR_OFF, METHOD, NAME, PATH, POINTER,
+    RESULT_WEIGHT, ROUTE_PATH, Text, UPSTREAM, WEIGHT,
+};
+
+/// A key of a map.
+pub(super) struct Key {
+    pub(super) name: &'static str,
+    pub(super) shape: Shape,
+    pub(super) default: Otherwise,
+    pub(super) standing: Standing,
+    pub(super) required: bool,
+}
+
+/// What is used where a key is absent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Otherwise {
+    /// This, written as in a file.
+    Is(&'static str),
+    /// Nothing; the text says what that means.
+    Absent(&'static str),
+    /// What its own keys say.
+    Within,
+}
+
+/// Whether a key does anything here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Yes.
+    Built,
+    /// Not in this version: refused unless it says nothing (empty, or its default).
+    Later,
+    /// In a cluster only: noticed and ignored in a local file.
+    Cluster,
+}
+
+/// The type of a value.
+pub(super) enum Shape {
+    /// Fixed keys.
+    Map(&'static [Key]),
+    /// Names of the user's own, each with a value.
+    Names(&'static Self),
+    /// At most so many.
+    List(&'static Self, usize),
+    /// One or a list of at most so many.
+    OneOrList(&'static Self, usize),
+    /// A whole number from … to.
+    Int(u64, u64),
+    /// A duration from … to, in microseconds.
+    Time(u64, u64),
+    /// A size from … to, in bytes.
+    Size(u64, u64),
+    /// `0%` to `100%`.
+    Share,
+    /// `true` or `false`.
+    Switch,
+    /// One of these words, and of those words later.
+    Word(&'static [&'static str], &'static [&'static str]),
+    /// A text with a rule.
+    Text(&'static Text),
+    /// A whole number, or a map.
+    IntOrMap(u64, u64, &'static [Key]),
+}
+
+use Otherwise::{Absent, Is, Within};
+use Shape::{Int, IntOrMap, List, Map, Names, OneOrList, Share, Size, Switch, Time, Word};
+
+const MS: u64 = 1_000;
+const SECOND: u64 = 1_000 * MS;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const KI: u64 = 1 << 10;
+const MI: u64 = 1 << 20;
+const GI: u64 = 1 << 30;
+
+const MODE: Shape = Word(&["Batch", "Passthrough"], &["Observe"]);
+const POINTERS: Shape = List(&Shape::Text(&POINTER), 64);
+const HEADERS: Shape = List(&Shape::Text(&HEADER), 64);
+const STATUS: Shape = Int(400, 599);
+const TIMEOUT: Shape = Time(MS, HOUR);
+
+const fn key(name: &'static str, shape: Shape, default: Otherwise) -> Key {
+    Key { name, shape, default, standing: Standing::Built, required: false }
+}
+
+const fn group(name: &'static str, keys: &'static [Key]) -> Key {
+    key(name, Map(keys), Within)
+}
+
+const fn text(name: &'static str, rule: &'static Text, default: Otherwise) -> Key {
+    key(name, Shape::Text(rule), default)
+}
+
+/// A key of a map that is absent as a whole unless written.
+const fn optional(name: &'static str, keys: &'static [Key], absent: &'static str) -> Key {
+    key(name, Map(keys), Absent(absent))
+}
+
+const fn required(mut key: Key) -> Key {
+    key.required = true;
+    key
+}
+
+const fn later(mut key: Key) -> Key {
+    key.standing = Standing::Later;
+    key
+}
+
+const fn cluster(mut key: Key) -> Key {
+    key.standing = Standing::Cluster;
+    key
+}
+
+/// `BatchPolicy.spec`, and the top level of a bare file.
+pub(super) static SPEC: &[Key] = &[
+    cluster(key("targetRefs", List(&Map(TARGET_REF), 16), Absent("none"))),
+    cluster(optional("selector", SELECTOR, "none")),
+    key("mode", MODE, Is("Batch")),
+    optional("slo", SLO, "nothing is refused for lateness"),
+    later(key("verify", Share, Is("0%"))),
+    key("routes", List(&Map(ROUTE), 256), Absent("every route that an adapter recognises")),
+    group("limits", LIMITS),
+    group("scheduling", SCHEDULING),
+    group("deadline", &[key("headers", HEADERS, Is("[x-request-timeout-ms, x-envoy-expected-rq-timeout-ms]"))]),
+    later(optional("priority", PRIORITY, "one class")),
+    group(
+        "tenants",
+        &[
+            text("header", &HEADER, Absent("the identity headers together")),
+            later(key("weights", Names(&Int(1, 1_000)), Is("{}"))),
+        ],
+    ),
+    group(
+        "failure",
+        &[
+            key("isolateAbove", Int(1, 65_536), Is("4")),
+            key("replayBudget", Share, Is("10%")),
+            key("quarantine", Time(MS, HOUR), Is("30s")),
+        ],
+    ),
+    cluster(optional("profileRef", &[required(text("name", &NAME, Absent("none")))], "none")),
+    cluster(optional("tuning", TUNING, "see the cluster's reference")),
+    cluster(optional("rollout", ROLLOUT, "see the cluster's reference")),
+    cluster(optional("injection", INJECTION, "see the cluster's reference")),
+    group("proxy", PROXY),
+];
+
+const SLO: &[Key] = &[key("latencyP99", Time(MS, HOUR), Absent("nothing is refused for lateness"))];
+
+const ROUTE: &[Key] = &[
+    required(text("path", &ROUTE_PATH, Absent("required"))),
+    text("method", &METHOD, Is("POST")),
+    later(key("ports", List(&Shape::Text(&CAPTURED_PORT), 64), Is("[]"))),
+    key(
+        "protocol",
+        Word(
+            &[
+                "Auto",
+                "PassThrough",
+                "Generic",
+                "KServeV1",
+                "TFServing",
+                "OpenAI",
+                "TEI",
+                "Infinity",
+                "VLLM",
+                "SGLang",
+                "LlamaCpp",
+                "Ollama",
+                "Voyage",
+                "Jina",
+            ],
+            &["OpenInferenceV2", "MLflow", "Seldon", "SageMaker", "BentoML", "TGI", "Cohere"],
+        ),
+        Is("Auto"),
+    ),
+    key("mode", MODE, Absent("the policy's")),
+    optional("slo", SLO, "the policy's"),
+    optional("limits", LIMITS, "the policy's"),
+    group("mergeOn", &[key("headers", HEADERS, Is("[]")), key("fields", POINTERS, Is("[]"))]),
+    group("mergeOver", &[key("headers", HEADERS, Is("[]")), key("fields", POINTERS, Is("[]"))]),
+    group("respondWith", &[key("headers", HEADERS, Is("[]"))]),
+    key("idempotent", Word(&["Auto", "Always", "Never"], &[]), Is("Auto")),
+    key("timeout", TIMEOUT, Is("30s")),
+    optional("generic", GENERIC, "none"),
+];
+
+const GENERIC: &[Key] = &[
+    text("upstreamPath", &PATH, Absent("the path of the call")),
+    required(key("items", OneOrList(&Shape::Text(&POINTER), 16), Absent("required"))),
+    group(
+        "single",
+        &[
+            text("items", &POINTER, Absent("none")),
+            text("results", &POINTER, Absent("none")),
+            key("wrapScalar", Switch, Is("false")),
+            key("itemIs", Word(&["Element", "ArrayOfNumbers"], &[]), Is("Element")),
+        ],
+    ),
+    key("itemClass", Word(&["Strict", "Text", "None"], &[]), Is("Strict")),
+    required(key("results", OneOrList(&Shape::Text(&POINTER), 16), Absent("required"))),
+    text("index", &POINTER, Absent("none")),
+    text("resultKey", &NAME, Absent("none")),
+    key("resultWrap", Word(&["None", "List"], &[]), Is("None")),
+    key("select", Word(&["None", "Sorted"], &[]), Is("None")),
+    optional(
+        "perItemError",
+        &[required(text("field", &POINTER, Absent("required"))), key("status", STATUS, Is("422"))],
+        "none",
+    ),
+    key("id", POINTERS, Is("[]")),
+    group(
+        "cost",
+        &[
+            key("totals", POINTERS, Is("[]")),
+            text("weights", &RESULT_WEIGHT, Is("Bytes")),
+            key("share", Word(&["Proportional", "Exact", "Drop"], &[]), Is("Proportional")),
+        ],
+    ),
+    text("weight", &WEIGHT, Is("Items")),
+    key("tooLarge", List(&IntOrMap(400, 599, TOO_LARGE), 16), Is("[]")),
+    key("lenientNumbers", Switch, Is("false")),
+    key("onMismatch", Word(&["Isolate", "Fail"], &[]), Is("Isolate")),
+];
+
+const TOO_LARGE: &[Key] =
+    &[required(key("status", STATUS, Absent("required"))), text("bodyContains", &ANY, Absent("any body"))];
+
+const LIMITS: &[Key] = &[
+    key("batchItemsMax", Int(1, 65_536), Is("128")),
+    key("batchWeightMax", Int(1, 1 << 40), Absent("not limited")),
+    key("batchBytesMax", Size(1, GI), Is("8Mi")),
+    key("itemBytesMax", Size(1, GI), Is("1Mi")),
+    key("itemNestingMax", Int(1, 1_024), Is("64")),
+    key("queueDelayMax", Time(0, MINUTE), Is("20ms")),
+    key("queueItemsMax", Int(1, 1_000_000), Is("2048")),
+    key("queueBytesMax", Size(1, 64 * GI), Is("32Mi")),
+    key("slotsMax", Int(1, 1_024), Is("16")),
+    later(key("standAsideMax", Int(1, 65_536), Is("512"))),
+];
+
+const SCHEDULING: &[Key] = &[
+    // The schema's default is `Adaptive`; until it is built, absence means the policy it will start from.
+    key("policy", Word(&["WorkConserving", "Window", "Static"], &["Adaptive"]), Is("WorkConserving")),
+    later(key("preset", Word(&["latency", "balanced", "throughput"], &[]), Is("latency"))),
+    key("slots", Int(1, 1_024), Is("1")),
+    key("items", Int(1, 65_536), Is("32")),
+    key("delay", Time(0, MINUTE), Is("5ms")),
+];
+
+const PRIORITY: &[Key] = &[text("header", &HEADER, Absent("none")), key("classes", List(&Map(CLASS), 16), Is("[]"))];
+
+const CLASS: &[Key] = &[
+    required(text("name", &NAME, Absent("required"))),
+    key("weight", Int(1, 1_000), Is("1")),
+    key("latencyP99", Time(MS, HOUR), Absent("the policy's")),
+    key("strict", Switch, Is("false")),
+    key("filler", Switch, Is("false")),
+];
+
+const PROXY: &[Key] = &[
+    key("listen", List(&Shape::Text(&ADDRESS), 16), Is("[\":15080\"]")),
+    text("upstream", &UPSTREAM, Absent("must be given, here or by --upstream")),
+    later(optional(
+        "tls",
+        &[
+            text("certFile", &FILE, Absent("none")),
+            text("keyFile", &FILE, Absent("none")),
+            text("clientCaFile", &FILE, Absent("none")),
+        ],
+        "plain",
+    )),
+    later(optional(
+        "upstreamTls",
+        &[
+            text("caFile", &FILE, Absent("default roots")),
+            text("serverName", &NAME, Absent("the host of `upstream`")),
+            text("certFile", &FILE, Absent("none")),
+            text("keyFile", &FILE, Absent("none")),
+        ],
+        "default roots",
+    )),
+    group("client", CLIENT),
+    group(
+        "process",
+        &[
+            key("connectionsMax", Int(1, 1_000_000), Is("10000")),
+            key("bufferedBytesMax", Size(KI, 64 * GI), Is("64Mi")),
+        ],
+    ),
+    group(
+        "connection",
+        &[
+            key("connectTimeout", TIMEOUT, Is("300ms")),
+            key("bodyIdleTimeout", TIMEOUT, Is("10s")),
+            key("answerBytesMax", Size(1, 64 * GI), Is("32Mi")),
+            key("http2", Word(&["Auto", "Always", "Never"], &[]), Is("Auto")),
+            key("reuse", Word(&["Never", "Always"], &[]), Is("Never")),
+        ],
+    ),
+    group("drain", &[key("delay", Time(0, HOUR), Is("0s")), key("limit", TIMEOUT, Is("30s"))]),
+    group(
+        "admin",
+        &[text("metrics", &ADDRESS_OR_OFF, Is("127.0.0.1:9190")), text("local", &LOCAL_OR_OFF, Is("127.0.0.1:9191"))],
+    ),
+    group(
+        "log",
+        &[
+            key("format", Word(&["Json", "Pretty"], &[]), Is("Json")),
+            text("level", &LEVEL, Is("info")),
+            key("access", Share, Is("0%")),
+        ],
+    ),
+    later(text("state", &FILE, Absent("nothing is kept"))),
+];
+
+const CLIENT: &[Key] = &[
+    // Below 8 KiB the HTTP/1 reader cannot work.
+    key("headBytesMax", Size(8 * KI, MI), Is("64Ki")),
+    key("headersMax", Int(1, 4_096), Is("100")),
+    key("headTimeout", TIMEOUT, Is("5s")),
+    key("bodyIdleTimeout", TIMEOUT, Is("10s")),
+    key("bodyTimeout", TIMEOUT, Is("60s")),
+    key("passThroughIdleTimeout", Time(MS, 24 * HOUR), Is("5m")),
+    key("keepAliveTimeout", TIMEOUT, Is("75s")),
+    key("writeTimeout", TIMEOUT, Is("10s")),
+    key("requestsPerConnectionMax", Int(1, 1_000_000_000), Is("1000")),
+    group(
+        "http2",
+        &[
+            key("streamsMax", Int(1, 65_536), Is("128")),
+            // The protocol's own bound is 2 GiB - 1.
+            key("streamWindow", Size(KI, GI), Is("64Ki")),
+            key("connectionWindow", Size(64 * KI, GI), Is("1Mi")),
+            key("pingInterval", TIMEOUT, Is("20s")),
+            key("pingTimeout", TIMEOUT, Is("10s")),
+            key("resetsMax", Int(1, 1_000_000), Is("256")),
+            key("ageMax", Time(MS, 24 * HOUR), Is("1h")),
+        ],
+    ),
+];
+
+// ---- cluster only: the shape is checked, so that a file works in both places ----
+
+const TARGET_REF: &[Key] = &[
+    text("group", &ANY, Is("")),
+    required(key(
+        "kind",
+        Word(&["Deployment", "StatefulSet", "DaemonSet", "Service", "InferenceService", "InferencePool"], &[]),
+        Absent("required"),
+    )),
+    required(text("name", &NAME, Absent("required"))),
+];
+
+const SELECTOR: &[Key] = &[
+    key("matchLabels", Names(&Shape::Text(&ANY)), Is("{}")),
+    key(
+        "matchExpressions",
+        List(
+            &Map(&[
+                required(text("key", &NAME, Absent("required"))),
+                required(key("operator", Word(&["In", "NotIn", "Exists", "DoesNotExist"], &[]), Absent("required"))),
+                key("values", List(&Shape::Text(&ANY), 256), Is("[]")),
+            ]),
+            64,
+        ),
+        Is("[]"),
+    ),
+];
+
+const NUMBER_BOUNDS: &[Key] =
+    &[key("min", Int(1, 1 << 40), Absent("none")), key("max", Int(1, 1 << 40), Absent("`limits`"))];
+
+const TUNING: &[Key] = &[
+    key("mode", Word(&["Auto", "Recommend", "Manual"], &[]), Is("Auto")),
+    key("granularity", Word(&["Pod", "NodeClass", "Workload"], &[]), Is("Pod")),
+    group(
+        "bounds",
+        &[
+            optional("slotsMax", NUMBER_BOUNDS, "1 to 16"),
+            optional("batchWeightMax", NUMBER_BOUNDS, "`limits`"),
+            group("deadlineShift", &[key("max", Share, Is("60%"))]),
+        ],
+    ),
+];
+
+const ROLLOUT: &[Key] = &[
+    key("strategy", Word(&["Immediate", "Canary", "Experiment"], &[]), Is("Immediate")),
+    group(
+        "canary",
+        &[key(
+            "steps",
+            List(
+                &Map(&[
+                    required(key("percent", Int(1, 100), Absent("required"))),
+                    required(key("hold", Time(MS, 24 * HOUR), Absent("required"))),
+                ]),
+                32,
+            ),
+            Is("[{percent: 10, hold: 5m}, {percent: 50, hold: 5m}]"),
+        )],
+    ),
+    group(
+        "experiment",
+        &[
+            key(
+                "arms",
+                List(
+                    &Map(&[
+                        required(key(
+                            "profileRef",
+                            Map(&[required(text("name", &NAME, Absent("required")))]),
+                            Absent("required"),
+                        )),
+                        key("weight", Int(1, 1_000), Is("1")),
+                    ]),
+                    16,
+                ),
+                Is("[]"),
+            ),
+            key("assignment", Word(&["Pod", "Switchback"], &[]), Is("Pod")),
+            key("period", Time(MS, 24 * HOUR), Is("60s")),
+            key("minSamples", Int(1, 1_000_000_000), Is("2000")),
+        ],
+    ),
+    group(
+        "analysis",
+        &[
+            key("latencyP99Regression", Share, Is("5%")),
+            key("errorRateRegression", Share, Is("0.5%")),
+            key("interval", Time(MS, HOUR), Is("30s")),
+        ],
+    ),
+    key("onFailure", Word(&["Rollback", "Pause"], &[]), Is("Rollback")),
+    key("historyLimit", Int(1, 1_000), Is("10")),
+];
+
+const INJECTION: &[Key] = &[
+    key("capture", Word(&["Auto", "Named", "Loopback", "Redirect"], &[]), Is("Auto")),
+    key("ports", List(&Shape::Text(&CAPTURED_PORT), 64), Is("[]")),
+    text("appListen", &NAME, Absent("none")),
+    text("cpuRequest", &NAME, Is("50m")),
+    text("memoryRequest", &NAME, Is("48Mi")),
+    text("memoryLimit", &NAME, Is("128Mi")),
+    text("logLevel", &LEVEL, Is("info")),
+    key("drainTimeout", Time(MS, HOUR), Absent("the pod's grace less 5s")),
+    key("nativeSidecar", Word(&["Auto", "Always", "Never"], &[]), Is("Auto")),
+];
+
+/// The key at a path without indices, such as `proxy.listen`.
+pub(super) fn find(path: &str) -> Option<&'static Key> {
+    let mut keys = SPEC;
+    let mut found = None;
+    for name in path.split('.') {
+        found = Some(keys.iter().find(|key| key.name == name)?);
+        keys = match found?.shape {
+            Map(keys) => keys,
+            _ => &[],
+        };
+    }
+    found
+}
+
+/// Calls `each` with every key below and its path; `[]` stands for any index of a list of maps, `*` for any name.
+pub(super) fn walk(keys: &'static [Key], prefix: &str, each: &mut dyn FnMut(&str, &'static Key)) {
+    for key in keys {
+        let path = if prefix.is_empty() { key.name.to_owned() } else { format!("{prefix}.{}", key.name) };
+        each(&path, key);
+        match &key.shape {
+            Map(keys) => walk(keys, &path, each),
+            List(Map(keys) | IntOrMap(_, _, keys), _) => walk(keys, &format!("{path}[]"), each),
+            _ => {}
+        }
+    }
+}
+
+// === impl Shape ===
+
+impl Shape {
+    /// What is allowed, in words.
+    pub(super) fn allowed(&self) -> String {
+        use super::units::{format_duration, format_size};
+        let micros = std::time::Duration::from_micros;
+        match self {
+            Map(_) => "a map".to_owned(),
+            Names(of) => format!("a map of names to: {}", of.allowed()),
+            List(of, max) => format!("a list of at most {max}: {}", of.allowed()),
+            OneOrList(of, max) => format!("{}; or a list of at most {max}", of.allowed()),
+            Int(min, max) => format!("a whole number from {min} to {max}"),
+            Time(min, max) => {
+                let (min, max) = (format_duration(micros(*min)), format_duration(micros(*max)));
+                format!("a duration from {min} to {max} (units us ms s m h)")
+            }
+            Size(min, max) => {
+                format!("a size from {} to {} (bytes, or Ki Mi Gi)", format_size(*min), format_size(*max))
+            }
+            Share => "a share from 0% to 100%".to_owned(),
+            Switch => "true, false".to_owned(),
+            Word(words, _) => words.join(", "),
+            Self::Text(rule) => rule.allowed.to_owned(),
+            IntOrMap(min, max, keys) => {
+                let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
+                format!("a whole number from {min} to {max}, or {{{}}}", names.join(", "))
+            }
+        }
+    }
+}

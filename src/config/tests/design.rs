@@ -1,0 +1,270 @@
+//! The table against the schema of the design, key by key.
+
+use std::collections::BTreeSet;
+
+use super::super::effective::text;
+use super::super::file::defaults;
+use super::super::schema::{Key, Otherwise, SPEC, Shape, walk};
+use super::super::tree::{self, Node, Value};
+use super::*;
+
+/// The design's file with its examples as values.
+fn examples() -> String {
+    std::fs::read_to_string(root().join("tests/data/config/policy.yaml")).unwrap().replace("e.g. ", "")
+}
+
+/// Every leaf of the table with its path.
+fn leaves() -> Vec<(String, &'static Key)> {
+    let mut out = Vec::new();
+    walk(SPEC, "", &mut |path, key| {
+        let map = matches!(key.shape, Shape::Map(_) | Shape::List(Shape::Map(_), _) | Shape::Names(_));
+        if !map {
+            out.push((path.to_owned(), key));
+        }
+    });
+    out
+}
+
+#[test]
+fn every_key_of_the_design_is_known_and_every_value_of_it_is_taken() {
+    let errors = load(&examples(), "policy.yaml").unwrap_err();
+    let found: Vec<_> = errors.findings.iter().map(|finding| (finding.code.as_str(), finding.path.as_str())).collect();
+    // What the file cannot say at once, and what this version does not have; no unknown key and no bad value among them.
+    let expected = [
+        ("GRP1105", "selector"),
+        ("GRP1105", "routes[0].generic"),
+        ("GRP1103", "scheduling.policy"),
+        ("GRP1103", "priority"),
+        ("GRP1105", "profileRef"),
+        ("GRP1103", "proxy.tls"),
+        ("GRP1103", "proxy.upstreamTls"),
+        ("GRP1103", "proxy.state"),
+    ];
+    assert_eq!(found, expected);
+}
+
+fn paths_of(node: &Node, prefix: &str, out: &mut BTreeSet<String>) {
+    match &node.value {
+        Value::Map(entries) => {
+            for (key, value) in entries {
+                let name = key.text().unwrap();
+                let path = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
+                out.insert(path.clone());
+                paths_of(value, &path, out);
+            }
+        }
+        Value::List(items) => items.iter().for_each(|item| paths_of(item, &format!("{prefix}[]"), out)),
+        Value::Null | Value::Scalar { .. } => {}
+    }
+}
+
+#[test]
+fn the_table_has_no_key_that_the_design_has_not() {
+    let document = tree::parse(&examples()).unwrap();
+    let mut design = BTreeSet::new();
+    paths_of(document.get("spec").unwrap(), "", &mut design);
+    let mut extra = BTreeSet::new();
+    walk(SPEC, "", &mut |path, _| {
+        // A route's own promise and limits are "as above"; a selector is Kubernetes' own type.
+        let elsewhere = ["routes[].slo.", "routes[].limits.", "selector.matchExpressions"];
+        if !design.contains(path) && !elsewhere.iter().any(|prefix| path.starts_with(prefix)) {
+            extra.insert(path.to_owned());
+        }
+    });
+    // Named in the design's comments.
+    let commented = [
+        "priority.classes[].filler",
+        "priority.classes[].latencyP99",
+        "priority.classes[].strict",
+        "rollout.experiment.arms[].profileRef",
+        "rollout.experiment.arms[].profileRef.name",
+        "rollout.experiment.arms[].weight",
+        "routes[].generic.tooLarge[].bodyContains",
+        "routes[].generic.tooLarge[].status",
+        "tuning.bounds.batchWeightMax.max",
+        "tuning.bounds.batchWeightMax.min",
+    ];
+    assert_eq!(extra.iter().map(String::as_str).collect::<Vec<_>>(), commented);
+}
+
+#[test]
+fn every_default_is_the_designs() {
+    let source = std::fs::read_to_string(root().join("tests/data/config/policy.yaml")).unwrap();
+    let document = tree::parse(&examples()).unwrap();
+    let spec = document.get("spec").unwrap();
+    let example_line = |node: &Node| {
+        let line = source.lines().nth(node.at.line - 1).unwrap();
+        // Marked at the value itself, or by a comment that begins with it.
+        let value = line.split_at(line.find(node.text().unwrap_or("\0")).unwrap_or(0)).0;
+        value.trim_end_matches('"').ends_with("e.g. ") || line.contains("# e.g.")
+    };
+    let mut compared = 0;
+    for (path, key) in leaves() {
+        // Examples of lists of maps, and words that stand for "inherits".
+        if path.contains("[]") && !path.starts_with("routes[].")
+            || path == "routes[].mode"
+            || path == "scheduling.policy"
+        {
+            continue;
+        }
+        let mut node = Some(spec);
+        for name in path.split('.') {
+            node = node.and_then(|node| node.get(name.trim_end_matches("[]")));
+            if let Some(Value::List(items)) = node.map(|node| &node.value).filter(|_| name.ends_with("[]")) {
+                node = items.first();
+            }
+        }
+        let Some(node) = node else { continue };
+        match key.default {
+            Otherwise::Is(default) => {
+                let wanted = tree::parse(default).unwrap();
+                assert_eq!(written(node), written(&wanted), "{path}");
+                compared += 1;
+            }
+            Otherwise::Absent(_) if !key.required => {
+                let inside_example =
+                    ["slo.", "profileRef.", "tuning.bounds"].iter().any(|prefix| path.starts_with(prefix));
+                assert!(example_line(node) || inside_example, "{path} has a default in the design");
+            }
+            Otherwise::Absent(_) | Otherwise::Within => {}
+        }
+    }
+    assert!(compared >= 90, "only {compared} defaults were compared");
+    assert_eq!(defaults(SPEC)["scheduling"]["policy"], "WorkConserving", "until Adaptive is built");
+}
+
+fn written(node: &Node) -> String {
+    match &node.value {
+        Value::Null => "{}".to_owned(),
+        Value::Scalar { text, .. } => text.clone(),
+        Value::List(items) => format!("[{}]", items.iter().map(written).collect::<Vec<_>>().join(", ")),
+        Value::Map(entries) => {
+            let entries: Vec<_> =
+                entries.iter().map(|(key, value)| format!("{}: {}", written(key), written(value))).collect();
+            format!("{{{}}}", entries.join(", "))
+        }
+    }
+}
+
+/// A good value.
+fn sample(key: &Key) -> String {
+    match (&key.shape, key.name) {
+        (_, "profileRef") => "{name: p}".to_owned(),
+        (Shape::Word(words, _), _) => words.first().copied().unwrap().to_owned(),
+        (Shape::Int(min, _), _) => min.to_string(),
+        (Shape::Time(..), _) => "1s".to_owned(),
+        _ => "/x".to_owned(),
+    }
+}
+
+/// A file that holds one key, what its surroundings need, and the line of the key.
+fn file_with(path: &str, value: &str) -> (String, usize) {
+    let mut lines: Vec<String> = Vec::new();
+    let mut keys = SPEC;
+    let mut indent = 0;
+    let mut names = path.split('.').peekable();
+    while let Some(name) = names.next() {
+        let item = name.ends_with("[]");
+        let name = name.trim_end_matches("[]");
+        for sibling in keys.iter().filter(|key| key.required && key.name != name) {
+            lines.push(format!("{:indent$}{}: {}", "", sibling.name, sample(sibling)));
+        }
+        if name == "generic" {
+            lines.push(format!("{:indent$}protocol: Generic", ""));
+        }
+        let key = keys.iter().find(|key| key.name == name);
+        keys = match key.map(|key| &key.shape) {
+            Some(Shape::Map(keys) | Shape::List(Shape::Map(keys) | Shape::IntOrMap(_, _, keys), _)) => keys,
+            _ => &[],
+        };
+        if names.peek().is_none() {
+            lines.push(format!("{:indent$}{name}: {value}", ""));
+        } else {
+            lines.push(format!("{:indent$}{name}:", ""));
+            indent += 2;
+            if item {
+                lines.push(format!("{:indent$}-", ""));
+                indent += 2;
+            }
+        }
+    }
+    (lines.join("\n"), lines.len())
+}
+
+#[test]
+fn a_bad_value_of_any_key_is_told_once_on_its_line() {
+    for (path, key) in leaves() {
+        let odd = match &key.shape {
+            Shape::Int(..) | Shape::IntOrMap(..) => "-1",
+            Shape::Time(..) => "5 parsecs",
+            Shape::Size(..) => "1 truck",
+            Shape::Share => "much",
+            Shape::Switch => "yes",
+            Shape::Word(..) => "Nonsense",
+            _ => "[[1]]",
+        };
+        for value in [odd, "{zz: {}}", "[[1]]", "~"] {
+            let (text, line) = file_with(&path, value);
+            // An empty list says nothing.
+            if value == "~" && matches!(key.shape, Shape::List(..)) {
+                continue;
+            }
+            let errors = load(&text, "one.yaml").map(|_| ()).expect_err(&text);
+            let told: Vec<_> = errors.findings.iter().map(|f| (f.code, f.line().unwrap())).collect();
+            assert_eq!(told, [(Code::BadValue, line)], "{path}: {value}\n{text}\n{}", errors.render(false));
+        }
+    }
+}
+
+#[test]
+fn every_number_is_refused_just_outside_its_range_and_taken_at_its_ends() {
+    let micros = |n: u64| format_duration(Duration::from_micros(n));
+    for (path, key) in leaves() {
+        let (min, max, write): (u64, u64, &dyn Fn(u64) -> String) = match &key.shape {
+            Shape::Int(min, max) => (*min, *max, &|n| n.to_string()),
+            Shape::Size(min, max) => (*min, *max, &|n| n.to_string()),
+            Shape::Time(min, max) => (*min, *max, &micros),
+            _ => continue,
+        };
+        let codes = |value: u64| {
+            let (text, _) = file_with(&path, &write(value));
+            load(&text, "one.yaml")
+                .map_or_else(|errors| errors.findings.iter().map(|f| f.code).collect(), |_| Vec::new())
+        };
+        for value in [min, max] {
+            assert!(!codes(value).contains(&Code::BadValue), "{path}: {value}");
+        }
+        assert_eq!(codes(max + 1), [Code::BadValue], "{path}: {}", max + 1);
+        if min > 0 {
+            assert_eq!(codes(min - 1), [Code::BadValue], "{path}: {}", min - 1);
+        }
+    }
+}
+
+#[test]
+fn a_misspelt_key_is_told_with_the_nearest_known_one() {
+    for (path, key) in leaves().into_iter().filter(|(_, key)| key.name.len() >= 4) {
+        let (text, line) = file_with(&path, "1");
+        let mut wrong = key.name.to_owned();
+        wrong.remove(key.name.len() / 2);
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let last = lines.last_mut().unwrap();
+        *last = last.replace(key.name, &wrong);
+        let errors = load(&lines.join("\n"), "typo.yaml").unwrap_err();
+        let told = errors.findings.iter().find(|finding| finding.code == Code::UnknownKey).unwrap();
+        assert_eq!((told.line(), told.nearest.as_deref()), (Some(line), Some(key.name)), "{path} as {wrong}");
+    }
+}
+
+#[test]
+fn a_value_is_shown_as_it_would_be_written() {
+    for (path, key) in leaves() {
+        let Otherwise::Is(default) = key.default else { continue };
+        let mut check = check::Check::default();
+        let json =
+            check.value(&key.shape, &tree::parse(if default.is_empty() { "\"\"" } else { default }).unwrap(), &path);
+        let shown = text(&json.unwrap());
+        let again = check.value(&key.shape, &tree::parse(&shown).unwrap(), &path).unwrap();
+        assert!(check.findings.is_empty() && text(&again) == shown, "{path}: {shown}");
+    }
+}

@@ -1,0 +1,140 @@
+//! `docs/configuration.md` and the doc comments of the types, held to the table.
+
+use std::collections::BTreeMap;
+
+use super::super::schema::{Key, Otherwise, SPEC, Shape, Standing, walk};
+use super::*;
+
+/// Fields of the types by struct: name in a file, type, doc comment.
+fn types() -> BTreeMap<String, Vec<(String, String, String)>> {
+    let mut out: BTreeMap<String, Vec<(String, String, String)>> = BTreeMap::new();
+    for file in ["v1alpha1.rs", "v1alpha1/cluster.rs", "v1alpha1/proxy.rs", "v1alpha1/route.rs"] {
+        let source = std::fs::read_to_string(root().join("src/api").join(file)).unwrap();
+        let (mut owner, mut doc) = (String::new(), Vec::new());
+        for line in source.lines().map(str::trim) {
+            if let Some(name) = line.strip_prefix("pub struct ").and_then(|rest| rest.strip_suffix(" {")) {
+                owner = name.to_owned();
+                doc.clear();
+            } else if let Some(text) = line.strip_prefix("///") {
+                doc.push(text.trim().to_owned());
+            } else if let Some((name, kind)) = line.strip_prefix("pub ").and_then(|rest| rest.split_once(": Option<")) {
+                let fields = out.entry(owner.clone()).or_default();
+                fields.push((camel(name), kind.trim_end_matches(">,").to_owned(), doc.join(" ")));
+                doc.clear();
+            } else if line == "}" {
+                doc.clear();
+            }
+        }
+    }
+    out
+}
+
+fn camel(name: &str) -> String {
+    let mut out = String::new();
+    let mut up = false;
+    for c in name.chars() {
+        if c == '_' {
+            up = true;
+        } else {
+            out.push(if up { c.to_ascii_uppercase() } else { c });
+            up = false;
+        }
+    }
+    out
+}
+
+/// The doc comment of every key by path, found by walking types and table together.
+fn documented() -> BTreeMap<String, String> {
+    fn descend(
+        types: &BTreeMap<String, Vec<(String, String, String)>>,
+        owner: &str,
+        keys: &'static [Key],
+        prefix: &str,
+        out: &mut BTreeMap<String, String>,
+    ) {
+        let fields = types.get(owner).unwrap_or_else(|| panic!("no type {owner}"));
+        let names: Vec<_> = fields.iter().map(|(name, ..)| name.as_str()).collect();
+        let known: Vec<_> = keys.iter().map(|key| key.name).collect();
+        assert_eq!(names, known, "{owner} and the table at `{prefix}` differ");
+        for ((name, kind, doc), key) in fields.iter().zip(keys) {
+            let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+            assert!(doc.ends_with('.'), "{owner}.{name} has no sentence");
+            out.insert(path.clone(), doc.clone());
+            let inner = kind.trim_start_matches("Vec<").trim_end_matches('>');
+            match &key.shape {
+                Shape::Map(keys) => descend(types, inner, keys, &path, out),
+                Shape::List(Shape::Map(keys), _) => descend(types, inner, keys, &format!("{path}[]"), out),
+                _ => {}
+            }
+        }
+    }
+    let mut out = BTreeMap::new();
+    descend(&types(), "BatchPolicySpec", SPEC, "", &mut out);
+    out
+}
+
+fn row(path: &str, key: &Key, standing: Standing, doc: &str) -> String {
+    let default = match key.default {
+        Otherwise::Is("") => "`\"\"`".to_owned(),
+        Otherwise::Is(default) => format!("`{default}`"),
+        Otherwise::Absent("required") => "required".to_owned(),
+        Otherwise::Absent(meaning) => format!("absent: {meaning}"),
+        Otherwise::Within => String::new(),
+    };
+    let mut allowed = match &key.shape {
+        Shape::Map(_) | Shape::List(Shape::Map(_), _) => String::new(),
+        Shape::Word(words, _) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" "),
+        shape => shape.allowed(),
+    };
+    if let Shape::List(Shape::Map(_), max) = key.shape {
+        allowed = format!("a list of at most {max}");
+    }
+    if let Shape::Word(_, later) = key.shape
+        && !later.is_empty()
+    {
+        allowed.push_str(&format!(
+            "; not yet: {}",
+            later.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" ")
+        ));
+    }
+    let since = match standing {
+        Standing::Built => "0.1",
+        Standing::Later => "not yet",
+        Standing::Cluster => "cluster",
+    };
+    format!("| `{path}` | {default} | {allowed} | {since} | {} |\n", doc.replace('|', "\\|"))
+}
+
+#[test]
+fn the_reference_page_is_what_the_table_says() {
+    let documented = documented();
+    let mut page = include_str!("head.md").to_owned();
+    let mut rows = String::new();
+    // What stands under a key that is not built is not built either.
+    let mut above: Vec<(String, Standing)> = Vec::new();
+    walk(SPEC, "", &mut |path, key| {
+        // Said once above; a page that repeats them is harder to read.
+        if path.starts_with("routes[].limits.") || path.starts_with("routes[].slo.") {
+            return;
+        }
+        if !path.contains('.') {
+            page.push_str(&std::mem::take(&mut rows));
+            page.push_str(&format!(
+                "\n## `{path}`\n\n| key | default | allowed | since | what it is |\n|---|---|---|---|---|\n"
+            ));
+        }
+        let doc = documented.get(path).cloned().unwrap_or_else(|| match key.name {
+            "status" => "The status.".to_owned(),
+            _ => "What the body contains.".to_owned(),
+        });
+        let standing =
+            above.iter().find(|(prefix, _)| path.starts_with(prefix)).map_or(key.standing, |(_, standing)| *standing);
+        if key.standing != Standing::Built {
+            above.push((format!("{path}."), key.standing));
+            above.push((format!("{path}[]."), key.standing));
+        }
+        rows.push_str(&row(path, key, standing, &doc));
+    });
+    page.push_str(&rows);
+    golden(&root().join("docs/configuration.md"), &page);
+}

@@ -1,0 +1,77 @@
+//! `groupage validate`: reads files and tells what it finds.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::EXIT_CONFIG;
+use super::env::{Machine, Overrides};
+use super::file::{LoadError, read};
+
+/// Findings, as `istioctl analyze` ends.
+pub const EXIT_FINDINGS: u8 = 79;
+
+/// What was found, ready to be printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// For standard output.
+    pub output: String,
+    /// 0, 79 with findings, 78 where a file cannot be read.
+    pub exit: u8,
+}
+
+/// Reads every file and tells all there is to tell; as JSON for programs, else with snippets.
+pub fn validate<P: AsRef<Path>>(paths: &[P], as_json: bool, colour: bool) -> Verdict {
+    let (mut findings, mut unreadable) = (false, false);
+    let mut text = String::new();
+    let mut files = Vec::new();
+    for path in paths {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        // Filled in as well, so that whatever would stop a start is found here.
+        let found = read(path).and_then(|loaded| {
+            super::build(Some(&loaded), &Overrides::default(), &Machine::default())?;
+            Ok(loaded)
+        });
+        match found {
+            Ok(loaded) => {
+                let settings = leaves(&loaded.json);
+                text.push_str(&format!("√ {name}: {settings} settings, defaults for the rest\n"));
+                for notice in &loaded.notices {
+                    text.push_str(&format!("  {name}:{}: {}\n", notice.line, notice.message));
+                }
+                files.push(json!({
+                    "file": name, "ok": true, "settings": settings, "findings": [], "notices": loaded.notices,
+                }));
+            }
+            Err(LoadError::Wrong(errors)) => {
+                findings = true;
+                text.push_str(&errors.render(colour));
+                files.push(json!({ "file": name, "ok": false, "findings": errors.json(), "notices": [] }));
+            }
+            Err(error @ LoadError::Unreadable { .. }) => {
+                unreadable = true;
+                text.push_str(&format!("× {error}\n"));
+                files.push(json!({ "file": name, "ok": false, "error": error.to_string(), "findings": [] }));
+            }
+        }
+    }
+    let output = if as_json { format!("{:#}\n", json!({ "files": files })) } else { text };
+    let exit = match (unreadable, findings) {
+        (true, _) => EXIT_CONFIG,
+        (false, true) => EXIT_FINDINGS,
+        (false, false) => 0,
+    };
+    Verdict { output, exit }
+}
+
+/// How many values a file sets; a list counts once.
+fn leaves(json: &serde_json::Value) -> usize {
+    match json {
+        serde_json::Value::Object(entries) => entries.values().map(leaves).sum(),
+        serde_json::Value::Array(items) if items.iter().any(serde_json::Value::is_object) => {
+            items.iter().map(leaves).sum()
+        }
+        _ => 1,
+    }
+}

@@ -1,0 +1,23 @@
+//! Groupage: adaptive batching in front of the model server you already run.
+//!
+//! Single inference calls come in; Groupage groups them into batches, sends each batch upstream as one call, and gives every caller exactly the
+//! answer it would have had alone. `docs/architecture.md` is the map; the modules stand here in reading order, and each may import only from those
+//! above it (a test holds the table).
+
+pub mod error;
+pub mod telemetry;
+pub mod accesslog;
+pub mod batching;
+pub mod api;
+pub mod clock;
+pub mod protocol;
+pub mod buffer;
+pub mod body;
+pub mod standin;
+pub mod backend;
+pub mod upstream;
+pub mod scheduler;
+pub mod proxy;
+pub mod admin;
+pub mod config;
+pub mod cli;

@@ -1,0 +1,118 @@
+//! Our own errors in the caller's form: status, headers, body.
+//!
+//! Bodies are made of constants and numbers alone, so nothing of a caller or of the upstream can be in one.
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use crate::error::Failure;
+use crate::protocol::Reply;
+use crate::protocol::headers;
+
+/// How a caller of a route expects an error to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// `{"error":{"message","type","param","code"}}`.
+    OpenAi,
+    /// `{"error": message}`: KServe and TF Serving.
+    Error,
+    /// `{"error": message, "error_type": type}`: TEI's own routes.
+    Tei,
+    /// RFC 9457, for everything that has no form of its own.
+    Problem,
+}
+
+// === impl Dialect ===
+
+impl Dialect {
+    /// The answer to a caller of this dialect.
+    #[must_use]
+    pub fn reply(self, failure: &Failure) -> Reply {
+        let kind = failure.kind;
+        let (message, reason, status) = (kind.message(), kind.reason(), kind.status());
+        let overload = matches!(status, 429 | 503);
+        let body = match self {
+            Self::OpenAi => {
+                format!(r#"{{"error":{{"message":"{message}","type":"{reason}","param":null,"code":{status}}}}}"#)
+            }
+            Self::Error => format!(r#"{{"error":"{message}"}}"#),
+            Self::Tei => {
+                let kind = if overload { "Overloaded" } else { "Backend" };
+                format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#)
+            }
+            Self::Problem => {
+                let code = kind.code();
+                format!(
+                    r#"{{"type":"about:blank","title":"{message}","status":{status},"detail":"{message}","code":"{code}","reason":"{reason}"}}"#
+                )
+            }
+        };
+        let content_type = if self == Self::Problem { "application/problem+json" } else { "application/json" };
+        let mut headers = HeaderMap::with_capacity(5);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(headers::ERROR, HeaderValue::from_static(kind.code()));
+        headers.insert(headers::REASON, HeaderValue::from_static(reason));
+        if let Some(after) = failure.retry_after.filter(|_| overload) {
+            let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+            headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).max(1)));
+            headers.insert(headers::RETRY_AFTER_MS, HeaderValue::from(ms));
+        }
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+        Reply { status, headers, body: Bytes::from(body), trailers: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::error::FailureKind;
+
+    fn check(dialect: Dialect, kind: FailureKind, body: &str) {
+        let reply = dialect.reply(&kind.into());
+        assert_eq!(reply.body, body);
+        assert_eq!(reply.status, kind.status());
+        assert_eq!(reply.headers["x-groupage-error"], kind.code());
+        assert_eq!(reply.headers["x-groupage-reason"], kind.reason());
+        assert!(!reply.headers.contains_key("retry-after"));
+    }
+
+    #[test]
+    fn each_dialect_says_it_in_its_own_words() {
+        let timeout = FailureKind::UpstreamTimeout;
+        check(
+            Dialect::OpenAi,
+            timeout,
+            r#"{"error":{"message":"upstream timeout","type":"upstream_timeout","param":null,"code":504}}"#,
+        );
+        check(Dialect::Error, timeout, r#"{"error":"upstream timeout"}"#);
+        check(Dialect::Tei, timeout, r#"{"error":"upstream timeout","error_type":"Backend"}"#);
+        check(Dialect::Tei, FailureKind::TenantShare, r#"{"error":"share of the queue used up","error_type":"Overloaded"}"#);
+        check(
+            Dialect::Problem,
+            FailureKind::Mismatch,
+            r#"{"type":"about:blank","title":"upstream answer cannot be split","status":502,"detail":"upstream answer cannot be split","code":"GRP3304","reason":"mismatch"}"#,
+        );
+    }
+
+    #[test]
+    fn every_body_is_json_that_says_so() {
+        for kind in FailureKind::ALL {
+            for dialect in [Dialect::OpenAi, Dialect::Error, Dialect::Tei, Dialect::Problem] {
+                let reply = dialect.reply(&kind.into());
+                assert!(serde_json::from_slice::<serde_json::Value>(&reply.body).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn a_hint_is_sent_in_whole_seconds_and_in_milliseconds_on_overload_only() {
+        let after = Duration::from_millis(1200);
+        let reply = Dialect::OpenAi.reply(&Failure::retry(FailureKind::QueueFull, after));
+        assert_eq!((&reply.headers["retry-after"], &reply.headers["retry-after-ms"]), (&"2".parse().unwrap(), &"1200".parse().unwrap()));
+        let reply = Dialect::OpenAi.reply(&Failure::retry(FailureKind::Mismatch, after));
+        assert!(!reply.headers.contains_key("retry-after"));
+    }
+}

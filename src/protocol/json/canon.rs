@@ -1,0 +1,108 @@
+//! One spelling for documents that say the same: white space out, keys sorted, everything else as it was written.
+//!
+//! Two calls may share a batch only if what is not an item is equal (G4), and equal means this text. On the way every object is looked at for keys
+//! that stand twice or beside a twin in another case.
+
+use std::ops::Range;
+
+use super::{Ambiguous, Elements, Kind, Members, Span, folds_to, kind, unescape};
+use crate::protocol::pointer::Pointer;
+
+/// What the adapter reads in a request by name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Looked<'a> {
+    /// Fields of the top level that the protocol knows.
+    pub(crate) known: &'a [&'a str],
+    /// Pointers that the adapter follows.
+    pub(crate) pointers: &'a [&'a Pointer],
+    /// Where the values start that are left out, with their keys: items, and fields that need not be equal. Sorted.
+    pub(crate) without: &'a [usize],
+}
+
+/// Appends the one spelling of the value at `span` to `out`.
+///
+/// # Errors
+/// A key stands twice, or a field that the adapter knows stands in another case.
+pub(crate) fn canonical(doc: &[u8], span: Span, looked: Looked<'_>, out: &mut Vec<u8>) -> Result<(), Ambiguous> {
+    Writer { doc, known: looked.known, without: looked.without, out }.value(span, 0, looked.pointers)
+}
+
+struct Writer<'a> {
+    doc: &'a [u8],
+    known: &'a [&'a str],
+    without: &'a [usize],
+    out: &'a mut Vec<u8>,
+}
+
+impl Writer<'_> {
+    /// Recursion is as deep as the document, which `check` bounded. `active` are the pointers that lead through this value.
+    fn value(&mut self, span: Span, depth: usize, active: &[&Pointer]) -> Result<(), Ambiguous> {
+        match kind(self.doc, span.start) {
+            Kind::Object => self.object(span, depth, active),
+            Kind::Array => self.array(span, depth, active),
+            Kind::String | Kind::Number | Kind::Bool | Kind::Null => {
+                self.out.extend_from_slice(span.of(self.doc));
+                Ok(())
+            }
+        }
+    }
+
+    fn array(&mut self, span: Span, depth: usize, active: &[&Pointer]) -> Result<(), Ambiguous> {
+        self.out.push(b'[');
+        for (index, element) in Elements::new(self.doc, span).enumerate() {
+            if self.without.binary_search(&element.start).is_ok() {
+                self.out.extend_from_slice(b"*,");
+                continue;
+            }
+            if active.is_empty() {
+                self.value(element, depth + 1, &[])?;
+            } else {
+                let token = index.to_string();
+                self.value(element, depth + 1, &through(active, depth, token.as_bytes()))?;
+            }
+            self.out.push(b',');
+        }
+        self.out.push(b']');
+        Ok(())
+    }
+
+    fn object(&mut self, span: Span, depth: usize, active: &[&Pointer]) -> Result<(), Ambiguous> {
+        let start = self.out.len();
+        let mut members: Vec<(std::borrow::Cow<'_, [u8]>, Range<usize>)> = Vec::new();
+        for member in Members::new(self.doc, span) {
+            let key = unescape(member.key.inside(self.doc));
+            let tokens = active.iter().filter_map(|pointer| pointer.tokens().get(depth)).map(String::as_str);
+            let known = if depth == 0 { self.known } else { &[] };
+            if known.iter().copied().chain(tokens).any(|name| folds_to(&key, name.as_bytes())) {
+                return Err(Ambiguous);
+            }
+            let from = self.out.len();
+            if self.without.binary_search(&member.value.start).is_err() {
+                self.out.extend_from_slice(member.key.of(self.doc));
+                self.out.push(b':');
+                self.value(member.value, depth + 1, &through(active, depth, &key))?;
+                self.out.push(b',');
+            }
+            members.push((key, from..self.out.len()));
+        }
+        members.sort_by(|a, b| a.0.cmp(&b.0));
+        if members.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+            return Err(Ambiguous);
+        }
+        let mut sorted = Vec::with_capacity(self.out.len() - start + 2);
+        sorted.push(b'{');
+        for (_, range) in members {
+            sorted.extend_from_slice(self.out.get(range).unwrap_or_default());
+        }
+        sorted.push(b'}');
+        self.out.truncate(start);
+        self.out.append(&mut sorted);
+        Ok(())
+    }
+}
+
+/// Those of `active` that go on through the child named `token`.
+fn through<'p>(active: &[&'p Pointer], depth: usize, token: &[u8]) -> Vec<&'p Pointer> {
+    let goes = |pointer: &&&Pointer| pointer.tokens().get(depth).is_some_and(|next| next.as_bytes() == token);
+    active.iter().filter(goes).copied().collect()
+}

@@ -1,0 +1,260 @@
+//! One pass over a document: grammar, nesting, numbers.
+//!
+//! The stack is a fixed row of bits, one for each open bracket, so 100 000 nested arrays cost what 65 do: a refusal. Runs of digits and of plain
+//! string bytes are read eight at a time; that is what makes an answer of a thousand floats cheap.
+
+use super::{at, blank};
+
+/// The deepest nesting that is ever read, whatever the policy allows: FastAPI gives up near 990, and walkers may recurse as deep as this.
+pub(crate) const NESTING_MAX: usize = 256;
+
+/// The fewest digits that could leave the range of a 64-bit float without an exponent.
+const WIDE_DIGITS: usize = 300;
+
+/// What is asked of a document beyond the grammar.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    /// `NaN`, `Infinity` and `-Infinity` are numbers.
+    pub(crate) lenient: bool,
+    /// A caller's own body: UTF-8 throughout, no number outside the range of a 64-bit float.
+    pub(crate) strict: bool,
+    /// The deepest nesting, at most [`NESTING_MAX`].
+    pub(crate) nesting_max: usize,
+}
+
+/// Why a document is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    /// Not one JSON document.
+    Syntax,
+    /// Nested too deep.
+    Nesting,
+    /// A number that a server would read as infinite, or not at all.
+    Range,
+    /// Not UTF-8.
+    Utf8,
+}
+
+/// The open brackets: a bit each, set for objects.
+struct Open {
+    bits: [u64; NESTING_MAX / 64],
+    depth: usize,
+    depth_max: usize,
+}
+
+/// Checks that `doc` is one document that `rules` allow.
+///
+/// # Errors
+/// The first flaw found.
+pub(crate) fn check(doc: &[u8], rules: Rules) -> Result<(), Flaw> {
+    if rules.strict && std::str::from_utf8(doc).is_err() {
+        return Err(Flaw::Utf8);
+    }
+    let mut open = Open { bits: [0; NESTING_MAX / 64], depth: 0, depth_max: rules.nesting_max.min(NESTING_MAX) };
+    let mut pos = blank(doc, 0);
+    'value: loop {
+        match at(doc, pos) {
+            b'-' | b'0'..=b'9' => pos = number(doc, pos, rules)?,
+            b'"' => pos = string(doc, pos)?,
+            b'{' => {
+                open.push(true)?;
+                pos = blank(doc, pos + 1);
+                if at(doc, pos) != b'}' {
+                    pos = key(doc, pos)?;
+                    continue 'value;
+                }
+                open.pop();
+                pos += 1;
+            }
+            b'[' => {
+                open.push(false)?;
+                pos = blank(doc, pos + 1);
+                if at(doc, pos) != b']' {
+                    continue 'value;
+                }
+                open.pop();
+                pos += 1;
+            }
+            b't' => pos = word(doc, pos, b"true")?,
+            b'f' => pos = word(doc, pos, b"false")?,
+            b'n' => pos = word(doc, pos, b"null")?,
+            b'N' if rules.lenient => pos = word(doc, pos, b"NaN")?,
+            b'I' if rules.lenient => pos = word(doc, pos, b"Infinity")?,
+            _ => return Err(Flaw::Syntax),
+        }
+        loop {
+            pos = blank(doc, pos);
+            let Some(object) = open.top() else {
+                return if pos == doc.len() { Ok(()) } else { Err(Flaw::Syntax) };
+            };
+            match at(doc, pos) {
+                b',' if object => {
+                    pos = key(doc, blank(doc, pos + 1))?;
+                    continue 'value;
+                }
+                b',' => {
+                    pos = blank(doc, pos + 1);
+                    continue 'value;
+                }
+                b'}' if object => open.pop(),
+                b']' if !object => open.pop(),
+                _ => return Err(Flaw::Syntax),
+            }
+            pos += 1;
+        }
+    }
+}
+
+/// A key with its colon; returns where the value starts.
+fn key(doc: &[u8], pos: usize) -> Result<usize, Flaw> {
+    if at(doc, pos) != b'"' {
+        return Err(Flaw::Syntax);
+    }
+    let colon = blank(doc, string(doc, pos)?);
+    if at(doc, colon) != b':' {
+        return Err(Flaw::Syntax);
+    }
+    Ok(blank(doc, colon + 1))
+}
+
+fn word(doc: &[u8], pos: usize, word: &[u8]) -> Result<usize, Flaw> {
+    let starts = doc.get(pos..).is_some_and(|rest| rest.starts_with(word));
+    if starts { Ok(pos + word.len()) } else { Err(Flaw::Syntax) }
+}
+
+#[inline]
+fn number(doc: &[u8], start: usize, rules: Rules) -> Result<usize, Flaw> {
+    let mut pos = start + usize::from(at(doc, start) == b'-');
+    match at(doc, pos) {
+        b'0' => pos += 1,
+        b'1'..=b'9' => pos = digits(doc, pos + 1),
+        b'I' if rules.lenient => return word(doc, pos, b"Infinity"),
+        _ => return Err(Flaw::Syntax),
+    }
+    let mut wide = pos - start > WIDE_DIGITS;
+    if at(doc, pos) == b'.' {
+        let first = pos + 1;
+        pos = digits(doc, first);
+        if pos == first {
+            return Err(Flaw::Syntax);
+        }
+    }
+    if matches!(at(doc, pos), b'e' | b'E') {
+        let first = pos + 1 + usize::from(matches!(at(doc, pos + 1), b'+' | b'-'));
+        pos = digits(doc, first);
+        if pos == first {
+            return Err(Flaw::Syntax);
+        }
+        wide = true;
+    }
+    if wide && rules.strict && infinite(doc.get(start..pos).unwrap_or_default()) {
+        return Err(Flaw::Range);
+    }
+    Ok(pos)
+}
+
+#[cold]
+fn infinite(number: &[u8]) -> bool {
+    let value = std::str::from_utf8(number).ok().and_then(|text| text.parse::<f64>().ok());
+    value.is_none_or(f64::is_infinite)
+}
+
+/// Eight bytes from `pos` on, the first lowest; none near the end.
+#[inline]
+fn eight(doc: &[u8], pos: usize) -> Option<u64> {
+    let bytes = doc.get(pos..)?.first_chunk::<8>()?;
+    Some(u64::from_le_bytes(*bytes))
+}
+
+/// The first position from `pos` on that holds no digit.
+#[inline]
+fn digits(doc: &[u8], mut pos: usize) -> usize {
+    // A byte is a digit if it differs from 0x30 in its low bits by at most 9. Adding 0x76 carries 10 and above into the top bit; a carry out of
+    // a byte only reaches bytes after the first that is no digit, and only the first counts.
+    while let Some(bytes) = eight(doc, pos) {
+        let low = bytes ^ 0x3030_3030_3030_3030;
+        let other = (low.wrapping_add(0x7676_7676_7676_7676) | low) & 0x8080_8080_8080_8080;
+        if other != 0 {
+            return pos + (other.trailing_zeros() / 8) as usize;
+        }
+        pos += 8;
+    }
+    while at(doc, pos).is_ascii_digit() {
+        pos += 1;
+    }
+    pos
+}
+
+/// A string; `pos` is at its opening quote. Bytes of 0x80 and above are none of its business.
+#[inline]
+fn string(doc: &[u8], pos: usize) -> Result<usize, Flaw> {
+    let mut pos = pos + 1;
+    loop {
+        pos = plain(doc, pos);
+        match at(doc, pos) {
+            b'"' => return Ok(pos + 1),
+            b'\\' => match at(doc, pos + 1) {
+                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => pos += 2,
+                b'u' => {
+                    let hex = doc.get(pos + 2..pos + 6).unwrap_or_default();
+                    if hex.len() != 4 || !hex.iter().all(u8::is_ascii_hexdigit) {
+                        return Err(Flaw::Syntax);
+                    }
+                    pos += 6;
+                }
+                _ => return Err(Flaw::Syntax),
+            },
+            _ => return Err(Flaw::Syntax),
+        }
+    }
+}
+
+/// The first position from `pos` on that holds a quote, a backslash or a control character.
+#[inline]
+fn plain(doc: &[u8], mut pos: usize) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const TOPS: u64 = 0x8080_8080_8080_8080;
+    while let Some(bytes) = eight(doc, pos) {
+        let quote = bytes ^ (ONES * 0x22);
+        let slash = bytes ^ (ONES * 0x5c);
+        // The lowest top bit set is exact: a borrow only reaches bytes after the first hit.
+        let hit = (quote.wrapping_sub(ONES) & !quote)
+            | (slash.wrapping_sub(ONES) & !slash)
+            | (bytes.wrapping_sub(ONES * 0x20) & !bytes);
+        if hit & TOPS != 0 {
+            return pos + ((hit & TOPS).trailing_zeros() / 8) as usize;
+        }
+        pos += 8;
+    }
+    while !matches!(at(doc, pos), b'"' | b'\\' | 0..=0x1f) {
+        pos += 1;
+    }
+    pos
+}
+
+// === impl Open ===
+
+impl Open {
+    fn push(&mut self, object: bool) -> Result<(), Flaw> {
+        if self.depth >= self.depth_max {
+            return Err(Flaw::Nesting);
+        }
+        let bit = 1_u64 << (self.depth % 64);
+        if let Some(row) = self.bits.get_mut(self.depth / 64) {
+            *row = if object { *row | bit } else { *row & !bit };
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
+    fn pop(&mut self) {
+        self.depth = self.depth.saturating_sub(1);
+    }
+
+    /// Whether the innermost open bracket is an object's; none at the top.
+    #[inline]
+    fn top(&self) -> Option<bool> {
+        let depth = self.depth.checked_sub(1)?;
+        self.bits.get(depth / 64).map(|row| row >> (depth % 64) & 1 == 1)
+    }
+}

@@ -1,0 +1,203 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const STRICT: Rules = Rules { lenient: false, strict: true, nesting_max: 64 };
+const ANSWER: Rules = Rules { lenient: true, strict: false, nesting_max: NESTING_MAX };
+
+fn pointer(text: &str) -> Pointer {
+    Pointer::parse(text).unwrap()
+}
+
+fn canon(text: &str, known: &[&str]) -> Result<String, Ambiguous> {
+    let mut out = Vec::new();
+    let doc = text.as_bytes();
+    canonical(doc, root(doc), Looked { known, pointers: &[], without: &[] }, &mut out)?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+fn class_of(text: &str) -> String {
+    let mut out = Vec::new();
+    let doc = text.as_bytes();
+    class(doc, root(doc), Scalars::Bytes, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn what_the_grammar_allows_is_taken() {
+    let nested = format!("{}{}", "[".repeat(64), "]".repeat(64));
+    let long = "9".repeat(308);
+    for text in [
+        "0", "-0", "1E5", "1e-400", "1.10", "123456789012345678901234567890", " [ ] ", "{}", "\r\n\t{\"a\" : [1 , 2]}\n", r#""\ud800""#,
+        r#""\u0000\"\\\/\b\f\n\r\t""#, "\"\u{7f}ä\u{1F600}\"", &nested, &long, "true", "false", "null", "12345678", "123456789.123456789",
+    ] {
+        assert_eq!(check(text.as_bytes(), STRICT), Ok(()), "{text}");
+    }
+}
+
+#[test]
+fn what_the_grammar_forbids_is_not() {
+    for text in [
+        "", " ", "{", "[", "[1,]", "{,}", "{\"a\":1,}", "{\"a\"}", "{a:1}", "01", "-", "1.", ".1", "1e", "1e+", "+1", "0x1", "1 2", "[1]]", "[1}",
+        "tru", "nulll", "\"", "\"\\x\"", "\"\\u12g4\"", "\"\n\"", "\"\\", "NaN", "Infinity", "-Infinity", "\u{feff}1", "{\"a\":1}x", "{1:2}", "[1 2]",
+        "\"aaaaaaaa\u{1}\"", "\0", "[\0]", "'a'", "1_0", "{\"a\":1 \"b\":2}",
+    ] {
+        assert_eq!(check(text.as_bytes(), STRICT), Err(Flaw::Syntax), "{text:?}");
+    }
+    assert_eq!(check(b"\"\xff\"", STRICT), Err(Flaw::Utf8));
+    assert_eq!(check(b"\"\xff\"", ANSWER), Ok(()));
+    for text in ["1e400", "-1e400", "1e1000000000", &"9".repeat(310), "[1,2,1E999]"] {
+        assert_eq!(check(text.as_bytes(), STRICT), Err(Flaw::Range), "{text}");
+        assert_eq!(check(text.as_bytes(), ANSWER), Ok(()), "{text}");
+    }
+}
+
+#[test]
+fn bare_words_are_numbers_only_where_asked_for() {
+    for text in ["NaN", "[Infinity,-Infinity]", "{\"a\":NaN}"] {
+        assert_eq!(check(text.as_bytes(), ANSWER), Ok(()), "{text}");
+    }
+    for text in ["-NaN", "Nan", "+Infinity", "Infinit", "NaNs"] {
+        assert_eq!(check(text.as_bytes(), ANSWER), Err(Flaw::Syntax), "{text}");
+    }
+}
+
+#[test]
+fn nesting_is_bounded_with_a_constant_stack() {
+    for deep in [65, 100_000] {
+        assert_eq!(check("[".repeat(deep).as_bytes(), STRICT), Err(Flaw::Nesting));
+        assert_eq!(check("{\"a\":".repeat(deep).as_bytes(), STRICT), Err(Flaw::Nesting));
+    }
+    let beyond = Rules { nesting_max: usize::MAX, ..ANSWER };
+    assert_eq!(check("[".repeat(NESTING_MAX + 1).as_bytes(), beyond), Err(Flaw::Nesting));
+}
+
+#[test]
+fn code_points_are_counted_as_python_would() {
+    for (raw, count) in
+        [("abc", 3), ("", 0), (r"\n\\", 2), (r"\ud83d\ude00", 1), (r"\ud800", 1), (r"\ud800\u0041", 2), ("ä😀", 2), (r"\u00e4b", 2), (r"\ude00\ud83d", 2)]
+    {
+        assert_eq!(code_points(raw.as_bytes()), count, "{raw}");
+    }
+}
+
+#[test]
+fn keys_compare_unescaped_and_twins_are_seen() {
+    assert_eq!(*unescape(br"\u006dodel"), *b"model");
+    assert_eq!(*unescape(br"\ud83d\ude00"), *"😀".as_bytes());
+    assert!(folds_to(b"Model", b"model"));
+    assert!(folds_to("u\u{17f}er".as_bytes(), b"user"));
+    assert!(folds_to("\u{212a}eep_alive".as_bytes(), b"keep_alive"));
+    assert!(!folds_to(b"model", b"model"));
+    assert!(!folds_to(b"models", b"model"));
+    assert!(!folds_to(b"mode", b"model"));
+}
+
+#[test]
+fn one_spelling_sorts_keys_at_every_level_and_keeps_numbers_as_written() {
+    assert_eq!(canon(r#"{ "b" : {"y":1.0, "x":[ 1 ,2 ]}, "a":"\u0061" }"#, &[]).unwrap(), r#"{"a":"\u0061","b":{"x":[1,2,],"y":1.0,},}"#);
+    assert_ne!(canon(r#"{"a":1}"#, &[]), canon(r#"{"a":1.0}"#, &[]));
+    assert_ne!(canon(r#"{"a":null}"#, &[]), canon("{}", &[]));
+}
+
+#[test]
+fn ambiguous_objects_are_refused_wherever_they_are_looked_into() {
+    for text in [r#"{"a":1,"a":1}"#, r#"{"a":1,"\u0061":2}"#, r#"{"x":{"b":1,"b":2}}"#, r#"[{"b":1,"b":2}]"#, r#"{"Model":1}"#, r#"{"\u004dodel":1}"#] {
+        assert_eq!(canon(text, &["model"]), Err(Ambiguous), "{text}");
+    }
+    assert!(canon(r#"{"x":{"Model":1}}"#, &["model"]).is_ok());
+}
+
+#[test]
+fn classes_tell_types_and_shapes_apart() {
+    assert_eq!(class_of("[1,2]"), "[i2,]");
+    assert_eq!(class_of("[1.5,2]"), "[f1,i1,]");
+    assert_eq!(class_of("[[1,2],[3,4],[5]]"), "[[i2,]2,[i1,]1,]");
+    assert_eq!(class_of(r#"{"b":"x","a":null}"#), "{1:an1:bs}");
+    assert_eq!(class_of(r#"{"b64":"x"}"#), "B");
+    assert_eq!(class_of(r#"{"b64":1}"#), "{3:b64i}");
+    assert_eq!(class_of("[]"), "[]");
+    assert_eq!(class_of("[true,-1,1e5]"), "[b1,i1,f1,]");
+    assert_ne!(class_of("[[1],[2]]"), class_of("[[1,2]]"));
+}
+
+#[test]
+fn a_pointer_finds_through_objects_and_arrays() {
+    let doc = br#" {"a":[{"b":"x\"]"},{"b":{"c":7}}],"":0} "#;
+    let at = |text: &str| find(doc, root(doc), &pointer(text)).unwrap().map(|found| found.value.of(doc).to_vec());
+    assert_eq!(at("/a/1/b/c"), Some(b"7".to_vec()));
+    assert_eq!(at("/a/0/b"), Some(br#""x\"]""#.to_vec()));
+    assert_eq!(at("/"), Some(b"0".to_vec()));
+    assert_eq!(at("/a/2"), None);
+    assert_eq!(at("/a/01"), None);
+    assert_eq!(at("/a/b"), None);
+    let twice = br#"{"a":1,"a":2}"#;
+    assert_eq!(find(twice, root(twice), &pointer("/a")).map(|_| ()), Err(Ambiguous));
+}
+
+/// A JSON value, spelled in some way.
+fn spelled() -> impl Strategy<Value = String> {
+    let number = "-?(0|[1-9][0-9]{0,20})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?";
+    let string = r#""([ -!#-\[\]-~]|ä|😀|\\n|\\"|\\\\|\\u00e4|\\ud83d\\ude00){0,12}""#;
+    let leaf = prop_oneof![Just("null".to_owned()), Just("true".to_owned()), Just("false".to_owned()), number, string];
+    leaf.prop_recursive(4, 40, 6, |inner| {
+        let list = (prop::collection::vec(inner.clone(), 0..6), "[ \n]{0,2}").prop_map(|(items, blank)| {
+            format!("[{blank}{}{blank}]", items.join(&format!(",{blank}")))
+        });
+        let object = (prop::collection::vec(inner, 0..6), "[ \t]{0,2}").prop_map(|(values, blank)| {
+            let members: Vec<_> = values.iter().enumerate().map(|(i, value)| format!("\"k{i}\"{blank}:{blank}{value}")).collect();
+            format!("{{{blank}{}{blank}}}", members.join(","))
+        });
+        prop_oneof![list, object]
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_spelling_is_taken_and_walked_to_its_end(text in spelled()) {
+        let doc = text.as_bytes();
+        prop_assert_eq!(check(doc, STRICT), Ok(()));
+        prop_assert_eq!(root(doc).end, doc.len());
+        prop_assert!(serde_json::from_str::<&serde_json::value::RawValue>(&text).is_ok());
+        let mut again = Vec::new();
+        let nothing = Looked { known: &[], pointers: &[], without: &[] };
+        prop_assert_eq!(canonical(doc, root(doc), nothing, &mut again), Ok(()));
+        prop_assert_eq!(class(doc, root(doc), Scalars::Plain, &mut again), Ok(()));
+    }
+
+    /// Where both should agree they do: the raw reader of serde_json has no limit of depth and of range, and takes lone surrogates.
+    #[test]
+    fn validity_is_what_serde_json_says(bytes in prop::collection::vec(prop::sample::select(br#"{}[]",:0123e.-+ tfn\ua"#.to_vec()), 0..24)) {
+        let ours = check(&bytes, STRICT);
+        let text = String::from_utf8(bytes).unwrap();
+        let theirs = serde_json::from_str::<&serde_json::value::RawValue>(&text).is_ok();
+        if ours != Err(Flaw::Range) {
+            prop_assert_eq!(ours.is_ok(), theirs, "{}", text);
+        }
+    }
+
+    #[test]
+    fn a_document_with_one_byte_changed_is_judged_as_serde_json_does(text in spelled(), at in any::<prop::sample::Index>(), byte in 1_u8..0x80) {
+        let mut bytes = text.into_bytes();
+        let place = at.index(bytes.len());
+        bytes[place] = byte;
+        if let Ok(text) = std::str::from_utf8(&bytes) {
+            let ours = check(text.as_bytes(), STRICT);
+            let theirs = serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok();
+            if ours != Err(Flaw::Range) {
+                prop_assert_eq!(ours.is_ok(), theirs, "{}", text);
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_walkers_panic_or_run_on(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        let _checked = check(&bytes, ANSWER);
+        let span = root(&bytes);
+        prop_assert!(Members::new(&bytes, span).count() <= bytes.len());
+        prop_assert!(Elements::new(&bytes, span).count() <= bytes.len() + 1);
+        let _found = find(&bytes, span, &pointer("/a/0"));
+        let _count = code_points(&bytes);
+        let _text = unescape(&bytes);
+    }
+}

@@ -1,0 +1,89 @@
+//! KServe V1 and the row form of TF Serving: `instances` in, `predictions` out.
+//!
+//! The columnar form (`inputs`) goes alone, since only the operator knows whether its first dimension is the batch; a Generic route can declare
+//! it. `{"b64": ..}` is one scalar.
+
+use crate::protocol::json::Scalars;
+use crate::protocol::shape::{AloneIf, Class, Measure, Shape};
+
+/// What a path of the V1 protocol asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Predict,
+    Explain,
+    Regress,
+    Classify,
+}
+
+/// Whose reading of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    KServe,
+    TfServing,
+}
+
+const KNOWN: [&str; 7] = ["instances", "inputs", "examples", "context", "signature_name", "parameters", "outputs"];
+const ALONE: [(&str, AloneIf); 1] = [("inputs", AloneIf::Present)];
+
+/// The verb of a path that ends in one.
+pub(crate) fn verb(path: &str) -> Option<Verb> {
+    match path.rsplit_once(':')?.1 {
+        "predict" => Some(Verb::Predict),
+        "explain" => Some(Verb::Explain),
+        "regress" => Some(Verb::Regress),
+        "classify" => Some(Verb::Classify),
+        _ => None,
+    }
+}
+
+/// Whether the path is a model's of the protocol: `/v1/models/{m}[/versions/{v}|/labels/{l}]:verb`.
+pub(crate) fn is_model_path(path: &str) -> bool {
+    let Some((model, _)) = path.strip_prefix("/v1/models/").and_then(|rest| rest.rsplit_once(':')) else {
+        return false;
+    };
+    let steps: Vec<_> = model.split('/').collect();
+    match steps.as_slice() {
+        [model] => !model.is_empty(),
+        [model, "versions" | "labels", version] => !model.is_empty() && !version.is_empty(),
+        _ => false,
+    }
+}
+
+/// The shape of one verb.
+pub(crate) fn shape(verb: Verb, flavour: Flavour) -> Shape {
+    let plain = match verb {
+        Verb::Predict => Shape::plain("/instances", "/predictions"),
+        Verb::Explain => Shape::plain("/instances", "/explanations"),
+        Verb::Regress | Verb::Classify => Shape::plain("/examples", "/results"),
+    };
+    let scalars = match flavour {
+        Flavour::KServe => Scalars::Bytes,
+        Flavour::TfServing => Scalars::Strings,
+    };
+    Shape {
+        class: Class::Strict(scalars),
+        weight: Measure::Items,
+        known: &KNOWN,
+        alone: &ALONE,
+        lenient: flavour == Flavour::TfServing,
+        no_other_lists: true,
+        ..plain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn model_paths_are_matched_raw() {
+        for path in ["/v1/models/m:predict", "/v1/models/a%2Fb:predict", "/v1/models/m/versions/3:predict", "/v1/models/a:b:predict"] {
+            assert!(is_model_path(path), "{path}");
+        }
+        for path in ["/v1/models/:predict", "/v1/models/m/x/3:predict", "/v1/models/m", "//v1/models/m:predict", "/v1/models/m/labels/:predict"] {
+            assert!(!is_model_path(path), "{path}");
+        }
+        assert_eq!(verb("/v1/models/m:explain"), Some(Verb::Explain));
+        assert_eq!(verb("/v1/models/m:generate"), None);
+    }
+}

@@ -1,0 +1,112 @@
+//! Writes the call that carries several: the leader's raw body, with everyone's raw items in the place of its own.
+
+use bytes::Bytes;
+use http::HeaderValue;
+
+use crate::protocol::call::{Call, Outgoing};
+use crate::protocol::headers;
+use crate::protocol::items::Slot;
+use crate::protocol::json::Span;
+use crate::protocol::route::Endpoint;
+use crate::protocol::{fresh, head};
+
+/// A replacement of some of the leader's bytes.
+enum Edit {
+    Cut,
+    /// The key of the list form, in quotes.
+    Name(Vec<u8>),
+    /// Everyone's items of this array.
+    Items(usize),
+}
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    /// Writes one call for `members`, which are two or more of equal keys; the first leads. `deadline_ms` is the latest member's, sent on in
+    /// the form in which a member told its own.
+    #[must_use]
+    pub fn write_batch(&self, members: &[&Call], deadline_ms: Option<u64>) -> Outgoing {
+        let request_id = fresh::request_id();
+        let traceparent = head::traced(members).map(fresh::traceparent);
+        let mut headers = head::shared(members, &self.rules, &self.common);
+        if let Ok(value) = HeaderValue::from_str(&request_id) {
+            headers.insert(headers::REQUEST_ID, value);
+        }
+        if let Some(value) = traceparent.as_ref().and_then(|value| HeaderValue::from_str(value).ok()) {
+            headers.insert(headers::TRACEPARENT, value);
+        }
+        if let Some(ms) = deadline_ms
+            && let Some(name) = head::deadline_header(members, &self.common)
+        {
+            let value = headers::deadline_value(&name, ms);
+            headers.insert(name, value);
+        }
+        let (method, target) = members.first().map_or_else(Default::default, |leader| {
+            let uri = &leader.head.uri;
+            let path = self.shape.upstream_path.as_deref().unwrap_or_else(|| uri.path());
+            let target = uri.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+            (leader.head.method.clone(), target)
+        });
+        let body = Bytes::from(self.merged_body(members));
+        Outgoing { method, target, headers, body, request_id, traceparent }
+    }
+
+    fn merged_body(&self, members: &[&Call]) -> Vec<u8> {
+        let Some(leader) = members.first() else { return Vec::new() };
+        let mut edits: Vec<(Span, Edit)> = leader.found.cuts.iter().map(|cut| (*cut, Edit::Cut)).collect();
+        for (index, slot) in leader.found.slots.iter().enumerate() {
+            edits.push((slot.value, Edit::Items(index)));
+            if let Some(key) = slot.key {
+                edits.push((key, Edit::Name(self.list_name(index))));
+            }
+        }
+        edits.sort_by_key(|(span, _)| span.start);
+        let size = members.iter().map(|call| call.body.len()).sum();
+        let mut out = Vec::with_capacity(size);
+        let mut from = 0;
+        for (span, edit) in edits {
+            out.extend_from_slice(Span { start: from, end: span.start }.of(&leader.body));
+            match edit {
+                Edit::Cut => {}
+                Edit::Name(name) => out.extend_from_slice(&name),
+                Edit::Items(index) => join(members, index, &mut out),
+            }
+            from = span.end;
+        }
+        out.extend_from_slice(Span { start: from, end: leader.body.len() }.of(&leader.body));
+        out
+    }
+
+    /// The name that the list of items has, as a JSON string.
+    fn list_name(&self, index: usize) -> Vec<u8> {
+        let name = self.shape.items.get(index).and_then(|pointer| pointer.name()).unwrap_or_default();
+        quoted(name)
+    }
+}
+
+/// A name as a JSON string.
+pub(crate) fn quoted(name: &str) -> Vec<u8> {
+    let mut out = vec![b'"'];
+    for byte in name.bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            0..=0x1f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            _ => out.push(byte),
+        }
+    }
+    out.push(b'"');
+    out
+}
+
+fn join(members: &[&Call], index: usize, out: &mut Vec<u8>) {
+    out.push(b'[');
+    let slots = members.iter().filter_map(|call| Some((call, call.found.slots.get(index)?)));
+    let items = slots.flat_map(|(call, slot): (_, &Slot)| slot.items.iter().map(|item| item.of(&call.body)));
+    for (place, item) in items.enumerate() {
+        if place > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(item);
+    }
+    out.push(b']');
+}

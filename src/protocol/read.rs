@@ -1,0 +1,220 @@
+//! Reads one call: what it holds, and with what it may share a batch.
+
+use bytes::Bytes;
+use http::request::Parts;
+
+use crate::batching::Weight;
+use crate::protocol::call::{Call, Head, Merge};
+use crate::protocol::items::{self, Items, Refusal};
+use crate::protocol::json::{self, Looked, Members, Rules, Span, unescape};
+use crate::protocol::key::Key;
+use crate::protocol::pointer::Pointer;
+use crate::protocol::route::Endpoint;
+use crate::protocol::secret::Secret;
+use crate::protocol::shape::{AloneIf, Counters, Measure, Results, Share, Shape};
+use crate::protocol::{Reason, head};
+
+/// A call that goes alone, and what is known of it all the same.
+struct Lone {
+    reason: Reason,
+    items: usize,
+}
+
+/// A call that may be merged.
+struct Mergeable {
+    key: Key,
+    items: Items,
+    exclusive: Vec<Box<[u8]>>,
+    /// The model it names, as written.
+    model: Span,
+}
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    /// Why the head alone keeps a call from being merged; none: its body may be read and merged.
+    #[must_use]
+    pub fn check_head(&self, head: &Parts) -> Option<Reason> {
+        head::check(head, &self.common)
+    }
+
+    /// Reads one call. What cannot be merged goes alone, for a reason; nothing is ever refused for its content.
+    #[must_use]
+    pub fn read(&self, head: &Parts, body: Bytes, secret: &Secret) -> Call {
+        let mut class = Key::default();
+        class.count(self.route);
+        class.field(head.uri.path().as_bytes());
+        let mut call = Call {
+            merge: Merge::Alone(Reason::ItemForm),
+            items: 1,
+            weight: Weight { sum: 1, max: 1 },
+            bytes: body.len(),
+            tenant: head::tenant(head, &self.common, secret),
+            cost_class: Box::default(),
+            exclusive: Vec::new(),
+            streaming: head::wants_stream(&head.headers),
+            body,
+            head: Head { method: head.method.clone(), uri: head.uri.clone(), headers: head.headers.clone() },
+            found: Items::default(),
+        };
+        match self.mergeable(head, &call.body, secret) {
+            Ok(found) => {
+                class.field(found.model.of(&call.body));
+                class.field(&[items::form(&call.body, &found.items)]);
+                let count = found.items.slots.first().map_or(0, |slot| slot.items.len());
+                call.items = u32::try_from(count).unwrap_or(u32::MAX);
+                call.weight = items::weigh(&call.body, &found.items, &self.shape.weight);
+                call.exclusive = found.exclusive;
+                call.found = found.items;
+                call.merge = Merge::With(found.key.into_bytes());
+            }
+            Err(lone) => {
+                let count = u32::try_from(lone.items).unwrap_or(u32::MAX);
+                call.items = count;
+                call.weight = Weight { sum: u64::from(count), max: 1 };
+                call.streaming |= lone.reason == Reason::Streaming;
+                call.merge = Merge::Alone(lone.reason);
+            }
+        }
+        call.cost_class = class.into_bytes();
+        call
+    }
+
+    fn mergeable(&self, head: &Parts, doc: &[u8], secret: &Secret) -> Result<Mergeable, Lone> {
+        if let Some(reason) = head::check(head, &self.common) {
+            return Err(reason.into());
+        }
+        if doc.len() > self.rules.item_bytes_max {
+            return Err(Reason::TooLarge.into());
+        }
+        let rules = Rules { lenient: self.shape.lenient, strict: true, nesting_max: self.rules.item_nesting_max };
+        json::check(doc, rules).map_err(|_| Reason::AmbiguousJson)?;
+        let root = json::root(doc);
+        if json::kind(doc, root.start) != json::Kind::Object {
+            return Err(Reason::ItemForm.into());
+        }
+        if let Some(reason) = goes_alone(doc, root, &self.shape) {
+            return Err(reason.into());
+        }
+        let mut items = items::locate(doc, root, &self.shape, self.rules.item_count_max)?;
+        let mut key = Key::default();
+        key.field(&self.generation.to_le_bytes());
+        key.count(self.route);
+        key.field(self.label.as_str().as_bytes());
+        head::write_key(head, &self.rules, &self.common, secret, &mut key);
+        self.write_fields(doc, root, &mut items, &mut key)?;
+        self.write_class(doc, &items, &mut key)?;
+        let exclusive = exclusive(doc, &items, &self.shape)?;
+        let model = self.shape.model.as_ref().map(|model| json::find(doc, root, model)).transpose().map_err(Refusal::from)?;
+        let model = model.flatten().map_or(Span { start: 0, end: 0 }, |found| found.value);
+        Ok(Mergeable { key, items, exclusive, model })
+    }
+
+    /// Everything of the body that is not an item, in one spelling; finds what is to be cut on the way.
+    fn write_fields(&self, doc: &[u8], root: Span, items: &mut Items, key: &mut Key) -> Result<(), Refusal> {
+        let over = &self.rules.merge_over_fields;
+        let (cuts, mut without) = items::cuts(doc, root, over)?;
+        let inside = |slot: &items::Slot| cuts.iter().any(|cut| cut.start <= slot.value.start && slot.value.end <= cut.end);
+        if items.slots.iter().any(inside) {
+            return Err(Refusal::Form);
+        }
+        without.extend(items.slots.iter().map(|slot| slot.value.start));
+        without.sort_unstable();
+        let pointers: Vec<&Pointer> =
+            self.shape.items.iter().chain(&self.shape.single).chain(over).chain(&self.rules.merge_on_fields).collect();
+        let mut text = Vec::new();
+        json::canonical(doc, root, Looked { known: self.shape.known, pointers: &pointers, without: &without }, &mut text)?;
+        key.field(&text);
+        for pointer in &self.rules.merge_on_fields {
+            text.clear();
+            if let Some(found) = json::find(doc, root, pointer)? {
+                json::canonical(doc, found.value, Looked { known: &[], pointers: &[], without: &[] }, &mut text)?;
+            }
+            key.field(&text);
+        }
+        items.cuts = cuts;
+        Ok(())
+    }
+
+    fn write_class(&self, doc: &[u8], items: &Items, key: &mut Key) -> Result<(), Refusal> {
+        let mut class = Vec::new();
+        items::class(doc, items, &self.shape, &mut class)?;
+        key.field(&class);
+        // A total over texts can only be told apart exactly where all items are the same.
+        if let Counters::Totals { share: Share::Exact, .. } = self.shape.counters
+            && matches!(self.shape.share_by, Measure::Bytes | Measure::Chars)
+        {
+            let mut same = items.slots.iter().map(|slot| slot.items.iter().map(|item| item.of(doc)).collect::<Vec<_>>());
+            if same.any(|slot| slot.windows(2).any(|pair| pair[0] != pair[1])) {
+                return Err(Refusal::Form);
+            }
+            for slot in &items.slots {
+                key.field(slot.items.first().map_or(&[], |item| item.of(doc)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a field keeps the call alone.
+fn goes_alone(doc: &[u8], root: Span, shape: &Shape) -> Option<Reason> {
+    for member in Members::new(doc, root) {
+        let key = unescape(member.key.inside(doc));
+        let value = member.value.of(doc);
+        if *key == *b"stream" && !matches!(value, b"false" | b"null") {
+            return Some(Reason::Streaming);
+        }
+        let Some((_, when)) = shape.alone.iter().find(|(name, _)| *name.as_bytes() == *key) else { continue };
+        let alone = match when {
+            AloneIf::Present => true,
+            AloneIf::Set => value != b"null",
+            AloneIf::NotFalse => value != b"false",
+            AloneIf::OneOf(words) => words.iter().any(|word| *word.as_bytes() == *unescape(member.value.inside(doc))),
+        };
+        if alone {
+            return Some(Reason::ItemForm);
+        }
+    }
+    None
+}
+
+/// The values by which the results will be a map.
+fn exclusive(doc: &[u8], items: &Items, shape: &Shape) -> Result<Vec<Box<[u8]>>, Refusal> {
+    let Results::Map { key, .. } = &shape.results else { return Ok(Vec::new()) };
+    let spans = items.slots.first().map(|slot| slot.items.as_slice()).unwrap_or_default();
+    let mut keys = Vec::with_capacity(spans.len());
+    for item in spans {
+        keys.push(map_key(doc, *item, key)?.ok_or(Refusal::Form)?);
+    }
+    let mut sorted: Vec<_> = keys.iter().collect();
+    sorted.sort_unstable();
+    if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(Refusal::Form);
+    }
+    Ok(keys)
+}
+
+/// The key that an item's result will have in a map: a string's content, or an integer as written.
+pub(crate) fn map_key(doc: &[u8], item: Span, key: &Pointer) -> Result<Option<Box<[u8]>>, Refusal> {
+    let Some(found) = json::find(doc, item, key)? else { return Ok(None) };
+    Ok(match json::kind(doc, found.value.start) {
+        json::Kind::String => Some(unescape(found.value.inside(doc)).into_owned().into_boxed_slice()),
+        json::Kind::Number if json::is_integer(found.value.of(doc)) => Some(found.value.of(doc).into()),
+        _ => None,
+    })
+}
+
+// === impl Lone ===
+
+impl From<Reason> for Lone {
+    fn from(reason: Reason) -> Self {
+        Self { reason, items: 1 }
+    }
+}
+
+impl From<Refusal> for Lone {
+    fn from(refusal: Refusal) -> Self {
+        let items = if let Refusal::Many(count) = refusal { count } else { 1 };
+        Self { reason: refusal.reason(), items }
+    }
+}

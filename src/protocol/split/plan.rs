@@ -1,0 +1,284 @@
+//! What is to be replaced in an answer, all of it validated before anybody gets a byte.
+
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::StatusCode;
+
+use super::results::Results;
+use crate::protocol::call::{Call, Mismatch, MismatchKind, Outgoing};
+use crate::protocol::items::{self, amount};
+use crate::protocol::json::{self, Elements, Kind, Members, NESTING_MAX, Rules, Span, kind};
+use crate::protocol::merge::quoted;
+use crate::protocol::shape::{Counters, Measure, Results as At, Share, Shape};
+use crate::protocol::usage::{self, Counter, Ledger};
+use crate::protocol::{fresh, headers};
+
+/// The replacements, the same for every caller but in what they put there.
+pub(super) struct Plan<'a> {
+    doc: &'a Bytes,
+    edits: Vec<(Span, Edit)>,
+    results: Results,
+    counters: Vec<Counter>,
+    /// Headers that are counted anew: each caller's value.
+    counted: Vec<(HeaderName, Vec<String>)>,
+    /// Some counter is an estimate.
+    estimated: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Edit {
+    Cut,
+    /// The name of the results.
+    Name,
+    List(usize),
+    Id,
+    Counter(usize),
+}
+
+/// One caller's body, and its status where it is not upstream's.
+pub(super) struct Written {
+    pub(super) status: Option<StatusCode>,
+    pub(super) body: Bytes,
+}
+
+// === impl Plan ===
+
+impl<'a> Plan<'a> {
+    pub(super) fn new(shape: &Shape, members: &[&Call], doc: &'a Bytes, head: &HeaderMap) -> Result<Self, Mismatch> {
+        let rules = Rules { lenient: true, strict: false, nesting_max: NESTING_MAX };
+        json::check(doc, rules).map_err(|_| MismatchKind::NotJson)?;
+        let root = json::root(doc);
+        let results = Results::find(doc, root, shape, members)?;
+        let mut plan = Self { doc, edits: Vec::new(), results, counters: Vec::new(), counted: Vec::new(), estimated: false };
+        if shape.no_other_lists {
+            plan.refuse_other_lists(root)?;
+        }
+        plan.add_lists(shape);
+        for pointer in &shape.ids {
+            if let Some(found) = json::find(doc, root, pointer).map_err(MismatchKind::from)? {
+                plan.edits.push((found.value, Edit::Id));
+            }
+        }
+        let ledger = plan.ledger(shape, members);
+        plan.add_counters(root, shape, &ledger)?;
+        plan.add_headers(shape, members, head, &ledger);
+        plan.edits.sort_by_key(|(span, _)| span.start);
+        if plan.edits.windows(2).any(|pair| pair[0].0.end > pair[1].0.start) {
+            return Err(MismatchKind::Shape.into());
+        }
+        Ok(plan)
+    }
+
+    fn add_lists(&mut self, shape: &Shape) {
+        for (index, list) in self.results.lists.iter().enumerate() {
+            self.edits.push((list.whole, Edit::List(index)));
+            if let Some(key) = list.key.filter(|_| shape.single_result.is_some()) {
+                self.edits.push((key, Edit::Name));
+            }
+        }
+    }
+
+    /// A list beside the results that is as long as the batch holds something for each item; whose it is nobody said, so nobody gets it.
+    fn refuse_other_lists(&self, root: Span) -> Result<(), Mismatch> {
+        if kind(self.doc, root.start) != Kind::Object {
+            return Ok(());
+        }
+        let total = self.results.item_at.len();
+        for member in Members::new(self.doc, root) {
+            let known = self.results.lists.iter().any(|list| list.whole == member.value);
+            let list = kind(self.doc, member.value.start) == Kind::Array;
+            if !known && list && Elements::new(self.doc, member.value).take(total + 1).count() == total {
+                return Err(MismatchKind::Shape.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn add_counters(&mut self, root: Span, shape: &Shape, ledger: &Ledger) -> Result<(), Mismatch> {
+        let shape_mismatch = |_| MismatchKind::Shape;
+        let mut exact_only = false;
+        let counters = match &shape.counters {
+            Counters::None => Vec::new(),
+            Counters::Usage(pointer) => match json::find(self.doc, root, pointer).map_err(MismatchKind::from)? {
+                Some(found) => usage::usage(self.doc, found.value, ledger).map_err(shape_mismatch)?,
+                None => Vec::new(),
+            },
+            Counters::Totals { at, share: Share::Drop } => {
+                let (cuts, _) = items::cuts(self.doc, root, at).map_err(MismatchKind::from)?;
+                self.edits.extend(cuts.into_iter().map(|cut| (cut, Edit::Cut)));
+                Vec::new()
+            }
+            Counters::Totals { at, share } => {
+                exact_only = *share == Share::Exact;
+                let mut counters = Vec::new();
+                for pointer in at {
+                    if let Some(found) = json::find(self.doc, root, pointer).map_err(MismatchKind::from)? {
+                        counters.extend(usage::declared(self.doc, found.value, ledger).map_err(shape_mismatch)?);
+                    }
+                }
+                counters
+            }
+        };
+        if exact_only && counters.iter().any(|counter| !counter.exact) {
+            return Err(MismatchKind::Shape.into());
+        }
+        for (index, counter) in counters.iter().enumerate() {
+            self.estimated |= !counter.exact;
+            self.edits.push((counter.span, Edit::Counter(index)));
+        }
+        self.counters = counters;
+        Ok(())
+    }
+
+    /// What each item counts for in shares: by the result where it tells, else by what was sent.
+    fn ledger(&self, shape: &Shape, members: &[&Call]) -> Ledger {
+        let mut weights = Vec::with_capacity(self.results.item_at.len());
+        let mut tokens = true;
+        let mut first: Option<Vec<&[u8]>> = None;
+        let mut identical = true;
+        for call in members {
+            let count = call.found.slots.first().map_or(0, |slot| slot.items.len());
+            for index in 0..count {
+                let parts: Vec<Span> = call.found.slots.iter().filter_map(|slot| slot.items.get(index).copied()).collect();
+                tokens &= parts.iter().all(|part| kind(&call.body, part.start) == Kind::Array);
+                let bytes: Vec<&[u8]> = parts.iter().map(|part| part.of(&call.body)).collect();
+                identical &= first.get_or_insert_with(|| bytes.clone()) == &bytes;
+                weights.push(parts.iter().map(|part| amount(&call.body, *part, &shape.share_by)).sum());
+            }
+        }
+        if let Measure::At(pointer) = &shape.share_by {
+            let values = self.results.lists.first().map(|list| list.values.as_slice()).unwrap_or_default();
+            for (value, item) in values.iter().zip(&self.results.item_at) {
+                if let (Some(weight), Some(told)) = (weights.get_mut(*item), items::number_at(self.doc, *value, pointer)) {
+                    *weight = told;
+                }
+            }
+        }
+        let counted = match shape.share_by {
+            Measure::Text => tokens,
+            Measure::ListLen | Measure::At(_) => true,
+            Measure::Items | Measure::Bytes | Measure::Chars | Measure::Tokens => false,
+        };
+        let counts = self.results.positions.iter().map(Vec::len).collect();
+        Ledger { weights, counts, identical, counted }
+    }
+
+    /// TEI's counters in headers: characters are counted here, tokens are shared out as usage is.
+    fn add_headers(&mut self, shape: &Shape, members: &[&Call], head: &HeaderMap, ledger: &Ledger) {
+        if shape.share_by != Measure::Text {
+            return;
+        }
+        if head.contains_key(headers::COMPUTE_CHARACTERS) {
+            let spans = |call: &Call| call.found.slots.iter().flat_map(|slot| slot.items.clone()).collect::<Vec<_>>();
+            let chars = |call: &&Call| -> u64 {
+                spans(call).into_iter().map(|item| amount(&call.body, item, &Measure::Text)).sum()
+            };
+            let own = members.iter().map(|call| chars(call).to_string()).collect();
+            self.counted.push((headers::COMPUTE_CHARACTERS, own));
+        }
+        let tokens = head.get(headers::COMPUTE_TOKENS).and_then(|value| usage::header(value.as_bytes(), ledger));
+        if let Some((parts, exact)) = tokens {
+            self.estimated |= !exact;
+            self.counted.push((headers::COMPUTE_TOKENS, parts));
+        }
+    }
+
+    /// The headers that are the caller's own numbers.
+    pub(super) fn write_headers(&self, member: usize, out: &mut HeaderMap) {
+        for (name, values) in &self.counted {
+            if let Some(value) = values.get(member).and_then(|value| HeaderValue::from_str(value).ok()) {
+                out.insert(name.clone(), value);
+            }
+        }
+        if self.estimated {
+            out.insert(headers::USAGE, HeaderValue::from_static("estimated"));
+        }
+    }
+
+    /// One caller's body.
+    pub(super) fn write(&self, member: usize, call: &Call, sent: &Outgoing, shape: &Shape) -> Written {
+        if let Some(written) = self.write_failure(member, shape) {
+            return written;
+        }
+        let own: usize = self.results.positions.get(member).map_or(0, Vec::len);
+        let share = self.doc.len() / self.results.item_at.len().max(1) * own;
+        let mut out = Vec::with_capacity(share + 512);
+        let mut from = 0;
+        for (span, edit) in &self.edits {
+            out.extend_from_slice(Span { start: from, end: span.start }.of(self.doc));
+            match edit {
+                Edit::Cut => {}
+                Edit::Name => match shape.single_result.as_deref().filter(|_| call.found.scalar) {
+                    Some(name) => out.extend_from_slice(&quoted(name)),
+                    None => out.extend_from_slice(span.of(self.doc)),
+                },
+                Edit::List(list) => self.write_results(*list, member, call, shape, &mut out),
+                Edit::Id => write_id(self.doc, *span, call, sent, shape, &mut out),
+                Edit::Counter(index) => {
+                    let part = self.counters.get(*index).and_then(|counter| counter.parts.get(member));
+                    out.extend_from_slice(part.map(String::as_bytes).unwrap_or_default());
+                }
+            }
+            from = span.end;
+        }
+        out.extend_from_slice(Span { start: from, end: self.doc.len() }.of(self.doc));
+        Written { status: None, body: Bytes::from(out) }
+    }
+
+    fn write_results(&self, list: usize, member: usize, call: &Call, shape: &Shape, out: &mut Vec<u8>) {
+        let is_list = matches!(shape.results, At::Lists(_));
+        if !(call.found.scalar && shape.unwrap && is_list) {
+            self.results.write_list(self.doc, list, member, out);
+            return;
+        }
+        let start = self.results.starts.get(member).copied().unwrap_or(0);
+        for position in self.results.positions.get(member).into_iter().flatten() {
+            self.results.write_element(self.doc, list, *position, start, out);
+        }
+    }
+
+    /// A caller of one item that failed gets that failure. In a client batch it stays in its place: the others of the same caller are good.
+    fn write_failure(&self, member: usize, shape: &Shape) -> Option<Written> {
+        let (pointer, status) = shape.per_item_error.as_ref()?;
+        let [position] = self.results.positions.get(member)?.as_slice() else { return None };
+        for (index, list) in self.results.lists.iter().enumerate() {
+            let value = *list.values.get(*position)?;
+            let found = json::find(self.doc, value, pointer).ok()?;
+            if found.is_none_or(|found| matches!(found.value.of(self.doc), b"null" | b"false")) {
+                continue;
+            }
+            let mut body = Vec::new();
+            if matches!(shape.results, At::Lists(_)) {
+                let start = self.results.starts.get(member).copied().unwrap_or(0);
+                self.results.write_element(self.doc, index, *position, start, &mut body);
+            } else {
+                body.extend_from_slice(value.of(self.doc));
+            }
+            return Some(Written { status: StatusCode::from_u16(*status).ok(), body: Bytes::from(body) });
+        }
+        None
+    }
+}
+
+/// The id that the caller would have got: made of its request id by servers that do so, else one of the same form that nobody else has.
+fn write_id(doc: &[u8], span: Span, call: &Call, sent: &Outgoing, shape: &Shape, out: &mut Vec<u8>) {
+    let header = call.head.headers.get(headers::REQUEST_ID).map(HeaderValue::as_bytes);
+    match kind(doc, span.start) {
+        Kind::Number => out.extend_from_slice(&fresh::like(span.of(doc), true)),
+        Kind::String => {
+            let raw = span.inside(doc);
+            let echoed = raw.strip_suffix(sent.request_id.as_bytes());
+            let prefix = || raw.get(..fresh::prefix(raw)).unwrap_or_default();
+            let own = match (echoed, header) {
+                (Some(prefix), Some(header)) => fresh::from_request(prefix, header),
+                (Some(prefix), None) => fresh::short(prefix),
+                (None, Some(header)) if shape.id_from_request => fresh::from_request(prefix(), header),
+                (None, _) => fresh::like(raw, false),
+            };
+            out.push(b'"');
+            out.extend_from_slice(&own);
+            out.push(b'"');
+        }
+        Kind::Object | Kind::Array | Kind::Bool | Kind::Null => out.extend_from_slice(span.of(doc)),
+    }
+}

@@ -1,0 +1,192 @@
+//! The results of an answer: found, counted, and brought to the items that they belong to.
+
+use std::collections::HashMap;
+
+use crate::protocol::call::{Call, MismatchKind};
+use crate::protocol::json::{self, Ambiguous, Elements, Kind, Members, Span, kind, unescape};
+use crate::protocol::pointer::Pointer;
+use crate::protocol::shape::{Element, Index, Results as At, Shape};
+
+/// The results, and who gets which.
+#[derive(Debug)]
+pub(super) struct Results {
+    /// Parallel lists, or one map.
+    pub(super) lists: Vec<List>,
+    /// For each caller the positions of its results, in the order in which it gets them.
+    pub(super) positions: Vec<Vec<usize>>,
+    /// For each position the item, counted through all callers.
+    pub(super) item_at: Vec<usize>,
+    /// Where the first list's elements tell their index.
+    pub(super) index: Vec<Option<Span>>,
+    /// The number of the first item of each caller.
+    pub(super) starts: Vec<usize>,
+}
+
+/// One array, or the members of a map.
+#[derive(Debug)]
+pub(super) struct List {
+    /// Its key in its object.
+    pub(super) key: Option<Span>,
+    /// The brackets and everything between.
+    pub(super) whole: Span,
+    /// Each element as it is spliced: of a map with its key.
+    pub(super) elements: Vec<Span>,
+    /// Each element's value.
+    pub(super) values: Vec<Span>,
+}
+
+// === impl Results ===
+
+impl Results {
+    /// Finds the results and holds them against the items that were sent.
+    pub(super) fn find(doc: &[u8], root: Span, shape: &Shape, members: &[&Call]) -> Result<Self, MismatchKind> {
+        let counts: Vec<usize> =
+            members.iter().map(|call| call.found.slots.first().map_or(0, |slot| slot.items.len())).collect();
+        let total: usize = counts.iter().sum();
+        let starts: Vec<usize> = counts.iter().scan(0, |next, count| Some(std::mem::replace(next, *next + count))).collect();
+        let lists = match &shape.results {
+            At::Lists(pointers) => {
+                pointers.iter().map(|pointer| List::array(doc, root, pointer, total, shape.element)).collect::<Result<_, _>>()?
+            }
+            At::Map { at, .. } => vec![List::map(doc, root, at, total)?],
+        };
+        let (item_at, index) = match &shape.results {
+            At::Lists(_) => by_index(doc, &lists, shape.index.as_ref(), total)?,
+            At::Map { .. } => (by_key(doc, &lists, members, total)?, vec![None; total]),
+        };
+        let keep_order = shape.sorted || matches!(shape.results, At::Map { .. });
+        let mut position_of = vec![0; total];
+        for (position, item) in item_at.iter().enumerate() {
+            if let Some(place) = position_of.get_mut(*item) {
+                *place = position;
+            }
+        }
+        let of_member = |(start, count): (&usize, &usize)| -> Vec<usize> {
+            let own = *start..start + count;
+            if keep_order {
+                return (0..total).filter(|position| item_at.get(*position).is_some_and(|item| own.contains(item))).collect();
+            }
+            own.filter_map(|item| position_of.get(item).copied()).collect()
+        };
+        let positions = starts.iter().zip(&counts).map(of_member).collect();
+        Ok(Self { lists, positions, item_at, index, starts })
+    }
+
+    /// Appends the element at `position` of list `list` as the caller gets it: with its own count of the index.
+    pub(super) fn write_element(&self, doc: &[u8], list: usize, position: usize, start: usize, out: &mut Vec<u8>) {
+        let element = self.lists.get(list).and_then(|list| list.elements.get(position)).copied();
+        let Some(element) = element else { return };
+        let index = self.index.get(position).copied().flatten().filter(|_| list == 0);
+        let Some(index) = index else {
+            out.extend_from_slice(element.of(doc));
+            return;
+        };
+        let item = self.item_at.get(position).copied().unwrap_or(0);
+        out.extend_from_slice(Span { start: element.start, end: index.start }.of(doc));
+        out.extend_from_slice(item.saturating_sub(start).to_string().as_bytes());
+        out.extend_from_slice(Span { start: index.end, end: element.end }.of(doc));
+    }
+
+    /// Appends a caller's part of one list, with upstream's own bytes before, between and after the elements.
+    pub(super) fn write_list(&self, doc: &[u8], list: usize, member: usize, out: &mut Vec<u8>) {
+        let (Some(from), Some(positions)) = (self.lists.get(list), self.positions.get(member)) else { return };
+        let start = self.starts.get(member).copied().unwrap_or(0);
+        let (Some(first), Some(last)) = (from.elements.first(), from.elements.last()) else { return };
+        let between = from.elements.get(1).map_or(&b","[..], |second| Span { start: first.end, end: second.start }.of(doc));
+        out.extend_from_slice(Span { start: from.whole.start, end: first.start }.of(doc));
+        for (place, position) in positions.iter().enumerate() {
+            if place > 0 {
+                out.extend_from_slice(between);
+            }
+            self.write_element(doc, list, *position, start, out);
+        }
+        out.extend_from_slice(Span { start: last.end, end: from.whole.end }.of(doc));
+    }
+}
+
+// === impl List ===
+
+impl List {
+    fn array(doc: &[u8], root: Span, pointer: &Pointer, total: usize, element: Element) -> Result<Self, MismatchKind> {
+        let found = json::find(doc, root, pointer)?.ok_or(MismatchKind::Shape)?;
+        if kind(doc, found.value.start) != Kind::Array {
+            return Err(MismatchKind::Shape);
+        }
+        // One too many is enough to know; the rest is not worth its memory.
+        let elements: Vec<Span> = Elements::new(doc, found.value).take(total + 1).collect();
+        if elements.len() != total {
+            return Err(MismatchKind::Count);
+        }
+        let fits = |span: &Span| match element {
+            Element::Any => true,
+            Element::Object => kind(doc, span.start) == Kind::Object,
+            Element::Array => kind(doc, span.start) == Kind::Array,
+        };
+        if !elements.iter().all(fits) {
+            return Err(MismatchKind::Shape);
+        }
+        Ok(Self { key: found.key, whole: found.value, values: elements.clone(), elements })
+    }
+
+    fn map(doc: &[u8], root: Span, pointer: &Pointer, total: usize) -> Result<Self, MismatchKind> {
+        let found = json::find(doc, root, pointer)?.ok_or(MismatchKind::Shape)?;
+        if kind(doc, found.value.start) != Kind::Object {
+            return Err(MismatchKind::Shape);
+        }
+        let members: Vec<_> = Members::new(doc, found.value).take(total + 1).collect();
+        if members.len() != total {
+            return Err(MismatchKind::Count);
+        }
+        let elements = members.iter().map(|member| Span { start: member.key.start, end: member.value.end }).collect();
+        let values = members.iter().map(|member| member.value).collect();
+        Ok(Self { key: found.key, whole: found.value, elements, values })
+    }
+}
+
+impl From<Ambiguous> for MismatchKind {
+    fn from(_: Ambiguous) -> Self {
+        Self::Shape
+    }
+}
+
+type Order = (Vec<usize>, Vec<Option<Span>>);
+
+/// The item of each position: by the indexes that the elements tell, which must be exactly those of the items, or in order.
+fn by_index(doc: &[u8], lists: &[List], index: Option<&Index>, total: usize) -> Result<Order, MismatchKind> {
+    let in_order = || ((0..total).collect(), vec![None; total]);
+    let (Some(index), Some(list)) = (index, lists.first()) else { return Ok(in_order()) };
+    let mut found = Vec::with_capacity(total);
+    for element in &list.elements {
+        found.push(json::find(doc, *element, &index.at)?.map(|found| found.value));
+    }
+    if index.optional && found.iter().all(Option::is_none) {
+        return Ok(in_order());
+    }
+    let mut seen = vec![false; total];
+    let mut item_at = Vec::with_capacity(total);
+    for span in &found {
+        let text = span.map(|span| span.of(doc)).filter(|text| json::is_integer(text));
+        let item = text.and_then(|text| std::str::from_utf8(text).ok()?.parse::<usize>().ok());
+        let place = item.and_then(|item| seen.get_mut(item)).filter(|seen| !**seen).ok_or(MismatchKind::Index)?;
+        *place = true;
+        item_at.extend(item);
+    }
+    Ok((item_at, found))
+}
+
+/// The item of each member of a map, whose keys must be exactly those of the items.
+fn by_key(doc: &[u8], lists: &[List], members: &[&Call], total: usize) -> Result<Vec<usize>, MismatchKind> {
+    let keys = members.iter().flat_map(|call| call.exclusive.iter().map(AsRef::as_ref));
+    let mut items: HashMap<&[u8], usize> = keys.zip(0..).collect();
+    if items.len() != total {
+        return Err(MismatchKind::Shape);
+    }
+    let elements = lists.first().map(|list| list.elements.as_slice()).unwrap_or_default();
+    let mut item_at = Vec::with_capacity(total);
+    for element in elements {
+        let key = Members::new(doc, Span { start: element.start - 1, end: element.end }).next();
+        let key = key.map(|member| unescape(member.key.inside(doc))).unwrap_or_default();
+        item_at.push(items.remove(key.as_ref()).ok_or(MismatchKind::Index)?);
+    }
+    Ok(item_at)
+}

@@ -1,0 +1,88 @@
+//! TEI's own `/embed`: a list of vectors at the root, also for one text.
+//!
+//! TEI batches by itself; the route is merged for other servers that speak it, which is why its endpoint wants to know what `/info` publishes.
+
+use crate::protocol::json::{self, Rules, Span};
+use crate::protocol::pointer::Pointer;
+use crate::protocol::shape::{AloneIf, Bare, Class, Element, ItemIs, Measure, Shape};
+
+/// The path that is recognised without being named, and how a written one ends.
+pub(crate) const PATH: &str = "/embed";
+
+const KNOWN: [&str; 7] =
+    ["inputs", "truncate", "truncation_direction", "prompt_name", "normalize", "dimensions", "stream"];
+const ALONE: [(&str, AloneIf); 0] = [];
+
+/// What a server publishes about how it wants to be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Published {
+    /// Most items in one call.
+    pub items_max: Option<u32>,
+    /// Most tokens in one batch.
+    pub weight_max: Option<u64>,
+    /// It forms batches of its own from concurrent calls.
+    pub batches_itself: bool,
+}
+
+/// The shape of `/embed`.
+pub(crate) fn embed() -> Shape {
+    Shape {
+        bare: Bare::Strings,
+        item_is: ItemIs::Tokens,
+        class: Class::Text { objects: false },
+        element: Element::Array,
+        share_by: Measure::Text,
+        weight: Measure::Tokens,
+        known: &KNOWN,
+        alone: &ALONE,
+        ..Shape::plain("/inputs", "")
+    }
+}
+
+/// Reads the answer to `GET /info`. None if it is not one: whatever answers then is not known to speak this protocol's limits.
+///
+/// A server that publishes `max_batch_tokens` has a token budget to fill, so it forms batches itself.
+#[must_use]
+pub fn published(info: &[u8]) -> Option<Published> {
+    json::check(info, Rules { lenient: false, strict: true, nesting_max: 32 }).ok()?;
+    let root = json::root(info);
+    let number = |name: &str| -> Option<u64> {
+        let found = json::find(info, root, &Pointer::known(name)).ok()??;
+        number_at(info, found.value)
+    };
+    let items_max = number("/max_client_batch_size");
+    let weight_max = number("/max_batch_tokens");
+    if items_max.is_none() && weight_max.is_none() {
+        return None;
+    }
+    Some(Published {
+        items_max: items_max.map(|items| u32::try_from(items).unwrap_or(u32::MAX)),
+        weight_max,
+        batches_itself: weight_max.is_some(),
+    })
+}
+
+fn number_at(doc: &[u8], span: Span) -> Option<u64> {
+    std::str::from_utf8(span.of(doc)).ok()?.parse().ok().filter(|number| *number > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_tei_publishes_is_read() {
+        let info = br#"{"model_id":"m","max_concurrent_requests":512,"max_batch_tokens":16384,"max_batch_requests":null,"max_client_batch_size":32}"#;
+        let expected = Published { items_max: Some(32), weight_max: Some(16384), batches_itself: true };
+        assert_eq!(published(info), Some(expected));
+        let info = br#"{"max_client_batch_size": 8}"#;
+        assert_eq!(published(info), Some(Published { items_max: Some(8), ..Published::default() }));
+    }
+
+    #[test]
+    fn what_is_no_info_publishes_nothing() {
+        for body in ["", "not found", "{}", "[1]", r#"{"max_client_batch_size":"8"}"#, r#"{"max_client_batch_size":8,"max_client_batch_size":9}"#] {
+            assert_eq!(published(body.as_bytes()), None, "{body}");
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The black-box cases, without a socket: read, merge, split, and compare bytes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode};
+use serde_json::Value;
+
+use super::generic::{Cost, CostShare, CostWeights, PerItemError, Single, Spec};
+use super::json::{Looked, canonical, root};
+use super::*;
+
+mod limits;
+mod merging;
+mod splitting;
+
+const CASES: &str = include_str!("../../tests/data/protocol_cases.jsonl");
+const TEI: &str = include_str!("../../tests/data/protocol/tei_embed.jsonl");
+
+fn secret() -> Secret {
+    Secret::from_bytes([3; 32])
+}
+
+fn pointer(text: &str) -> Pointer {
+    Pointer::parse_field(text).unwrap()
+}
+
+/// The rules of a route with nothing said.
+fn rules(path: &str, protocol: Named) -> RouteRules {
+    RouteRules {
+        path: PathPattern::parse(path).unwrap(),
+        method: Method::POST,
+        protocol,
+        merge_on_headers: Vec::new(),
+        merge_on_fields: Vec::new(),
+        merge_over_headers: Vec::new(),
+        merge_over_fields: Vec::new(),
+        respond_with_headers: Vec::new(),
+        generic: None,
+        idempotent: None,
+        item_bytes_max: 1 << 20,
+        item_nesting_max: 64,
+        item_count_max: 128,
+    }
+}
+
+fn common() -> Common {
+    let deadline_headers = vec![HeaderName::from_static("x-request-timeout-ms"), HeaderName::from_static("x-envoy-expected-rq-timeout-ms")];
+    Common { tenant_header: None, deadline_headers }
+}
+
+fn routes(written: Vec<RouteRules>) -> Routes {
+    Routes::new(written, rules("/*", Named::Auto), common())
+}
+
+fn endpoint_of(rules: RouteRules, path: &str) -> Arc<Endpoint> {
+    routes(vec![rules]).recognise(&Method::POST, path).unwrap()
+}
+
+fn endpoint(path: &str, protocol: Named) -> Arc<Endpoint> {
+    endpoint_of(rules(path, protocol), path)
+}
+
+fn parts(target: &str, headers: &[(&str, &str)]) -> http::request::Parts {
+    let mut request = http::Request::builder().method(Method::POST).uri(target);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(()).unwrap().into_parts().0
+}
+
+fn read_with(endpoint: &Endpoint, target: &str, headers: &[(&str, &str)], body: &str) -> Call {
+    let json = [("content-type", "application/json"), ("host", "h")];
+    let own: Vec<_> = json.into_iter().filter(|(name, _)| !headers.iter().any(|(own, _)| own == name)).chain(headers.iter().copied()).collect();
+    endpoint.read(&parts(target, &own), Bytes::from(body.to_owned()), &secret())
+}
+
+fn read(endpoint: &Endpoint, target: &str, body: &str) -> Call {
+    read_with(endpoint, target, &[], body)
+}
+
+fn split(endpoint: &Endpoint, calls: &[&Call], answer: &str) -> Result<Vec<Reply>, Mismatch> {
+    let sent = endpoint.write_batch(calls, None);
+    endpoint.split_batch(calls, &sent, StatusCode::OK, &HeaderMap::new(), &Bytes::from(answer.to_owned()))
+}
+
+fn bodies(replies: &[Reply]) -> Vec<&str> {
+    replies.iter().map(|reply| std::str::from_utf8(&reply.body).unwrap()).collect()
+}
+
+fn one_spelling(doc: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    canonical(doc, root(doc), Looked { known: &[], pointers: &[], without: &[] }, &mut out).unwrap();
+    out
+}
+
+/// Whether `body` is `expected`, where `{{uid:p}}` stands for p and at least eight characters of an id.
+fn agrees(expected: &str, body: &str) -> bool {
+    let Some((before, rest)) = expected.split_once("{{uid:") else { return expected == body };
+    let (prefix, after) = rest.split_once("}}").unwrap();
+    let Some(body) = body.strip_prefix(before).and_then(|body| body.strip_prefix(prefix)) else { return false };
+    let id = body.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'-').count();
+    id >= 8 && body.get(id..).is_some_and(|body| agrees(after, body))
+}
+
+fn spec(config: &Value) -> Spec {
+    let list = |value: &Value| -> Vec<Pointer> {
+        match value {
+            Value::Array(items) => items.iter().map(|item| pointer(item.as_str().unwrap())).collect(),
+            Value::String(item) => vec![Pointer::parse(item).unwrap()],
+            _ => Vec::new(),
+        }
+    };
+    let one = |value: &Value| value.as_str().map(pointer);
+    let adapter = &config["adapter"];
+    let status = config["per_item_error_status"].as_u64().unwrap_or(422);
+    let spec = Spec {
+        upstream_path: adapter["upstream_path"].as_str().map(str::to_owned),
+        single: Single { items: one(&adapter["single_items"]), results: one(&adapter["unwrap_single"]), ..Single::default() },
+        per_item_error: one(&adapter["per_item_error"]).map(|field| PerItemError { field, status: u16::try_from(status).unwrap() }),
+        result_key: one(&adapter["result_key"]),
+        cost: Cost {
+            totals: list(&adapter["cost"]["total"]),
+            weights: if adapter["cost"]["weights"] == "chars" { CostWeights::Chars } else { CostWeights::Bytes },
+            share: CostShare::Proportional,
+        },
+        ..Spec::new(list(&adapter["items"]), list(&adapter["results"]))
+    };
+    assert_eq!(spec.check(), Ok(()));
+    spec
+}
+
+fn named(case: &Value) -> Option<Named> {
+    let config = &case["config"];
+    let path = case["requests"][0]["path"].as_str().unwrap();
+    if config["adapter"].is_object() {
+        return Some(Named::Generic);
+    }
+    Some(match (case["adapter"].as_str().unwrap(), config["flavour"].as_str()) {
+        ("openai.embeddings", Some("vllm")) => Named::Vllm,
+        ("core" | "faults", None) => Named::Auto,
+        ("openai.embeddings", None) => Named::OpenAi,
+        ("kserve.v1", None) => Named::KServeV1,
+        ("tfserving", None) => Named::TfServing,
+        ("tei", None) if path == "/embed" => Named::Tei,
+        _ => return None,
+    })
+}
+
+/// The route of a case's path, as its runner would write it.
+fn case_routes(case: &Value) -> Option<Routes> {
+    let protocol = named(case)?;
+    let config = &case["config"];
+    let mut paths: Vec<&str> =
+        case["requests"].as_array().unwrap().iter().map(|request| request["path"].as_str().unwrap().split('?').next().unwrap()).collect();
+    paths.dedup();
+    let over = [&config["merge_over"], &config["adapter"]["drop"]].into_iter().filter_map(Value::as_array).flatten();
+    let over: Vec<Pointer> = over.map(|item| pointer(item.as_str().unwrap())).collect();
+    let route = |path: &&str| RouteRules {
+        merge_over_fields: over.clone(),
+        generic: (protocol == Named::Generic).then(|| spec(config)),
+        item_bytes_max: config["max_item_bytes"].as_u64().map_or(1 << 20, |max| usize::try_from(max).unwrap()),
+        ..rules(path, protocol)
+    };
+    Some(routes(paths.iter().map(route).collect()))
+}
+
+fn header_map(value: &Value) -> HeaderMap {
+    let pairs = value.as_object().into_iter().flatten();
+    pairs.map(|(name, value)| (HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value.as_str().unwrap()).unwrap())).collect()
+}
+
+fn body_of(entry: &Value) -> Vec<u8> {
+    match (entry["body"].as_str(), entry["body_b64"].as_str()) {
+        (Some(body), _) => body.as_bytes().to_vec(),
+        (None, Some(code)) => base64(code),
+        (None, None) => Vec::new(),
+    }
+}
+
+fn base64(code: &str) -> Vec<u8> {
+    const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digits: Vec<usize> = code.bytes().filter_map(|byte| ALPHABET.iter().position(|own| *own == byte)).collect();
+    let mut out = Vec::new();
+    for four in digits.chunks(4) {
+        let bits = four.iter().fold(0, |bits, digit| bits << 6 | digit) << (6 * (4 - four.len()));
+        out.extend((1..four.len()).map(|byte| u8::try_from(bits >> (24 - 8 * byte) & 0xff).unwrap()));
+    }
+    out
+}
+
+type Clients = BTreeMap<String, (Option<Arc<Endpoint>>, Call)>;
+
+fn read_case(case: &Value, routes: &Routes) -> Clients {
+    let mut clients = Clients::new();
+    for request in case["requests"].as_array().unwrap() {
+        let path = request["path"].as_str().unwrap();
+        let method: Method = request["method"].as_str().unwrap().parse().unwrap();
+        let mut head = http::Request::builder().method(method.clone()).uri(path).body(()).unwrap().into_parts().0;
+        head.headers = header_map(&request["headers"]);
+        head.headers.insert("host", HeaderValue::from_static("h"));
+        let found = routes.recognise(&method, path.split('?').next().unwrap());
+        // What is not recognised passes through; any endpoint will do to hold its bytes.
+        let any = || endpoint("/v1/embeddings", Named::OpenAi);
+        let call = found.clone().unwrap_or_else(any).read(&head, Bytes::from(body_of(request)), &secret());
+        clients.insert(request["c"].as_str().unwrap().to_owned(), (found, call));
+    }
+    clients
+}
+
+fn mergeable(a: &(Option<Arc<Endpoint>>, Call), b: &(Option<Arc<Endpoint>>, Call)) -> bool {
+    let both = a.0.is_some() && b.0.is_some();
+    let keys = matches!((&a.1.merge, &b.1.merge), (Merge::With(a), Merge::With(b)) if a == b);
+    both && keys && !a.1.exclusive.iter().any(|value| b.1.exclusive.contains(value))
+}
+
+/// Runs what of a case needs no socket; gives how many shared calls it checked.
+fn run(case: &Value) -> Option<usize> {
+    let id = case["id"].as_str().unwrap();
+    let routes = case_routes(case)?;
+    let clients = read_case(case, &routes);
+    let upstream = case["expected_upstream"].as_array().unwrap();
+    let names = |entry: &Value| -> Vec<String> { entry["for"].as_array().unwrap().iter().map(|c| c.as_str().unwrap().to_owned()).collect() };
+    let shared: Vec<usize> = (0..upstream.len()).filter(|index| names(&upstream[*index]).len() > 1).collect();
+    if shared.is_empty() {
+        let all: Vec<_> = clients.values().collect();
+        for (i, a) in all.iter().enumerate() {
+            for b in all.iter().skip(i + 1) {
+                assert!(!mergeable(a, b), "{id}: may not share a batch");
+            }
+        }
+    }
+    for index in &shared {
+        let members = names(&upstream[*index]);
+        let alone_later = upstream.iter().skip(index + 1).any(|entry| members.contains(&names(entry)[0]));
+        check_shared(id, case, *index, &members, &clients, alone_later);
+    }
+    Some(shared.len())
+}
+
+fn check_shared(id: &str, case: &Value, index: usize, members: &[String], clients: &Clients, alone_later: bool) {
+    let expected = &case["expected_upstream"][index];
+    let answer = &case["upstream_response"][index];
+    let of: Vec<_> = members.iter().map(|name| &clients[name]).collect();
+    for other in &of {
+        assert!(mergeable(of[0], other), "{id}: must share a batch, but {:?} {:?}", of[0].1, other.1);
+    }
+    let endpoint = of[0].0.as_ref().unwrap();
+    let calls: Vec<&Call> = of.iter().map(|(_, call)| call).collect();
+    let sent = endpoint.write_batch(&calls, None);
+    assert_eq!(sent.target, expected["path"].as_str().unwrap(), "{id}");
+    assert_eq!(one_spelling(&sent.body), one_spelling(&body_of(expected)), "{id}: {:?}", sent.body);
+    for name in expected["headers_absent"].as_array().into_iter().flatten() {
+        assert!(!sent.headers.contains_key(name.as_str().unwrap()), "{id}: {name}");
+    }
+    for name in expected["headers_fresh"].as_array().into_iter().flatten() {
+        let name = name.as_str().unwrap();
+        let own = sent.headers.get(name).unwrap();
+        assert!(calls.iter().all(|call| call.head.headers.get(name) != Some(own)), "{id}: {name}");
+    }
+    let status = StatusCode::from_u16(u16::try_from(answer["status"].as_u64().unwrap()).unwrap()).unwrap();
+    let mut headers = header_map(&answer["headers"]);
+    for (name, value) in &mut headers {
+        if value == "{{upstream-sent-id}}" {
+            *value = sent.headers[name].clone();
+        }
+    }
+    if answer["hang"] == true || answer["abort"].is_object() {
+        return;
+    }
+    let body = Bytes::from(body_of(answer));
+    let replies = match status.as_u16() {
+        401 | 405 | 429 | 503 => endpoint.forward_all(&calls, &sent, status, &headers, &body),
+        200..300 => match endpoint.split_batch(&calls, &sent, status, &headers, &body) {
+            Ok(replies) => replies,
+            Err(mismatch) => {
+                assert!(alone_later, "{id}: {mismatch}");
+                return;
+            }
+        },
+        _ => return,
+    };
+    assert!(!alone_later, "{id}: nobody may get a part of this answer");
+    for (name, reply) in members.iter().zip(&replies) {
+        let expected = case["expected_responses"].as_array().unwrap().iter().find(|entry| entry["c"] == name.as_str());
+        let Some(expected) = expected else { continue };
+        assert_eq!(u64::from(reply.status.as_u16()), expected["status"].as_u64().unwrap(), "{id} {name}");
+        let body = std::str::from_utf8(&reply.body).unwrap();
+        assert!(agrees(expected["body"].as_str().unwrap_or_default(), body), "{id} {name}: {body}");
+        for (header, value) in &header_map(&expected["headers"]) {
+            assert_eq!(reply.headers.get(header), Some(value), "{id} {name}: {header}");
+        }
+        for header in expected["headers_absent"].as_array().into_iter().flatten() {
+            assert!(!reply.headers.contains_key(header.as_str().unwrap()), "{id} {name}: {header}");
+        }
+    }
+}
+
+#[test]
+fn every_case_of_a_built_adapter_is_read_merged_and_split_as_it_says() {
+    let cases: Vec<Value> = CASES.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let ran: Vec<_> = cases.iter().filter_map(|case| run(case).map(|shared| (case["id"].as_str().unwrap(), shared))).collect();
+    assert_eq!(ran.len(), 0);
+    assert!(ran.iter().map(|(_, shared)| shared).sum::<usize>() >= 40);
+}
+
+#[test]
+fn every_case_of_tei_embed_is_read_merged_and_split_as_it_says() {
+    let cases: Vec<Value> = TEI.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(cases.len() >= 8);
+    for case in &cases {
+        assert!(run(case).is_some(), "{}", case["id"]);
+    }
+}

@@ -1,0 +1,50 @@
+//! What means "batch too large".
+
+use super::generic::TooLargeSign;
+use super::*;
+
+fn check(status: u16, body: &str, expected: Option<Option<u32>>) {
+    let endpoint = endpoint("/v1/embeddings", Named::OpenAi);
+    let told = endpoint.too_large(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+    assert_eq!(told.map(|told| told.limit), expected, "{body}");
+}
+
+#[test]
+fn the_phrases_of_known_servers_name_their_limit() {
+    check(422, r#"{"message":"batch size 5 > maximum allowed batch size 4","code":422,"type":"Validation"}"#, Some(Some(4)));
+    check(422, r#"{"error":"Number of prompts exceeds the maximum allowed batch size of 4"}"#, Some(Some(4)));
+    check(422, r#"{"detail":[{"type":"too_long","loc":["body","input"],"msg":"List should have at most 2048 items after validation, not 2049","input":["a"]}]}"#, Some(Some(2048)));
+    check(400, r#"{"error":{"message":"prompt list length 1025 exceeds the maximum of 1024"}}"#, Some(Some(1024)));
+    check(400, r#"{"error":"inference request batch-size must be <= 8 for 'm'"}"#, Some(Some(8)));
+    check(400, r#"{"error":{"message":"Invalid 'input': array too long. Expected an array with maximum length 2048, but got an array with length 2049 instead."}}"#, Some(Some(2048)));
+    check(413, "length limit exceeded", Some(None));
+    check(413, "batch size 5 > maximum allowed batch size 4", Some(Some(4)));
+}
+
+#[test]
+fn another_error_is_not_a_limit() {
+    check(422, r#"{"detail":[{"type":"string_too_long","msg":"String should have at most 1 characters","input":"de"}]}"#, None);
+    check(500, r#"{"error":"batch size 5 > maximum allowed batch size 4"}"#, None);
+    check(422, r#"{"error":"`inputs` cannot be empty"}"#, None);
+    check(400, r#"{"error":"maximum allowed batch size 0"}"#, Some(None));
+}
+
+#[test]
+fn a_callers_echoed_input_cannot_name_a_limit() {
+    check(422, r#"{"detail":[{"msg":"too short","input":"maximum allowed batch size 1"}]}"#, None);
+    check(422, r#"{"input":["List should have at most 1 items"],"error":"no"}"#, None);
+}
+
+#[test]
+fn a_route_may_declare_what_too_large_looks_like() {
+    let mut declared = Spec::new(vec![pointer("/texts")], vec![pointer("/vectors")]);
+    declared.too_large = vec![
+        TooLargeSign { status: 500, body_contains: Some("CUDA out of memory".to_owned()) },
+        TooLargeSign { status: 507, body_contains: None },
+    ];
+    let endpoint = endpoint_of(RouteRules { generic: Some(declared), ..rules("/e", Named::Generic) }, "/e");
+    let told = |status: u16, body: &str| endpoint.too_large(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+    assert_eq!(told(500, "RuntimeError: CUDA out of memory. Tried"), Some(TooLarge { limit: None }));
+    assert_eq!(told(500, "else"), None);
+    assert_eq!(told(507, ""), Some(TooLarge { limit: None }));
+}

@@ -1,0 +1,301 @@
+//! Counters of a shared answer, told apart: the totals are conserved, and what is an estimate is marked as one.
+//!
+//! Numbers are taken as they are spelled: a decimal is a count of its last places and is written back with as many. Anything else (an exponent, a
+//! sign) is not a counter that could be shared out.
+
+use crate::protocol::json::{Elements, Kind, Members, Span, kind, unescape};
+
+/// A counter in the answer, and each caller's part of it.
+#[derive(Debug)]
+pub(crate) struct Counter {
+    /// Where it stands.
+    pub(crate) span: Span,
+    /// One for each caller.
+    pub(crate) parts: Vec<String>,
+    /// The parts are counts, not estimates.
+    pub(crate) exact: bool,
+}
+
+/// Who has which items, and how much each is.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    /// The weight of each item, in order.
+    pub(crate) weights: Vec<u64>,
+    /// How many items each caller has, in order.
+    pub(crate) counts: Vec<usize>,
+    /// All items are the same bytes.
+    pub(crate) identical: bool,
+    /// A total that equals the sum of the weights is their sum: the weights are what the server counts.
+    pub(crate) counted: bool,
+}
+
+/// A number without a sign or an exponent: `units` of its last place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Decimal {
+    units: u128,
+    places: usize,
+}
+
+/// What cannot be shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unsharable;
+
+/// The counters below a `usage` object. Names that end in `tokens` (or `characters`) are sums over items and are shared out; any other number
+/// but zero means something that cannot be known here.
+///
+/// # Errors
+/// Such a number is there.
+pub(crate) fn usage(doc: &[u8], usage: Span, ledger: &Ledger) -> Result<Vec<Counter>, Unsharable> {
+    let mut leaves = Vec::new();
+    if kind(doc, usage.start) == Kind::Object {
+        collect(doc, usage, b"", &mut leaves)?;
+    }
+    let mut counters = leaves.iter().map(|(_, span)| share(doc, *span, ledger)).collect::<Result<Vec<_>, _>>()?;
+    total(doc, usage, &mut counters);
+    Ok(counters)
+}
+
+/// One counter of a declared protocol. A total that is null or text is copied.
+///
+/// # Errors
+/// It is a number that is no decimal.
+pub(crate) fn declared(doc: &[u8], span: Span, ledger: &Ledger) -> Result<Option<Counter>, Unsharable> {
+    match kind(doc, span.start) {
+        Kind::Number => share(doc, span, ledger).map(Some),
+        Kind::Null | Kind::Bool | Kind::String => Ok(None),
+        Kind::Object | Kind::Array => Err(Unsharable),
+    }
+}
+
+/// A header's number shared out: each caller's part, and whether it is exact.
+pub(crate) fn header(value: &[u8], ledger: &Ledger) -> Option<(Vec<String>, bool)> {
+    let counter = share(value, Span { start: 0, end: value.len() }, ledger).ok()?;
+    Some((counter.parts, counter.exact))
+}
+
+fn collect<'a>(
+    doc: &'a [u8],
+    value: Span,
+    name: &[u8],
+    leaves: &mut Vec<(std::borrow::Cow<'a, [u8]>, Span)>,
+) -> Result<(), Unsharable> {
+    match kind(doc, value.start) {
+        Kind::Object => {
+            for member in Members::new(doc, value) {
+                collect(doc, member.value, &unescape(member.key.inside(doc)), leaves)?;
+            }
+        }
+        Kind::Array => {
+            for element in Elements::new(doc, value) {
+                collect(doc, element, name, leaves)?;
+            }
+        }
+        Kind::Number => {
+            let sums = [&b"tokens"[..], b"characters"].iter().any(|end| name.ends_with(end));
+            if !is_zero(value.of(doc)) {
+                if !sums {
+                    return Err(Unsharable);
+                }
+                leaves.push((std::borrow::Cow::Owned(name.to_vec()), value));
+            }
+        }
+        Kind::String | Kind::Bool | Kind::Null => {}
+    }
+    Ok(())
+}
+
+/// Makes each caller's `total_tokens` the sum of its own parts, where upstream's is the sum of the same.
+fn total(doc: &[u8], usage: Span, counters: &mut [Counter]) {
+    let member = |name: &[u8]| Members::new(doc, usage).find(|member| *unescape(member.key.inside(doc)) == *name).map(|m| m.value);
+    let (Some(prompt), Some(completion), Some(total)) =
+        (member(b"prompt_tokens"), member(b"completion_tokens"), member(b"total_tokens"))
+    else {
+        return;
+    };
+    let units = |span: Span| Decimal::parse(span.of(doc)).filter(|number| number.places == 0).map(|number| number.units);
+    let (Some(a), Some(b), Some(sum)) = (units(prompt), units(completion), units(total)) else { return };
+    if a == 0 || b == 0 || a + b != sum {
+        return;
+    }
+    let parts = |span: Span| counters.iter().find(|counter| counter.span == span).map(|counter| counter.parts.clone());
+    let (Some(a), Some(b)) = (parts(prompt), parts(completion)) else { return };
+    let number = |text: &String| text.parse::<u128>().unwrap_or(0);
+    let sums = a.iter().zip(&b).map(|(a, b)| (number(a) + number(b)).to_string()).collect();
+    if let Some(counter) = counters.iter_mut().find(|counter| counter.span == total) {
+        counter.parts = sums;
+    }
+}
+
+fn share(doc: &[u8], span: Span, ledger: &Ledger) -> Result<Counter, Unsharable> {
+    let total = Decimal::parse(span.of(doc)).ok_or(Unsharable)?;
+    // A count written as a decimal, `9.0`, is shared out as the count that it is.
+    let scale = if total.is_whole() { total.scale() } else { 1 };
+    let counted = total.places == 0 || scale > 1;
+    let (each, exact) = ledger.apportion(total.units / scale, counted);
+    let mut each = each.into_iter();
+    let mut part = |count: &usize| {
+        let units = each.by_ref().take(*count).sum::<u128>() * scale;
+        Decimal { units, places: total.places }.to_text()
+    };
+    Ok(Counter { span, parts: ledger.counts.iter().map(&mut part).collect(), exact })
+}
+
+fn is_zero(number: &[u8]) -> bool {
+    !number.iter().take_while(|byte| !matches!(byte, b'e' | b'E')).any(|byte| matches!(byte, b'1'..=b'9' | b'N' | b'I'))
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// The part of each item, and whether the parts are known rather than estimated. `count`: the total counts something whole.
+    fn apportion(&self, total: u128, count: bool) -> (Vec<u128>, bool) {
+        let items = self.weights.len().max(1) as u128;
+        let weight: u128 = self.weights.iter().map(|weight| u128::from(*weight)).sum();
+        if self.identical && total.is_multiple_of(items) {
+            return (vec![total / items; self.weights.len()], true);
+        }
+        if self.counted && count && weight == total {
+            return (self.weights.iter().map(|weight| u128::from(*weight)).collect(), true);
+        }
+        (apportion(total, &self.weights), total == 0)
+    }
+}
+
+/// Shares `total` out by the largest remainder, ties to the earlier item; each item first gets 1 where there is enough.
+pub(crate) fn apportion(total: u128, weights: &[u64]) -> Vec<u128> {
+    let items = weights.len() as u128;
+    let weight: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
+    // Items without any weight are all alike.
+    let (weight, flat) = if weight == 0 { (items, true) } else { (weight, false) };
+    let of = |index: usize| if flat { 1 } else { weights.get(index).copied().map_or(0, u128::from) };
+    let first = u128::from(total >= items);
+    let rest = total - first * items;
+    // Quotient and remainder apart, so that no product of two large numbers is made.
+    let (whole, odd) = (rest / weight.max(1), rest % weight.max(1));
+    let split = |index: usize| {
+        let product = odd.saturating_mul(of(index));
+        (whole.saturating_mul(of(index)) + product / weight.max(1), product % weight.max(1))
+    };
+    let mut parts: Vec<u128> = (0..weights.len()).map(|index| first + split(index).0).collect();
+    let mut left = total.saturating_sub(parts.iter().sum());
+    let mut order: Vec<usize> = (0..weights.len()).collect();
+    order.sort_by(|a, b| split(*b).1.cmp(&split(*a).1));
+    for index in order {
+        if left == 0 {
+            break;
+        }
+        if let Some(part) = parts.get_mut(index) {
+            *part += 1;
+            left -= 1;
+        }
+    }
+    parts
+}
+
+// === impl Decimal ===
+
+impl Decimal {
+    /// Longer numbers are no counters.
+    const DIGITS_MAX: usize = 18;
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?.trim();
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+        if whole.is_empty() || !digits(whole) || !digits(fraction) || whole.len() + fraction.len() > Self::DIGITS_MAX {
+            return None;
+        }
+        Some(Self { units: format!("{whole}{fraction}").parse().ok()?, places: fraction.len() })
+    }
+
+    fn to_text(self) -> String {
+        if self.places == 0 {
+            return self.units.to_string();
+        }
+        let digits = format!("{:0>width$}", self.units, width = self.places + 1);
+        let (whole, fraction) = digits.split_at_checked(digits.len() - self.places).unwrap_or((&digits, ""));
+        format!("{whole}.{fraction}")
+    }
+
+    fn scale(self) -> u128 {
+        (0..self.places).fold(1, |scale, _| scale * 10)
+    }
+
+    /// Whether its last places are all zero.
+    fn is_whole(self) -> bool {
+        self.units.is_multiple_of(self.scale())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::protocol::json;
+
+    fn ledger(weights: &[u64], counts: &[usize]) -> Ledger {
+        Ledger { weights: weights.to_vec(), counts: counts.to_vec(), identical: false, counted: false }
+    }
+
+    fn check(body: &str, ledger: &Ledger, expected: &[&[&str]]) {
+        let doc = body.as_bytes();
+        let counters = usage(doc, json::root(doc), ledger).unwrap();
+        let parts: Vec<Vec<&str>> = counters.iter().map(|c| c.parts.iter().map(String::as_str).collect()).collect();
+        assert_eq!(parts, expected, "{body}");
+    }
+
+    #[test]
+    fn totals_go_by_the_largest_remainder_and_ties_to_the_earlier() {
+        assert_eq!(apportion(9, &[3, 2]), [5, 4]);
+        assert_eq!(apportion(12, &[3, 2, 1]), [6, 4, 2]);
+        assert_eq!(apportion(7, &[1, 2]), [3, 4]);
+        assert_eq!(apportion(1, &[1, 1]), [1, 0]);
+        assert_eq!(apportion(5, &[0, 0]), [3, 2]);
+        assert_eq!(apportion(0, &[3, 2]), [0, 0]);
+    }
+
+    #[test]
+    fn a_total_is_the_sum_of_each_callers_own_parts() {
+        let ledger = ledger(&[3, 2], &[1, 1]);
+        check(r#"{"prompt_tokens":9,"total_tokens":9,"completion_tokens":0,"prompt_tokens_details":null}"#, &ledger, &[&["5", "4"], &["5", "4"]]);
+        check(r#"{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}"#, &ledger, &[&["5", "4"], &["2", "1"], &["7", "5"]]);
+        check(r#"{"prompt_tokens_details":{"cached_tokens":4}}"#, &ledger, &[&["2", "2"]]);
+        check(r#"{"prompt_tokens":9.0,"total_tokens":0.50}"#, &ledger, &[&["5.0", "4.0"], &["0.30", "0.20"]]);
+    }
+
+    #[test]
+    fn a_number_that_is_no_sum_over_items_cannot_be_shared() {
+        for body in [r#"{"cost":0.5}"#, r#"{"total_tokens":-1}"#, r#"{"total_tokens":1e3}"#, r#"{"x":[1]}"#] {
+            let doc = body.as_bytes();
+            assert_eq!(usage(doc, json::root(doc), &ledger(&[1, 1], &[1, 1])).map(|_| ()), Err(Unsharable), "{body}");
+        }
+        check(r#"{"cost":0.0,"unit":"usd","n":0}"#, &ledger(&[1, 1], &[1, 1]), &[]);
+    }
+
+    #[test]
+    fn identical_items_and_counted_ids_are_exact() {
+        let same = Ledger { identical: true, ..ledger(&[3, 3, 3], &[1, 2]) };
+        assert_eq!(same.apportion(12, true), (vec![4, 4, 4], true));
+        let ids = Ledger { counted: true, ..ledger(&[3, 2], &[1, 1]) };
+        assert_eq!(ids.apportion(5, true), (vec![3, 2], true));
+        assert!(!ids.apportion(7, true).1);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_or_made(total in 0_u64..1_000_000_000_000, weights in prop::collection::vec(0_u64..1_000_000, 1..40)) {
+            let parts = apportion(u128::from(total), &weights);
+            prop_assert_eq!(parts.iter().sum::<u128>(), u128::from(total));
+            if u128::from(total) >= weights.len() as u128 {
+                prop_assert!(parts.iter().all(|part| *part >= 1));
+            }
+        }
+
+        #[test]
+        fn a_decimal_is_written_as_it_was_read(whole in 0_u32..100_000, fraction in "[0-9]{0,9}") {
+            let text = if fraction.is_empty() { whole.to_string() } else { format!("{whole}.{fraction}") };
+            prop_assert_eq!(Decimal::parse(text.as_bytes()).unwrap().to_text(), text);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! One client connection: hyper serves it, a timer watches it, a lane is pinned to it.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response, Version};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep};
+
+use super::io::Watched;
+use super::watch::{Activity, Busy, Due};
+use super::{ClientLimits, Proxy};
+use crate::backend::Lane;
+use crate::batching::Tick;
+use crate::body::Body;
+use crate::clock::Clock;
+use crate::error::BoxError;
+
+/// Serves a connection to its end.
+pub(super) async fn run(proxy: Arc<Proxy>, stream: TcpStream, mut stopped: watch::Receiver<bool>) {
+    let clock = proxy.clock;
+    let activity = Activity::new(clock);
+    let lane = proxy.forward.lane();
+    let builder = builder(&proxy.config.client);
+    let service = service_fn(|request: Request<Incoming>| {
+        let (proxy, lane, activity) = (proxy.clone(), lane.clone(), activity.clone());
+        async move { Ok::<_, Infallible>(answer(&proxy, lane, &activity, request).await) }
+    });
+    let io = TokioIo::new(Watched { stream, activity: activity.clone() });
+    let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
+    // HTTP/2 connections end some time; jitter keeps those that came together from leaving together.
+    let age = proxy.config.client.http2.age_max;
+    let old = clock.now().after(age.mul_f64(1.0 + 0.1 * rand::random::<f64>()));
+    let mut timer = Timer::new(clock);
+    let mut stopping = pin!(stopped.wait_for(|stopped| *stopped));
+    let mut ending = false;
+    std::future::poll_fn(|cx| {
+        // An error here is the client's: a broken head, a reset. hyper has answered what can be answered.
+        if connection.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        if !ending && stopping.as_mut().poll(cx).is_ready() {
+            ending = true;
+            connection.as_mut().graceful_shutdown();
+            if connection.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+        }
+        loop {
+            let due = match activity.due(&proxy.config.client) {
+                Due::Nothing => Due::End(old),
+                due => due,
+            };
+            let (Due::Close(at) | Due::End(at)) = due else { return Poll::Pending };
+            if !timer.poll_due(cx, at) {
+                return Poll::Pending;
+            }
+            match due {
+                Due::End(_) if !ending => {
+                    ending = true;
+                    connection.as_mut().graceful_shutdown();
+                    if connection.as_mut().poll(cx).is_ready() {
+                        return Poll::Ready(());
+                    }
+                }
+                // It was told to end and goes on busy: there is nothing more to time but a client that does not take its answer.
+                Due::End(_) if activity.due(&proxy.config.client) == Due::Nothing => return Poll::Pending,
+                Due::End(_) | Due::Close(_) | Due::Nothing => return Poll::Ready(()),
+            }
+        }
+    })
+    .await;
+}
+
+fn builder(limits: &ClientLimits) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .auto_date_header(false)
+        .max_headers(limits.headers_max)
+        .max_buf_size(limits.head_bytes_max);
+    let http2 = &limits.http2;
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .auto_date_header(false)
+        .max_concurrent_streams(http2.streams_max)
+        .initial_stream_window_size(http2.stream_window)
+        .initial_connection_window_size(http2.connection_window)
+        .keep_alive_interval(http2.ping_interval)
+        .keep_alive_timeout(http2.ping_timeout)
+        .max_header_list_size(u32::try_from(limits.head_bytes_max).unwrap_or(u32::MAX))
+        .max_pending_accept_reset_streams(http2.resets_max)
+        .max_local_error_reset_streams(http2.resets_max);
+    builder
+}
+
+async fn answer(proxy: &Arc<Proxy>, lane: Lane, activity: &Arc<Activity>, request: Request<Incoming>) -> Response<Taken> {
+    let (mut busy, calls) = activity.begin();
+    let last = request.version() < Version::HTTP_2 && calls >= proxy.config.client.requests_per_connection_max;
+    let mut response = proxy.serve(lane, request).await;
+    if last {
+        response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
+    }
+    if !response.body().is_end_stream() && response.body().size_hint().exact().is_some() {
+        busy.answered();
+    }
+    response.map(|body| Taken { body, busy })
+}
+
+/// An answer's body that says when it is taken.
+#[derive(Debug)]
+struct Taken {
+    body: Body,
+    busy: Busy,
+}
+
+impl HttpBody for Taken {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.busy.taken();
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A timer that moves only when it must ring earlier, or has rung too early.
+struct Timer {
+    clock: Clock,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+// === impl Timer ===
+
+impl Timer {
+    const fn new(clock: Clock) -> Self {
+        Self { clock, sleep: None }
+    }
+
+    /// Whether `at` has come; if not, the task is woken then at the latest.
+    fn poll_due(&mut self, cx: &mut Context<'_>, at: Tick) -> bool {
+        let at: Instant = self.clock.instant(at);
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
+        if sleep.deadline() > at {
+            sleep.as_mut().reset(at);
+        }
+        while sleep.as_mut().poll(cx).is_ready() {
+            if sleep.deadline() >= at {
+                return true;
+            }
+            sleep.as_mut().reset(at);
+        }
+        false
+    }
+}

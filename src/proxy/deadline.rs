@@ -1,0 +1,113 @@
+//! When a call's answer becomes useless: the earliest of its headers, the SLO and the timeout.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName};
+
+use super::RouteSettings;
+use crate::batching::{Deadline, DeadlineSource, Tick};
+
+/// The deadlines of one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Deadlines {
+    /// The earliest one.
+    pub(super) first: Deadline,
+    /// What holds once the first is an SLO that cannot be met at all.
+    pub(super) later: Option<Deadline>,
+    /// The one that the caller itself set: it also ends the wait in flight.
+    pub(super) caller: Option<Tick>,
+}
+
+/// Reads the deadlines of a call that arrived at `arrived`.
+pub(super) fn deadlines(arrived: Tick, headers: &HeaderMap, names: &[HeaderName], route: &RouteSettings) -> Deadlines {
+    let caller = names
+        .iter()
+        .filter_map(|name| milliseconds(headers, name))
+        .chain(headers.get("grpc-timeout").and_then(|value| grpc_timeout(value.as_bytes())))
+        .min()
+        .map(|left| arrived.after(left));
+    let timeout = Deadline { at: arrived.after(route.timeout), source: DeadlineSource::Timeout };
+    let hard = match caller {
+        Some(at) if at < timeout.at => Deadline { at, source: DeadlineSource::Caller },
+        _ => timeout,
+    };
+    match route.slo.map(|slo| arrived.after(slo)) {
+        Some(at) if at < hard.at => {
+            Deadlines { first: Deadline { at, source: DeadlineSource::Slo }, later: Some(hard), caller }
+        }
+        _ => Deadlines { first: hard, later: None, caller },
+    }
+}
+
+/// Whole milliseconds. Anything else is not a deadline: it is ignored, as Envoy does.
+fn milliseconds(headers: &HeaderMap, name: &HeaderName) -> Option<Duration> {
+    headers.get(name)?.to_str().ok()?.trim().parse().ok().map(Duration::from_millis)
+}
+
+/// At most eight digits and a unit (gRPC over HTTP/2, "Timeout").
+fn grpc_timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let amount: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(match unit {
+        b'H' => Duration::from_secs(amount.checked_mul(3600)?),
+        b'M' => Duration::from_secs(amount.checked_mul(60)?),
+        b'S' => Duration::from_secs(amount),
+        b'm' => Duration::from_millis(amount),
+        b'u' => Duration::from_micros(amount),
+        b'n' => Duration::from_nanos(amount),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batching::ScopeId;
+
+    fn read(headers: &[(&'static str, &str)], slo_ms: Option<u64>) -> Deadlines {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, value.parse().unwrap());
+        }
+        let route = RouteSettings {
+            name: String::new(),
+            scope: ScopeId(0),
+            slo: slo_ms.map(Duration::from_millis),
+            timeout: Duration::from_secs(30),
+            passthrough: false,
+            item_bytes_max: 0,
+        };
+        let names = [HeaderName::from_static("x-request-timeout-ms"), HeaderName::from_static("x-envoy-expected-rq-timeout-ms")];
+        deadlines(Tick::from_millis(1000), &map, &names, &route)
+    }
+
+    #[test]
+    fn the_earliest_of_headers_slo_and_timeout_counts() {
+        let plain = read(&[], None);
+        assert_eq!(plain.first, Deadline { at: Tick::from_millis(31_000), source: DeadlineSource::Timeout });
+        let slo = read(&[("x-request-timeout-ms", "200")], Some(150));
+        assert_eq!(slo.first, Deadline { at: Tick::from_millis(1150), source: DeadlineSource::Slo });
+        assert_eq!(slo.later.unwrap().at, Tick::from_millis(1200));
+        assert_eq!(slo.caller, Some(Tick::from_millis(1200)));
+        let two = read(&[("x-request-timeout-ms", "200"), ("x-envoy-expected-rq-timeout-ms", "90")], Some(150));
+        assert_eq!(two.first, Deadline { at: Tick::from_millis(1090), source: DeadlineSource::Caller });
+    }
+
+    #[test]
+    fn a_longer_deadline_than_the_timeout_is_clamped_to_it() {
+        assert_eq!(read(&[("x-request-timeout-ms", "90000")], None).first.at, Tick::from_millis(31_000));
+    }
+
+    #[test]
+    fn grpc_timeouts_are_read_and_nonsense_is_no_deadline() {
+        assert_eq!(grpc_timeout(b"250m"), Some(Duration::from_millis(250)));
+        assert_eq!(grpc_timeout(b"2S"), Some(Duration::from_secs(2)));
+        for nonsense in [&b""[..], b"m", b"123456789m", b"-1m", b"1.5S", b"10"] {
+            assert_eq!(grpc_timeout(nonsense), None);
+        }
+        assert_eq!(read(&[("x-request-timeout-ms", "soon")], None).caller, None);
+    }
+}

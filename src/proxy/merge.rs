@@ -1,0 +1,169 @@
+//! The way of a recognised call: read, queue, and answer with what came of it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+
+use super::Proxy;
+use super::alone::Lonely;
+use super::collect::{Collected, collect};
+use super::deadline::deadlines;
+use super::record::Ending;
+use crate::backend::Lane;
+use crate::batching::Lone;
+use crate::body::Body;
+use crate::error::{Failure, FailureKind};
+use crate::protocol::{Dialect, Endpoint, Label, Merge, Reason};
+use crate::scheduler::{Outcome, Submission};
+use crate::telemetry::names::{Outcome as CallOutcome, Stage};
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Answers one call.
+    pub(super) async fn serve(self: &Arc<Self>, lane: Lane, request: Request<Incoming>) -> Response<Body> {
+        let arrived = self.clock.now();
+        self.metrics.stats.seen.fetch_add(1, Ordering::Relaxed);
+        let mut ending = Ending::begin(self, arrived);
+        if request.method() == Method::CONNECT {
+            ending.end(CallOutcome::Rejected, StatusCode::METHOD_NOT_ALLOWED);
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+            return response;
+        }
+        let Some(endpoint) = self.config.routes.recognise(request.method(), request.uri().path()) else {
+            return self.pass(lane, request.map(Body::from), Reason::NotRecognised, ending, Dialect::Problem).await;
+        };
+        let route = self.route(endpoint.route);
+        ending.recognised(endpoint.label.as_str(), &route.name);
+        let length = content_length(&request);
+        let why_pass = if self.config.passthrough || route.passthrough {
+            Some(Reason::PolicyOff)
+        } else if request.headers().contains_key(http::header::UPGRADE) {
+            Some(Reason::Header)
+        } else if length.is_some_and(|length| length > route.item_bytes_max as u64) {
+            Some(Reason::TooLarge)
+        } else {
+            None
+        };
+        if let Some(reason) = why_pass {
+            return self.pass(lane, request.map(Body::from), reason, ending, endpoint.dialect).await;
+        }
+        let (head, body) = request.into_parts();
+        match collect(self, body, length, route.item_bytes_max).await {
+            Collected::Whole { bytes, trailers, held } => {
+                self.metrics.stats.read.fetch_add(1, Ordering::Relaxed);
+                let lonely = Lonely { head, bytes, trailers };
+                let response = self.merge(&endpoint, lonely, arrived, ending).await;
+                drop(held);
+                response
+            }
+            Collected::TooLarge { read, rest, held } => {
+                let body = Body::stream(read, rest).keeping(held);
+                let request = Request::from_parts(head, body);
+                self.pass(lane, request, Reason::TooLarge, ending, endpoint.dialect).await
+            }
+            Collected::Refused(kind) => self.refuse(kind.into(), ending, endpoint.dialect),
+            // The connection is gone with its body; nobody reads this.
+            Collected::Broken => {
+                let mut response = Response::new(Body::empty());
+                *response.status_mut() = StatusCode::BAD_REQUEST;
+                response
+            }
+        }
+    }
+
+    async fn merge(
+        self: &Arc<Self>,
+        endpoint: &Arc<Endpoint>,
+        lonely: Lonely,
+        arrived: crate::batching::Tick,
+        mut ending: Ending,
+    ) -> Response<Body> {
+        let route = self.route(endpoint.route);
+        let began = self.clock.now();
+        let call = Arc::new(endpoint.read(&lonely.head, lonely.bytes.clone(), &self.secret));
+        self.metrics.overhead(Stage::Read, self.clock.now().since(began));
+        let times = deadlines(arrived, &lonely.head.headers, &self.config.deadline_headers, route);
+        ending.read(&call, times.first.at);
+        let published = if endpoint.label == Label::Tei { self.backend.published().await } else { None };
+        let mut reason = match &call.merge {
+            Merge::Alone(reason) => Some(*reason),
+            Merge::With(_) if lonely.trailers.is_some() => Some(Reason::Header),
+            // A server that batches by itself is merged for only where a route names its protocol.
+            Merge::With(_) if endpoint.needs_info && published.as_ref().is_some_and(|known| known.batches_itself) => {
+                Some(Reason::NoGain)
+            }
+            Merge::With(_) => None,
+        };
+        let submission = Submission {
+            call: call.clone(),
+            endpoint: endpoint.clone(),
+            scope: route.scope,
+            alone: reason.is_some(),
+            deadline: Some(times.first),
+            later: times.later,
+            caller_deadline: times.caller,
+            timeout: route.timeout,
+            published_items_max: published.and_then(|known| known.items_max),
+        };
+        let submitted = self.until(times.caller, self.scheduler.submit(submission));
+        match submitted.await {
+            None => self.refuse(FailureKind::Deadline.into(), ending, endpoint.dialect),
+            Some(Outcome::Failed(failure, ticket)) => {
+                ending.ticket(&ticket);
+                self.refuse(failure, ending, endpoint.dialect)
+            }
+            Some(Outcome::Reply(reply, ticket)) => {
+                let began = self.clock.now();
+                let response = self.respond(*reply);
+                self.metrics.overhead(Stage::Write, self.clock.now().since(began));
+                ending.ticket(&ticket);
+                ending.end(CallOutcome::Served, response.status());
+                response
+            }
+            Some(Outcome::Alone(grant)) => {
+                reason = reason.or(match grant.ticket.lone {
+                    Some(Lone::ClientBatchFull) => Some(Reason::ClientBatchFull),
+                    Some(Lone::Quarantined) => Some(Reason::Quarantined),
+                    None => None,
+                });
+                if let Some(reason) = reason {
+                    ending.passed(reason);
+                }
+                let ticket = grant.ticket;
+                let answered = self.until(times.caller, self.alone(lonely, grant, endpoint, call.streaming)).await;
+                ending.ticket(&ticket);
+                match answered.unwrap_or(Err(FailureKind::Deadline)) {
+                    Ok(response) => {
+                        ending.end(CallOutcome::Served, response.status());
+                        response
+                    }
+                    Err(kind) => self.refuse(kind.into(), ending, endpoint.dialect),
+                }
+            }
+        }
+    }
+
+    fn refuse(&self, failure: Failure, ending: Ending, dialect: Dialect) -> Response<Body> {
+        tracing::debug!(code = failure.kind.code(), reason = failure.kind.reason(), "answered by the proxy");
+        ending.fail(&failure);
+        self.rescue(dialect, &failure)
+    }
+
+    /// Waits for `work`, at most until the caller's own deadline.
+    async fn until<T>(&self, deadline: Option<crate::batching::Tick>, work: impl Future<Output = T>) -> Option<T> {
+        match deadline {
+            None => Some(work.await),
+            Some(at) => tokio::time::timeout_at(self.clock.instant(at), work).await.ok(),
+        }
+    }
+}
+
+fn content_length(request: &Request<Incoming>) -> Option<u64> {
+    use http_body::Body as _;
+    request.body().size_hint().exact()
+}

@@ -1,0 +1,40 @@
+//! What is not merged and holds no slot: forwarded on the connection's own lane.
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use tower::Service;
+
+use super::Proxy;
+use super::record::Ending;
+use crate::backend::Lane;
+use crate::body::Body;
+use crate::protocol::{Dialect, Reason};
+use crate::telemetry::names::Outcome;
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Forwards a call untouched.
+    pub(super) async fn pass(
+        self: &Arc<Self>,
+        mut lane: Lane,
+        request: Request<Body>,
+        reason: Reason,
+        mut ending: Ending,
+        dialect: Dialect,
+    ) -> Response<Body> {
+        ending.passed(reason);
+        // A lane is always ready: it connects when it is called.
+        match lane.call(request).await {
+            Ok(response) => {
+                ending.end(Outcome::Passed, response.status());
+                response
+            }
+            Err(failure) => {
+                ending.fail(&failure);
+                self.rescue(dialect, &failure)
+            }
+        }
+    }
+}

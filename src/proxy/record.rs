@@ -1,0 +1,124 @@
+//! Counts a call exactly once, however it ends, and writes it to the access log if it is sampled.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Proxy;
+use crate::accesslog::{Record, short_digest};
+use crate::batching::Tick;
+use crate::clock::Clock;
+use crate::error::{Failure, FailureKind};
+use crate::protocol::{Call, Merge, Reason};
+use crate::scheduler::Ticket;
+use crate::telemetry::names::Outcome;
+
+/// A call that has not ended. If nobody says how it ended, its client left.
+#[derive(Debug)]
+pub(super) struct Ending {
+    proxy: Arc<Proxy>,
+    protocol: &'static str,
+    outcome: Outcome,
+    /// Items to count; zero until the call was read.
+    items: u32,
+    record: Option<Box<Record>>,
+    began: Tick,
+}
+
+// === impl Ending ===
+
+impl Ending {
+    pub(super) fn begin(proxy: &Arc<Proxy>, began: Tick) -> Self {
+        let sampled = proxy.access_log.as_ref().is_some_and(crate::accesslog::AccessLog::samples);
+        let record = sampled.then(|| Box::new(Record { time_us: Clock::wall_micros(), ..Record::default() }));
+        Self { proxy: proxy.clone(), protocol: "none", outcome: Outcome::Cancelled, items: 0, record, began }
+    }
+
+    /// An adapter recognised the call.
+    pub(super) fn recognised(&mut self, protocol: &'static str, route: &str) {
+        self.protocol = protocol;
+        if let Some(record) = &mut self.record {
+            record.route = route.to_owned();
+        }
+    }
+
+    /// The call was read.
+    pub(super) fn read(&mut self, call: &Call, deadline: Tick) {
+        self.items = call.items;
+        let began = self.began;
+        if let Some(record) = &mut self.record {
+            record.items = call.items;
+            record.weight = call.weight.sum;
+            record.bytes = call.bytes as u64;
+            record.deadline_us = micros(deadline.since(began));
+            if !call.tenant.is_anonymous() {
+                record.tenant = short_digest(&call.tenant.0);
+            }
+            if let Merge::With(key) = &call.merge {
+                record.key = short_digest(blake3::hash(key).as_bytes());
+            }
+        }
+    }
+
+    /// The call was not merged.
+    pub(super) fn passed(&mut self, reason: Reason) {
+        self.proxy.count_passed(reason);
+        if let Some(record) = &mut self.record {
+            reason.as_str().clone_into(&mut record.reason);
+        }
+    }
+
+    /// What is known of its execution.
+    pub(super) fn ticket(&mut self, ticket: &Ticket) {
+        let began = self.began;
+        if let Some(record) = &mut self.record {
+            record.queue_us = micros(ticket.queue_delay);
+            record.exec_us = micros(self.proxy.clock.now().since(began)).saturating_sub(record.queue_us);
+            record.batch = ticket.batch.map_or(0, |batch| batch.0);
+            record.batch_items = ticket.batch_items;
+            record.cause = ticket.cause.map_or(String::new(), |cause| cause.as_str().to_owned());
+        }
+    }
+
+    /// It ends with this status.
+    pub(super) fn end(mut self, outcome: Outcome, status: http::StatusCode) {
+        self.outcome = outcome;
+        if let Some(record) = &mut self.record {
+            record.status = status.as_u16();
+        }
+    }
+
+    /// It ends with this failure.
+    pub(super) fn fail(mut self, failure: &Failure) {
+        self.outcome = match failure.kind {
+            FailureKind::QueueFull | FailureKind::BytesFull | FailureKind::TenantShare | FailureKind::Draining => Outcome::Rejected,
+            FailureKind::Deadline | FailureKind::LatePredicted => Outcome::Expired,
+            _ => Outcome::Failed,
+        };
+        if let Some(record) = &mut self.record {
+            record.status = failure.kind.status();
+            failure.kind.reason().clone_into(&mut record.reason);
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let proxy = &self.proxy;
+        if let Some(labels) = proxy.labels.get(self.protocol) {
+            labels.ended(self.outcome);
+        }
+        if self.items > 0 && self.outcome != Outcome::Passed {
+            proxy.metrics.items(self.outcome, self.items);
+        }
+        proxy.metrics.stats.answered.fetch_add(1, Ordering::Relaxed);
+        if let (Some(mut record), Some(log)) = (self.record.take(), &proxy.access_log) {
+            self.protocol.clone_into(&mut record.protocol);
+            self.outcome.as_str().clone_into(&mut record.outcome);
+            log.write(&record);
+        }
+    }
+}
+
+fn micros(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

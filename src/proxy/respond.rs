@@ -1,0 +1,31 @@
+//! Answers: a reply of the upstream's, or a failure of ours in the caller's dialect. The only place that makes the latter into HTTP.
+
+use http::Response;
+
+use super::Proxy;
+use crate::body::Body;
+use crate::error::{Failure, FailureKind};
+use crate::protocol::{Dialect, Reply};
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// A reply as an HTTP response; its bytes count as buffered until they are sent.
+    pub(super) fn respond(&self, reply: Reply) -> Response<Body> {
+        let held = self.buffers.force(reply.body.len());
+        let body = Body::full(reply.body).with_trailers(reply.trailers).keeping(held);
+        let mut response = Response::new(body);
+        *response.status_mut() = reply.status;
+        *response.headers_mut() = reply.headers;
+        response
+    }
+
+    /// A failure in the caller's dialect. Where the body was not read the connection ends with it.
+    pub(super) fn rescue(&self, dialect: Dialect, failure: &Failure) -> Response<Body> {
+        let mut response = self.respond(dialect.reply(failure));
+        if matches!(failure.kind, FailureKind::BytesFull | FailureKind::SlowBody) {
+            response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
+        }
+        response
+    }
+}

@@ -1,0 +1,217 @@
+//! What a connection is doing, and until when it may.
+//!
+//! hyper's own head timeout also ends idle connections, so the times of a connection are kept here: a head that does not end, an idle connection, a
+//! client that does not take its answer. One timer a connection, moved lazily.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use super::ClientLimits;
+use crate::batching::Tick;
+use crate::clock::Clock;
+
+/// Never: zero is before any connection.
+const NEVER: u64 = 0;
+
+/// The signs of life of one connection.
+#[derive(Debug)]
+pub(super) struct Activity {
+    clock: Clock,
+    /// Calls whose answer has not been taken whole.
+    busy: AtomicUsize,
+    /// Answers that are there and of which nothing has been taken.
+    untaken: AtomicUsize,
+    /// When something of an answer was last taken, or the first untaken one came.
+    taken_at: AtomicU64,
+    /// Since when a write has been blocked.
+    blocked_since: AtomicU64,
+    /// When the first byte after the last answer came.
+    head_since: AtomicU64,
+    idle_since: AtomicU64,
+    http2: AtomicBool,
+    calls: AtomicU64,
+}
+
+/// A call that keeps its connection busy.
+#[derive(Debug)]
+pub(super) struct Busy {
+    activity: Arc<Activity>,
+    untaken: bool,
+}
+
+/// What is due for a connection, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Nothing while it goes on like this.
+    Nothing,
+    /// Close it.
+    Close(Tick),
+    /// Let it end.
+    End(Tick),
+}
+
+// === impl Activity ===
+
+impl Activity {
+    pub(super) fn new(clock: Clock) -> Arc<Self> {
+        let now = clock.now().0.max(1);
+        Arc::new(Self {
+            clock,
+            busy: AtomicUsize::new(0),
+            untaken: AtomicUsize::new(0),
+            taken_at: AtomicU64::new(now),
+            blocked_since: AtomicU64::new(NEVER),
+            // Until its first call a connection owes a head from the moment it was accepted.
+            head_since: AtomicU64::new(now),
+            idle_since: AtomicU64::new(now),
+            http2: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
+        })
+    }
+
+    /// Bytes came.
+    pub(super) fn read(&self, first: &[u8]) {
+        if self.busy.load(Ordering::Relaxed) == 0 && self.head_since.load(Ordering::Relaxed) == NEVER {
+            self.head_since.store(self.clock.now().0, Ordering::Relaxed);
+        }
+        if self.calls.load(Ordering::Relaxed) == 0 && first.starts_with(b"PRI ") {
+            self.http2.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A write could, or could not, be done.
+    pub(super) fn write(&self, blocked: bool) {
+        let since = self.blocked_since.load(Ordering::Relaxed);
+        if blocked && since == NEVER {
+            self.blocked_since.store(self.clock.now().0, Ordering::Relaxed);
+        } else if !blocked && since != NEVER {
+            self.blocked_since.store(NEVER, Ordering::Relaxed);
+        }
+    }
+
+    /// A call begins; the number of calls so far, this one counted.
+    pub(super) fn begin(self: &Arc<Self>) -> (Busy, u64) {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        self.head_since.store(NEVER, Ordering::Relaxed);
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        (Busy { activity: self.clone(), untaken: false }, calls)
+    }
+
+    /// What is due next.
+    pub(super) fn due(&self, limits: &ClientLimits) -> Due {
+        let blocked = self.blocked_since.load(Ordering::Relaxed);
+        if blocked != NEVER {
+            return Due::Close(Tick(blocked).after(limits.write_timeout));
+        }
+        if self.untaken.load(Ordering::Relaxed) > 0 {
+            return Due::Close(Tick(self.taken_at.load(Ordering::Relaxed)).after(limits.write_timeout));
+        }
+        if self.busy.load(Ordering::Relaxed) > 0 {
+            return Due::Nothing;
+        }
+        let head = self.head_since.load(Ordering::Relaxed);
+        if head != NEVER && !self.http2.load(Ordering::Relaxed) {
+            return Due::Close(Tick(head).after(limits.head_timeout));
+        }
+        Due::End(Tick(self.idle_since.load(Ordering::Relaxed)).after(limits.keep_alive_timeout))
+    }
+}
+
+// === impl Busy ===
+
+impl Busy {
+    /// The answer is there, and nothing of it has been taken yet.
+    pub(super) fn answered(&mut self) {
+        self.untaken = true;
+        if self.activity.untaken.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.activity.taken_at.store(self.activity.clock.now().0, Ordering::Relaxed);
+        }
+    }
+
+    /// Something of the answer was taken.
+    pub(super) fn taken(&mut self) {
+        if std::mem::take(&mut self.untaken) {
+            self.activity.untaken.fetch_sub(1, Ordering::Relaxed);
+            self.activity.taken_at.store(self.activity.clock.now().0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.taken();
+        if self.activity.busy.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.activity.idle_since.store(self.activity.clock.now().0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::Http2Limits;
+    use std::time::Duration;
+
+    fn limits() -> ClientLimits {
+        let second = Duration::from_secs(1);
+        ClientLimits {
+            head_bytes_max: 1,
+            headers_max: 1,
+            head_timeout: 5 * second,
+            body_idle_timeout: second,
+            body_timeout: second,
+            keep_alive_timeout: 75 * second,
+            write_timeout: 10 * second,
+            requests_per_connection_max: 1,
+            http2: Http2Limits {
+                streams_max: 1,
+                stream_window: 1,
+                connection_window: 1,
+                ping_interval: second,
+                ping_timeout: second,
+                resets_max: 1,
+                age_max: second,
+            },
+        }
+    }
+
+    fn seconds_left(activity: &Activity) -> Option<u64> {
+        match activity.due(&limits()) {
+            Due::Nothing => None,
+            Due::Close(at) | Due::End(at) => Some(at.since(activity.clock.now()).as_secs_f64().ceil() as u64),
+        }
+    }
+
+    #[test]
+    fn a_new_connection_owes_a_head_and_an_idle_one_may_stay() {
+        let activity = Activity::new(Clock::start());
+        assert_eq!(seconds_left(&activity), Some(5));
+        let (busy, calls) = activity.begin();
+        assert_eq!((calls, activity.due(&limits())), (1, Due::Nothing));
+        drop(busy);
+        assert_eq!(seconds_left(&activity), Some(75));
+        activity.read(b"POST");
+        assert_eq!(seconds_left(&activity), Some(5), "the next head has begun");
+    }
+
+    #[test]
+    fn an_http2_connection_without_streams_is_idle_not_late() {
+        let activity = Activity::new(Clock::start());
+        activity.read(b"PRI * HTTP/2.0");
+        assert_eq!(seconds_left(&activity), Some(75));
+    }
+
+    #[test]
+    fn a_blocked_write_or_an_untaken_answer_ends_a_busy_connection() {
+        let activity = Activity::new(Clock::start());
+        let (mut busy, _) = activity.begin();
+        activity.write(true);
+        assert_eq!(seconds_left(&activity), Some(10));
+        activity.write(false);
+        assert_eq!(activity.due(&limits()), Due::Nothing);
+        busy.answered();
+        assert_eq!(seconds_left(&activity), Some(10));
+        busy.taken();
+        assert_eq!(activity.due(&limits()), Due::Nothing);
+    }
+}

@@ -1,0 +1,183 @@
+//! The shell of the core: one task that feeds events in and carries decisions out.
+//!
+//! [`Handle::submit`] waits for the outcome of one call; dropping its future cancels the call. The task itself ([`driver`]) sleeps on a timerfd until the
+//! core's next wake-up. If it panics, its calls get `internal`, and it starts again with an empty queue; three panics in a minute are the end
+//! ([`Scheduler::failed`]).
+
+mod driver;
+mod interner;
+mod execution;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub use self::execution::Grant;
+use crate::backend::Backend;
+use crate::batching::{BatchId, CallId, Cause, Deadline, Limits, Lone, ScopeId};
+use crate::clock::Clock;
+use crate::error::{Failure, FailureKind};
+use crate::protocol::{Call, Endpoint, Reply};
+use crate::telemetry::Metrics;
+
+/// Events waiting for the driver. A driver that is this far behind is stuck, and the answer is `queue_full`: larger than the default queue, so the
+/// queue's own limit speaks first.
+const EVENTS_MAX: usize = 8192;
+
+/// Executions that may end at once without waiting: the largest `slotsMax` the policy allows.
+pub const SLOTS_BOUND: u32 = 4096;
+
+/// What the scheduler needs.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The walls.
+    pub limits: Limits,
+    /// Draws `Retry-After`.
+    pub seed: u64,
+}
+
+/// A call for the queue.
+#[derive(Debug)]
+pub struct Submission {
+    /// The call.
+    pub call: Arc<Call>,
+    /// How it is written and split.
+    pub endpoint: Arc<Endpoint>,
+    /// Whose limits hold.
+    pub scope: ScopeId,
+    /// It must go alone, whatever its key.
+    pub alone: bool,
+    /// When its answer becomes useless.
+    pub deadline: Option<Deadline>,
+    /// The deadline that holds instead once an SLO cannot be met at all.
+    pub later: Option<Deadline>,
+    /// The deadline that the caller itself set: sent on with a shared call.
+    pub caller_deadline: Option<crate::batching::Tick>,
+    /// From dispatch to the first byte of the answer.
+    pub timeout: Duration,
+    /// The most items that the server itself publishes for such calls.
+    pub published_items_max: Option<u32>,
+}
+
+/// What is known of the execution that a call was part of.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ticket {
+    /// Which execution.
+    pub batch: Option<BatchId>,
+    /// Items in it.
+    pub batch_items: u32,
+    /// Why it left.
+    pub cause: Option<Cause>,
+    /// From acceptance to dispatch.
+    pub queue_delay: Duration,
+    /// Why a mergeable call went alone.
+    pub lone: Option<Lone>,
+}
+
+/// How a submitted call ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It holds a slot and is sent by its own caller, as it came.
+    Alone(Grant),
+    /// Its part of a batch's answer.
+    Reply(Box<Reply>, Ticket),
+    /// Ended by us.
+    Failed(Failure, Ticket),
+}
+
+/// Where calls are submitted.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    events: mpsc::Sender<Event>,
+    next_id: Arc<AtomicU64>,
+}
+
+/// The running scheduler.
+#[derive(Debug)]
+pub struct Scheduler {
+    /// Where calls are submitted.
+    pub handle: Handle,
+    failed: watch::Receiver<bool>,
+}
+
+#[derive(Debug)]
+enum Event {
+    Offer(CallId, Box<Submission>, oneshot::Sender<Outcome>),
+    Cancel(CallId),
+    Drain,
+    #[cfg(test)]
+    Panic,
+}
+
+/// Cancels a call whose caller stops waiting.
+struct CancelOnDrop<'a> {
+    events: &'a mpsc::Sender<Event>,
+    id: Option<CallId>,
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Starts the driver.
+    ///
+    /// # Errors
+    /// When the system gives no timer.
+    pub fn start(config: Config, clock: Clock, backend: Arc<dyn Backend>, metrics: Arc<Metrics>) -> std::io::Result<Self> {
+        let (events, inbox) = mpsc::channel(EVENTS_MAX);
+        let (failed_tx, failed) = watch::channel(false);
+        let driver = driver::Shell::new(config, clock, backend, metrics)?;
+        tokio::spawn(driver.run(inbox, failed_tx));
+        Ok(Self { handle: Handle { events, next_id: Arc::new(AtomicU64::new(1)) }, failed })
+    }
+
+    /// Resolves when the driver cannot be kept running.
+    pub async fn failed(&self) {
+        let mut failed = self.failed.clone();
+        // A closed channel means that the driver ended with the runtime: nothing to report.
+        if failed.wait_for(|failed| *failed).await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+// === impl Handle ===
+
+impl Handle {
+    /// Queues a call and waits for its outcome.
+    pub async fn submit(&self, submission: Submission) -> Outcome {
+        let id = CallId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let (reply, outcome) = oneshot::channel();
+        if self.events.try_send(Event::Offer(id, Box::new(submission), reply)).is_err() {
+            return Outcome::Failed(Failure::retry(FailureKind::QueueFull, Duration::from_secs(1)), Ticket::default());
+        }
+        let mut cancel = CancelOnDrop { events: &self.events, id: Some(id) };
+        let outcome = outcome.await;
+        cancel.id = None;
+        outcome.unwrap_or_else(|_| Outcome::Failed(FailureKind::Internal.into(), Ticket::default()))
+    }
+
+    /// Nothing waits from now on.
+    pub async fn drain(&self) {
+        // A driver that has ended has nothing left to send.
+        self.events.send(Event::Drain).await.ok();
+    }
+
+    #[cfg(test)]
+    async fn panic(&self) {
+        self.events.send(Event::Panic).await.unwrap();
+    }
+}
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            // A full channel loses this; the driver looks again before it sends anything (`oneshot::Sender::is_closed`).
+            self.events.try_send(Event::Cancel(id)).ok();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

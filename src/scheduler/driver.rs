@@ -1,0 +1,307 @@
+//! The one task: events in, decisions out.
+
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
+
+use super::execution::{Ended, Grant, Slot, Waiting, execute};
+use super::interner::{Interner, RecentInterner};
+use super::{Config, Event, Outcome, SLOTS_BOUND, Submission, Ticket};
+use crate::backend::{Backend, BatchRequest};
+use crate::batching::{
+    Batch, BatchId, Batcher, Call, CallId, CostClassId, Decision, KeyId, Rejection, RejectionReason, TenantId, Tick, Weight,
+};
+use crate::clock::{Alarm, Clock};
+use crate::error::{Failure, FailureKind};
+use crate::protocol::Merge;
+use crate::telemetry::Metrics;
+
+/// Events taken from the channel at once.
+const EVENTS_AT_ONCE: usize = 256;
+/// Panics within [`PANIC_WINDOW`] that end the process (README R6).
+const PANICS_MAX: usize = 3;
+const PANIC_WINDOW: Duration = Duration::from_secs(60);
+/// Cost classes numbered at once: twice what the core remembers, so a forgotten one was long unused.
+const COST_CLASSES_MAX: usize = 512;
+
+/// What survives a panic of the driver.
+#[derive(Debug)]
+pub(super) struct Shell {
+    config: Config,
+    clock: Clock,
+    backend: Arc<dyn Backend>,
+    metrics: Arc<Metrics>,
+    alarm: Alarm,
+}
+
+/// One life of the driver.
+struct Driver<'a> {
+    shell: &'a mut Shell,
+    generation: u64,
+    core: Batcher,
+    keys: Interner<Box<[u8]>>,
+    tenants: Interner<Box<[u8]>>,
+    exclusives: Interner<Box<[u8]>>,
+    cost_classes: RecentInterner<Box<[u8]>>,
+    queued: HashMap<CallId, Queued>,
+    in_flight: HashMap<BatchId, Option<AbortHandle>>,
+    ended: mpsc::Sender<Ended>,
+}
+
+struct Queued {
+    submission: Box<Submission>,
+    reply: oneshot::Sender<Outcome>,
+    arrived: Tick,
+}
+
+// === impl Shell ===
+
+impl Shell {
+    pub(super) fn new(config: Config, clock: Clock, backend: Arc<dyn Backend>, metrics: Arc<Metrics>) -> std::io::Result<Self> {
+        Ok(Self { config, clock, backend, metrics, alarm: Alarm::new(clock)? })
+    }
+
+    /// Runs until every handle is gone, starting again after a panic.
+    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Event>, failed: watch::Sender<bool>) {
+        let slots = usize::try_from(SLOTS_BOUND).unwrap_or(usize::MAX);
+        let (ended_tx, mut ended) = mpsc::channel(slots);
+        let mut panics: Vec<Tick> = Vec::new();
+        for generation in 0.. {
+            let life = Driver::new(&mut self, generation, ended_tx.clone()).run(&mut inbox, &mut ended);
+            if AssertUnwindSafe(life).catch_unwind().await.is_ok() {
+                return;
+            }
+            let now = self.clock.now();
+            panics.retain(|at| now.since(*at) < PANIC_WINDOW);
+            panics.push(now);
+            tracing::error!(panics = panics.len(), "the scheduler panicked and starts again with an empty queue");
+            if panics.len() >= PANICS_MAX {
+                // Nobody listens only when the process is ending already.
+                failed.send(true).ok();
+                return;
+            }
+        }
+    }
+}
+
+// === impl Driver ===
+
+impl<'a> Driver<'a> {
+    fn new(shell: &'a mut Shell, generation: u64, ended: mpsc::Sender<Ended>) -> Self {
+        let core = Batcher::new(shell.config.limits.clone(), shell.config.seed);
+        Self {
+            shell,
+            generation,
+            core,
+            keys: Interner::new(),
+            tenants: Interner::new(),
+            exclusives: Interner::new(),
+            cost_classes: RecentInterner::new(COST_CLASSES_MAX),
+            queued: HashMap::new(),
+            in_flight: HashMap::new(),
+            ended,
+        }
+    }
+
+    async fn run(mut self, inbox: &mut mpsc::Receiver<Event>, ended: &mut mpsc::Receiver<Ended>) {
+        let mut events = Vec::with_capacity(EVENTS_AT_ONCE);
+        loop {
+            self.decide();
+            self.shell.alarm.set(self.core.next_wakeup());
+            tokio::select! {
+                // What ended comes first: its slot may be what the others wait for.
+                biased;
+                Some(done) = ended.recv() => {
+                    self.end(done);
+                    while let Ok(done) = ended.try_recv() {
+                        self.end(done);
+                    }
+                }
+                read = inbox.recv_many(&mut events, EVENTS_AT_ONCE) => {
+                    if read == 0 {
+                        return;
+                    }
+                    for event in events.drain(..) {
+                        self.take(event);
+                    }
+                }
+                () = self.shell.alarm.ring() => {}
+            }
+        }
+    }
+
+    fn now(&self) -> Tick {
+        self.shell.clock.now()
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Offer(id, submission, reply) => self.offer(id, submission, reply),
+            Event::Cancel(id) => {
+                self.core.cancel(self.now(), id);
+                self.forget(id);
+            }
+            Event::Drain => self.core.drain(self.now()),
+            #[cfg(test)]
+            Event::Panic => panic!("asked for by a test"),
+        }
+    }
+
+    fn offer(&mut self, id: CallId, submission: Box<Submission>, reply: oneshot::Sender<Outcome>) {
+        if reply.is_closed() {
+            return;
+        }
+        let now = self.now();
+        let call = &submission.call;
+        let (key, alone) = match &call.merge {
+            Merge::With(key) if !submission.alone => (self.keys.acquire(&**key), false),
+            _ => (self.keys.fresh(), true),
+        };
+        let cost_class = CostClassId(self.cost_classes.get(&*call.cost_class));
+        if let Some(items_max) = submission.published_items_max {
+            self.core.publish(now, cost_class, items_max);
+        }
+        let offered = Call {
+            id,
+            key: KeyId(key),
+            cost_class,
+            // Numbers of tenants are small: as many as are queued at once.
+            tenant: TenantId(u32::try_from(self.tenants.acquire(&call.tenant.0[..])).unwrap_or(u32::MAX)),
+            scope: submission.scope,
+            alone,
+            deadline: submission.deadline,
+            later: submission.later,
+            items: call.items.max(1),
+            weight: Weight { sum: call.weight.sum, max: call.weight.max },
+            bytes: call.bytes as u64,
+            exclusive: call.exclusive.iter().map(|value| self.exclusives.acquire(&**value)).collect(),
+        };
+        let items = offered.items;
+        self.queued.insert(id, Queued { submission, reply, arrived: now });
+        if let Err(rejection) = self.core.offer(now, offered)
+            && let Some(queued) = self.forget(id)
+        {
+            send(queued.reply, Outcome::Failed(refusal(rejection), Ticket::default()));
+        } else {
+            self.shell.metrics.stats.items_accepted.fetch_add(u64::from(items), std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// Drops what is known of a call that leaves the queue.
+    fn forget(&mut self, id: CallId) -> Option<Queued> {
+        let queued = self.queued.remove(&id)?;
+        let call = &queued.submission.call;
+        if let Merge::With(key) = &call.merge
+            && !queued.submission.alone
+        {
+            self.keys.release(&**key);
+        }
+        self.tenants.release(&call.tenant.0[..]);
+        for value in &call.exclusive {
+            self.exclusives.release(&**value);
+        }
+        Some(queued)
+    }
+
+    fn decide(&mut self) {
+        loop {
+            // Callers that left while their message was lost to a full channel are not sent (F15).
+            let now = self.now();
+            let Some(decision) = self.core.poll(now) else { break };
+            match decision {
+                Decision::Dispatch(batch) => self.dispatch(batch, now),
+                Decision::Expire { id, .. } => {
+                    if let Some(queued) = self.forget(id) {
+                        let ticket = Ticket { queue_delay: now.since(queued.arrived), ..Ticket::default() };
+                        send(queued.reply, Outcome::Failed(FailureKind::Deadline.into(), ticket));
+                    }
+                }
+                Decision::Abort(batch) => {
+                    if let Some(Some(task)) = self.in_flight.get(&batch) {
+                        task.abort();
+                    }
+                }
+            }
+        }
+        let counts = self.core.counts();
+        let oldest = counts.oldest.map_or(Duration::ZERO, |at| self.now().since(at));
+        self.shell.metrics.held(&counts, oldest, self.shell.config.limits.queue_items_max);
+    }
+
+    fn dispatch(&mut self, batch: Batch, now: Tick) {
+        let mut members: Vec<(CallId, Queued)> = Vec::with_capacity(batch.members.len());
+        for member in &batch.members {
+            if let Some(queued) = self.forget(member.id) {
+                members.push((member.id, queued));
+            }
+        }
+        let scope = members.first().map_or(crate::batching::ScopeId(0), |(_, queued)| queued.submission.scope);
+        let items_max = self.shell.config.limits.scope(scope).batch_items_max;
+        let delays = members.iter().map(|(_, queued)| now.since(queued.arrived));
+        self.shell.metrics.dispatched(&batch, items_max, delays);
+        // Who left while their message waited behind others is not sent.
+        let (here, gone): (Vec<_>, Vec<_>) = members.into_iter().partition(|(_, queued)| !queued.reply.is_closed());
+        for (id, _) in gone {
+            self.core.cancel(now, id);
+        }
+        let ticket = |queued: &Queued| Ticket {
+            batch: Some(batch.id),
+            batch_items: batch.items,
+            cause: Some(batch.cause),
+            queue_delay: now.since(queued.arrived),
+            lone: batch.lone,
+        };
+        let slot = Slot::new(self.ended.clone(), self.generation, batch.id, self.shell.clock);
+        let mut here: Vec<Queued> = here.into_iter().map(|(_, queued)| queued).collect();
+        if here.len() <= 1 {
+            self.in_flight.insert(batch.id, None);
+            if let Some(queued) = here.pop() {
+                let ticket = ticket(&queued);
+                send(queued.reply, Outcome::Alone(Grant::new(slot, ticket)));
+            }
+            return;
+        }
+        let Some(first) = here.first() else { return };
+        let deadlines: Option<Vec<Tick>> = here.iter().map(|queued| queued.submission.caller_deadline).collect();
+        let request = BatchRequest {
+            id: batch.id,
+            endpoint: first.submission.endpoint.clone(),
+            timeout: first.submission.timeout,
+            members: here.iter().map(|queued| queued.submission.call.clone()).collect(),
+            deadline_ms: deadlines
+                .and_then(|deadlines| deadlines.into_iter().max())
+                .map(|latest| u64::try_from(latest.since(now).as_millis()).unwrap_or(u64::MAX)),
+        };
+        let tickets = here.iter().map(ticket).collect();
+        let waiting = Waiting { replies: here.into_iter().map(|queued| Some(queued.reply)).collect(), tickets };
+        let task = tokio::spawn(execute(self.shell.backend.clone(), request, waiting, slot));
+        self.in_flight.insert(batch.id, Some(task.abort_handle()));
+    }
+
+    fn end(&mut self, done: Ended) {
+        if done.generation != self.generation || self.in_flight.remove(&done.batch).is_none() {
+            return;
+        }
+        self.shell.metrics.executed(done.observed.duration, done.observed.outcome);
+        self.core.complete(self.now(), done.batch, done.observed);
+    }
+}
+
+/// A caller that has gone needs no answer; a grant that it did not take gives its slot back by itself.
+fn send(reply: oneshot::Sender<Outcome>, outcome: Outcome) {
+    reply.send(outcome).ok();
+}
+
+fn refusal(rejection: Rejection) -> Failure {
+    let kind = match rejection.reason {
+        RejectionReason::QueueFull => FailureKind::QueueFull,
+        RejectionReason::BytesFull => FailureKind::BytesFull,
+        RejectionReason::TenantShare => FailureKind::TenantShare,
+    };
+    Failure::retry(kind, rejection.retry_after)
+}

@@ -1,0 +1,122 @@
+//! A batch on its way: who waits for what of it, and the slot it holds until it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Outcome, Ticket};
+use crate::backend::{Backend, BatchRequest, Outputs};
+use crate::batching::{BatchId, Observed, ObservedOutcome, Tick};
+use crate::clock::Clock;
+use crate::error::{Failure, FailureKind};
+use crate::protocol::Reply;
+
+/// An execution has ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ended {
+    /// Which driver dispatched it: after a restart the numbers of batches start again.
+    pub(super) generation: u64,
+    pub(super) batch: BatchId,
+    pub(super) observed: Observed,
+}
+
+/// The slot of one execution. Dropping it gives the slot back, as cancelled unless it was told otherwise.
+#[derive(Debug)]
+pub(super) struct Slot {
+    ended: mpsc::Sender<Ended>,
+    generation: u64,
+    batch: BatchId,
+    clock: Clock,
+    sent: Tick,
+    outcome: ObservedOutcome,
+    first_byte: Option<Duration>,
+}
+
+/// The right to send one call upstream, as it came, from the caller's own task.
+///
+/// Dropping it gives the slot back: the caller has gone, or the answer has been read.
+#[derive(Debug)]
+pub struct Grant {
+    slot: Slot,
+    /// What is known of the execution.
+    pub ticket: Ticket,
+}
+
+/// The members of a batch that wait.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) replies: Vec<Option<oneshot::Sender<Outcome>>>,
+    pub(super) tickets: Vec<Ticket>,
+}
+
+// === impl Slot ===
+
+impl Slot {
+    pub(super) fn new(ended: mpsc::Sender<Ended>, generation: u64, batch: BatchId, clock: Clock) -> Self {
+        let sent = clock.now();
+        Self { ended, generation, batch, clock, sent, outcome: ObservedOutcome::Cancelled, first_byte: None }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let observed =
+            Observed { duration: self.clock.now().since(self.sent), first_byte: self.first_byte, outcome: self.outcome };
+        let ended = Ended { generation: self.generation, batch: self.batch, observed };
+        // The channel has room for every slot there can be; it is closed only when the driver is gone.
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.ended.try_send(ended) {
+            tracing::error!("a slot could not be given back");
+        }
+    }
+}
+
+// === impl Grant ===
+
+impl Grant {
+    pub(super) const fn new(slot: Slot, ticket: Ticket) -> Self {
+        Self { slot, ticket }
+    }
+
+    /// The first byte of the answer is there.
+    pub fn first_byte(&mut self) {
+        self.slot.first_byte = Some(self.slot.clock.now().since(self.slot.sent));
+    }
+
+    /// How the execution ended. The slot is free when the grant is dropped.
+    pub fn observed(&mut self, outcome: ObservedOutcome) {
+        self.slot.outcome = outcome;
+    }
+}
+
+// === impl Waiting ===
+
+impl Outputs for Waiting {
+    fn deliver(&mut self, member: usize, result: Result<Reply, Failure>) {
+        let Some(reply) = self.replies.get_mut(member).and_then(Option::take) else { return };
+        let ticket = self.tickets.get(member).copied().unwrap_or_default();
+        let outcome = match result {
+            Ok(answer) => Outcome::Reply(Box::new(answer), ticket),
+            Err(failure) => Outcome::Failed(failure, ticket),
+        };
+        // A caller that has gone needs no answer.
+        reply.send(outcome).ok();
+    }
+
+    fn is_waiting(&self, member: usize) -> bool {
+        self.replies.get(member).and_then(Option::as_ref).is_some_and(|reply| !reply.is_closed())
+    }
+}
+
+/// Executes one batch. The slot goes back when this ends, however it ends.
+pub(super) async fn execute(backend: Arc<dyn Backend>, request: BatchRequest, mut waiting: Waiting, mut slot: Slot) {
+    let observed = backend.execute(request, &mut waiting).await;
+    slot.outcome = observed.outcome;
+    slot.first_byte = observed.first_byte;
+    for member in 0..waiting.replies.len() {
+        if waiting.is_waiting(member) {
+            tracing::error!("a member of a batch was left without an answer");
+            waiting.deliver(member, Err(FailureKind::Internal.into()));
+        }
+    }
+}

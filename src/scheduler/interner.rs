@@ -1,0 +1,122 @@
+//! Bytes to small numbers, by full comparison: two keys are the same only if every byte is (README R2).
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// Values in use, each with the number of its users. Numbers are never given twice.
+#[derive(Debug)]
+pub(super) struct Interner<K> {
+    ids: HashMap<K, (u64, usize)>,
+    next: u64,
+}
+
+/// Values used lately, at most `max` of them: the one unused for longest goes.
+#[derive(Debug)]
+pub(super) struct RecentInterner<K> {
+    ids: HashMap<K, (u32, u64)>,
+    next: u32,
+    uses: u64,
+    max: usize,
+}
+
+// === impl Interner ===
+
+impl<K: Hash + Eq> Interner<K> {
+    pub(super) fn new() -> Self {
+        Self { ids: HashMap::new(), next: 0 }
+    }
+
+    /// The number of a value, which has one user more now.
+    pub(super) fn acquire<Q>(&mut self, value: &Q) -> u64
+    where
+        K: std::borrow::Borrow<Q> + for<'a> From<&'a Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        if let Some((id, users)) = self.ids.get_mut(value) {
+            *users += 1;
+            return *id;
+        }
+        let id = self.fresh();
+        self.ids.insert(value.into(), (id, 1));
+        id
+    }
+
+    /// A number that no value has.
+    pub(super) fn fresh(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// One user less; the last one takes the value along.
+    pub(super) fn release<Q>(&mut self, value: &Q)
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        if let Some((_, users)) = self.ids.get_mut(value) {
+            *users -= 1;
+            if *users == 0 {
+                self.ids.remove(value);
+            }
+        }
+    }
+}
+
+// === impl RecentInterner ===
+
+impl<K: Hash + Eq + Clone> RecentInterner<K> {
+    pub(super) fn new(max: usize) -> Self {
+        Self { ids: HashMap::new(), next: 0, uses: 0, max }
+    }
+
+    /// The number of a value.
+    pub(super) fn get<Q>(&mut self, value: &Q) -> u32
+    where
+        K: std::borrow::Borrow<Q> + for<'a> From<&'a Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.uses += 1;
+        if let Some((id, used)) = self.ids.get_mut(value) {
+            *used = self.uses;
+            return *id;
+        }
+        if self.ids.len() >= self.max {
+            let oldest = self.ids.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| key.clone());
+            if let Some(oldest) = oldest {
+                self.ids.remove(oldest.borrow());
+            }
+        }
+        // Four thousand million cost classes would have to come by before a number stood for a second one.
+        self.next = self.next.wrapping_add(1);
+        self.ids.insert(value.into(), (self.next, self.uses));
+        self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_keeps_its_number_while_it_has_users_and_gets_a_new_one_after() {
+        let mut interner = Interner::<Box<[u8]>>::new();
+        let a = interner.acquire(&b"a"[..]);
+        assert_eq!(interner.acquire(&b"a"[..]), a);
+        assert_ne!(interner.acquire(&b"b"[..]), a);
+        interner.release(&b"a"[..]);
+        assert_eq!(interner.acquire(&b"a"[..]), a);
+        interner.release(&b"a"[..]);
+        interner.release(&b"a"[..]);
+        assert_ne!(interner.acquire(&b"a"[..]), a);
+    }
+
+    #[test]
+    fn only_the_value_unused_for_longest_is_forgotten() {
+        let mut interner = RecentInterner::<Box<[u8]>>::new(2);
+        let (a, b) = (interner.get(&b"a"[..]), interner.get(&b"b"[..]));
+        assert_eq!(interner.get(&b"a"[..]), a);
+        interner.get(&b"c"[..]);
+        assert_eq!(interner.get(&b"a"[..]), a);
+        assert_ne!(interner.get(&b"b"[..]), b);
+    }
+}

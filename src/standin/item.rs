@@ -1,0 +1,223 @@
+//! What the stand-in model makes of an item, and the four forms in which calls arrive.
+//!
+//! A result is a function of the item's bytes as they were sent, so it does not matter with whom an item travels, and a single changed byte changes
+//! the result. Items are cut out as raw spans; nothing is computed that a mixer of 64 bits does not give.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// Numbers in an embedding of the stand-in.
+pub const DIMENSIONS: usize = 8;
+
+/// The forms in which the stand-in takes calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Route {
+    /// `POST /v1/embeddings`: `input` a string, a list, or a list of token ids.
+    Embeddings,
+    /// `POST /v1/models/{model}:predict`: `instances` to `predictions`.
+    Predict,
+    /// `POST /embed`: `inputs` a string or a list, the answer a list of lists.
+    Embed,
+    /// `POST /ledger`: `items` to `results`, for an adapter that a policy declares.
+    Ledger,
+}
+
+/// The items of one call, as raw spans.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Items<'a> {
+    pub(crate) raw: Vec<&'a str>,
+    pub(crate) model: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct Fields<'a> {
+    #[serde(borrow, alias = "instances", alias = "inputs", alias = "items")]
+    input: &'a RawValue,
+    #[serde(borrow, default)]
+    model: Option<Cow<'a, str>>,
+}
+
+// === impl Route ===
+
+impl Route {
+    /// The route of a path.
+    #[must_use]
+    pub fn of(path: &str) -> Option<Self> {
+        match path {
+            "/v1/embeddings" => Some(Self::Embeddings),
+            "/embed" => Some(Self::Embed),
+            "/ledger" => Some(Self::Ledger),
+            _ => (path.starts_with("/v1/models/") && path.ends_with(":predict")).then_some(Self::Predict),
+        }
+    }
+
+    /// The path that the load generators call.
+    #[must_use]
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::Embeddings => "/v1/embeddings",
+            Self::Predict => "/v1/models/stand-in:predict",
+            Self::Embed => "/embed",
+            Self::Ledger => "/ledger",
+        }
+    }
+
+    /// The member of a request that holds the items.
+    pub(crate) const fn items_field(self) -> &'static str {
+        match self {
+            Self::Embeddings => "input",
+            Self::Predict => "instances",
+            Self::Embed => "inputs",
+            Self::Ledger => "items",
+        }
+    }
+
+    /// Cuts the items out of a body; `None` where it is not of this route's form.
+    pub(crate) fn items(self, body: &[u8]) -> Option<Items<'_>> {
+        let fields: Fields<'_> = serde_json::from_slice(body).ok()?;
+        let input = fields.input.get();
+        let raw = if input.starts_with('[') {
+            let list: Vec<&RawValue> = serde_json::from_str(input).ok()?;
+            let ids = self == Self::Embeddings && !list.is_empty() && list.iter().all(|item| is_number(item.get()));
+            if ids { vec![input] } else { list.into_iter().map(RawValue::get).collect() }
+        } else if matches!(self, Self::Embeddings | Self::Embed) {
+            vec![input]
+        } else {
+            return None;
+        };
+        if raw.is_empty() && self != Self::Predict {
+            return None;
+        }
+        Some(Items { raw, model: fields.model.unwrap_or(Cow::Borrowed("stand-in")) })
+    }
+
+    /// The answer for these items, up to and without what depends on their number as a whole (`usage`).
+    pub(crate) fn results(self, items: &[&str]) -> String {
+        let mut out = String::with_capacity(64 + items.len() * 160);
+        out.push_str(match self {
+            Self::Embeddings => r#"{"object":"list","data":["#,
+            Self::Predict => r#"{"predictions":["#,
+            Self::Embed => "[",
+            Self::Ledger => r#"{"results":["#,
+        });
+        for (index, item) in items.iter().enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+            let mark = mix(item.as_bytes());
+            match self {
+                Self::Embeddings => {
+                    write!(out, r#"{{"object":"embedding","index":{index},"embedding":"#).ok();
+                    vector(mark, &mut out);
+                    out.push('}');
+                }
+                Self::Predict => fraction(mark, &mut out),
+                Self::Embed => vector(mark, &mut out),
+                Self::Ledger => {
+                    write!(out, r#""{mark:016x}""#).ok();
+                }
+            }
+        }
+        out.push_str(match self {
+            Self::Embeddings | Self::Embed => "]",
+            Self::Predict | Self::Ledger => "]}",
+        });
+        out
+    }
+
+    /// The whole answer.
+    pub(crate) fn answer(self, items: &Items<'_>) -> String {
+        let mut out = self.results(&items.raw);
+        if self == Self::Embeddings {
+            let model = serde_json::to_string(&items.model).unwrap_or_default();
+            let tokens: usize = items.raw.iter().map(|item| item.len().div_ceil(4)).sum();
+            write!(out, r#","model":{model},"usage":{{"prompt_tokens":{tokens},"total_tokens":{tokens}}}}}"#).ok();
+        }
+        out
+    }
+}
+
+fn is_number(item: &str) -> bool {
+    item.bytes().next().is_some_and(|first| first.is_ascii_digit() || first == b'-')
+}
+
+/// A 64-bit mark of some bytes; fast, spread out, not for secrets.
+pub(crate) fn mix(bytes: &[u8]) -> u64 {
+    let mut mark = 0x9e37_79b9_7f4a_7c15_u64 ^ bytes.len() as u64;
+    for chunk in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        mark = spread(mark ^ u64::from_le_bytes(word));
+    }
+    mark
+}
+
+/// The finaliser of splitmix64: every input bit reaches every output bit.
+pub(crate) const fn spread(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+fn vector(mut mark: u64, out: &mut String) {
+    out.push('[');
+    for place in 0..DIMENSIONS {
+        if place > 0 {
+            out.push(',');
+        }
+        mark = spread(mark);
+        fraction(mark, out);
+    }
+    out.push(']');
+}
+
+fn fraction(mark: u64, out: &mut String) {
+    let sign = if mark & 1 == 0 { "" } else { "-" };
+    write!(out, "{sign}0.{:06}", (mark >> 1) % 1_000_000).ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(route: Route, body: &str, expect: Option<&[&str]>) {
+        let items = route.items(body.as_bytes());
+        assert_eq!(items.as_ref().map(|items| &items.raw[..]), expect, "{route:?} {body}");
+    }
+
+    #[test]
+    fn items_are_cut_out_as_they_were_sent() {
+        check(Route::Embeddings, r#"{"model":"m","input":"a\u0062"}"#, Some(&[r#""a\u0062""#]));
+        check(Route::Embeddings, r#"{"input":["a", "b"]}"#, Some(&[r#""a""#, r#""b""#]));
+        check(Route::Embeddings, r#"{"input":[1,2,3]}"#, Some(&["[1,2,3]"]));
+        check(Route::Embeddings, r#"{"input":[[1,2],[3]]}"#, Some(&["[1,2]", "[3]"]));
+        check(Route::Predict, r#"{"instances":[[1.0, 2],{"a":1e400}]}"#, Some(&["[1.0, 2]", r#"{"a":1e400}"#]));
+        check(Route::Predict, r#"{"instances":[]}"#, Some(&[]));
+        check(Route::Predict, r#"{"instances":"x"}"#, None);
+        check(Route::Embed, r#"{"inputs":"x"}"#, Some(&[r#""x""#]));
+        check(Route::Ledger, r#"{"items":["x"]}"#, Some(&[r#""x""#]));
+        check(Route::Ledger, r#"{"items":["x""#, None);
+    }
+
+    #[test]
+    fn a_result_depends_on_its_item_alone() {
+        let two = Route::Predict.results(&[r#""a""#, r#""b""#]);
+        let (a, b) = (Route::Predict.results(&[r#""a""#]), Route::Predict.results(&[r#""b""#]));
+        let inner = |answer: &str| answer.replace(r#"{"predictions":["#, "").replace("]}", "");
+        assert_eq!(inner(&two), format!("{},{}", inner(&a), inner(&b)));
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn every_answer_is_one_json_document() {
+        for route in [Route::Embeddings, Route::Predict, Route::Embed, Route::Ledger] {
+            let items = Items { raw: vec!["1", "2"], model: Cow::Borrowed("m\"") };
+            serde_json::from_str::<serde_json::Value>(&route.answer(&items)).unwrap();
+        }
+    }
+}

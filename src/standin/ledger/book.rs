@@ -1,0 +1,233 @@
+//! The books: what each item of the last calls of each client has been through.
+//!
+//! Mock and clients of one run share them. A client has one call at a time, so a short ring for each client is memory enough for any number of
+//! items: a nonce that turns up after that many later calls of its client is reported as stale.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::nonce::{ITEMS_MAX, Item};
+
+/// Calls of a client that are remembered.
+const CALLS_KEPT: usize = 16;
+
+/// The books of one run.
+#[derive(Debug)]
+pub(super) struct Books {
+    clients: Box<[Mutex<Ring>]>,
+    /// Violations, and what may explain them.
+    pub(super) counts: Counts,
+}
+
+/// What can be wrong with what arrives upstream.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// Items sent upstream more often than isolation explains.
+    pub(super) oversent: AtomicU64,
+    /// Items sent upstream after their caller had its 200.
+    pub(super) after_answer: AtomicU64,
+    /// Items that arrived after their call had ended otherwise: cancelled or timed out meanwhile.
+    pub(super) late: AtomicU64,
+    /// Items of calls that are long over, or never were.
+    pub(super) stale: AtomicU64,
+    /// Upstream calls with items of several tenants or forms.
+    pub(super) mixed: AtomicU64,
+    /// Items that are no genuine ones of this run.
+    pub(super) corrupt: AtomicU64,
+    /// Upstream calls that held only a part of a client's call.
+    pub(super) torn: AtomicU64,
+    /// Requests with items that arrived.
+    pub(super) calls: AtomicU64,
+    /// Items that arrived, as often as they did.
+    pub(super) items: AtomicU64,
+    /// Most items in one upstream call.
+    pub(super) items_max: AtomicU64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Ring {
+    calls: [Entry; CALLS_KEPT],
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Entry {
+    /// The call's number plus one; 0 is none.
+    call: u64,
+    items: usize,
+    state: State,
+    shared: bool,
+    /// How often each item may arrive at most, after the largest upstream call that it was in.
+    allowed: u32,
+    sent: [u32; ITEMS_MAX],
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Open,
+    Answered,
+    Ended,
+}
+
+// === impl Books ===
+
+impl Books {
+    pub(super) fn new(clients: usize) -> Self {
+        Self { clients: (0..clients).map(|_| Mutex::default()).collect(), counts: Counts::default() }
+    }
+
+    pub(super) fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// A client is about to make a call.
+    pub(super) fn begin(&self, client: usize, call: u64, items: usize) {
+        if let Some(mut ring) = self.ring(client) {
+            *ring.entry(call) = Entry { call: call + 1, items, ..Entry::default() };
+        }
+    }
+
+    /// A client's call has ended; returns whether its items were ever part of a shared upstream call, and whether they arrived at all.
+    pub(super) fn end(&self, client: usize, call: u64, answered: bool) -> (bool, bool) {
+        let Some(mut ring) = self.ring(client) else { return (false, false) };
+        let entry = ring.entry(call);
+        entry.state = if answered { State::Answered } else { State::Ended };
+        (entry.shared, entry.sent.iter().any(|&sent| sent > 0))
+    }
+
+    /// An upstream call with these items has arrived; returns how many client calls it is made of.
+    pub(super) fn arrived(&self, items: &[Item]) -> usize {
+        let whose = |item: &Item| (item.client, item.call);
+        let members = items.chunk_by(|a, b| whose(a) == whose(b)).count();
+        add(&self.counts.calls, 1);
+        add(&self.counts.items, items.len());
+        self.counts.items_max.fetch_max(items.len() as u64, Ordering::Relaxed);
+        let mut torn = false;
+        for call in items.chunk_by(|a, b| whose(a) == whose(b)) {
+            torn |= !self.arrived_call(call, members);
+        }
+        add(&self.counts.torn, usize::from(torn));
+        members
+    }
+
+    /// Enters the items of one client call; returns whether they are all of it, in order.
+    fn arrived_call(&self, items: &[Item], members: usize) -> bool {
+        let Some(first) = items.first() else { return true };
+        let counts = &self.counts;
+        let ring = self.ring(first.client);
+        let Some(mut ring) = ring else {
+            add(&counts.stale, items.len());
+            return true;
+        };
+        let entry = ring.entry(first.call);
+        if entry.call != first.call + 1 {
+            add(&counts.stale, items.len());
+            return true;
+        }
+        match entry.state {
+            State::Open => {}
+            State::Answered => add(&counts.after_answer, items.len()),
+            State::Ended => add(&counts.late, items.len()),
+        }
+        entry.shared |= members > 1;
+        entry.allowed = entry.allowed.max(allowed(members));
+        for item in items {
+            if let Some(sent) = entry.sent.get_mut(item.place) {
+                *sent += 1;
+                add(&counts.oversent, usize::from(*sent > entry.allowed));
+            }
+        }
+        items.len() == entry.items && items.iter().enumerate().all(|(place, item)| item.place == place)
+    }
+
+    fn ring(&self, client: usize) -> Option<MutexGuard<'_, Ring>> {
+        self.clients.get(client).map(|ring| ring.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+// === impl Ring ===
+
+impl Ring {
+    fn entry(&mut self, call: u64) -> &mut Entry {
+        let place = usize::try_from(call % CALLS_KEPT as u64).unwrap_or_default();
+        &mut self.calls[place]
+    }
+}
+
+/// An item may be sent twice; one of a bisected call of N members 1 + log2 N times.
+fn allowed(members: usize) -> u32 {
+    let halvings = members.next_power_of_two().trailing_zeros();
+    (1 + halvings).max(2)
+}
+
+pub(super) fn add(count: &AtomicU64, n: usize) {
+    if n > 0 {
+        count.fetch_add(n as u64, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::nonce::Form;
+    use super::*;
+
+    fn items(client: usize, call: u64, n: usize) -> Vec<Item> {
+        let item = |place| Item { client, call, place, tenant: 0, form: Form::Generic, poison: false };
+        (0..n).map(item).collect()
+    }
+
+    fn get(count: &AtomicU64) -> u64 {
+        count.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_batch_of_several_calls_is_shared_and_one_call_is_not() {
+        let books = Books::new(2);
+        books.begin(0, 0, 2);
+        books.begin(1, 0, 1);
+        assert_eq!(books.arrived(&[items(0, 0, 2), items(1, 0, 1)].concat()), 2);
+        assert_eq!(books.end(0, 0, true), (true, true));
+        books.begin(0, 1, 2);
+        assert_eq!(books.arrived(&items(0, 1, 2)), 1);
+        assert_eq!(books.end(0, 1, true), (false, true));
+        assert_eq!(get(&books.counts.torn), 0);
+    }
+
+    #[test]
+    fn an_item_may_be_sent_twice_and_not_a_third_time() {
+        let books = Books::new(1);
+        books.begin(0, 0, 1);
+        for (sent, oversent) in [(1, 0), (2, 0), (3, 1)] {
+            books.arrived(&items(0, 0, 1));
+            assert_eq!(get(&books.counts.oversent), oversent, "sent {sent} times");
+        }
+    }
+
+    #[test]
+    fn bisection_of_32_explains_six_times() {
+        assert_eq!([1, 2, 3, 4, 5, 32].map(allowed), [2, 2, 3, 3, 4, 6]);
+    }
+
+    #[test]
+    fn what_arrives_after_the_answer_is_a_violation_and_after_a_cancellation_is_late() {
+        let books = Books::new(1);
+        books.begin(0, 0, 1);
+        books.end(0, 0, true);
+        books.begin(0, 1, 1);
+        books.end(0, 1, false);
+        books.arrived(&items(0, 0, 1));
+        books.arrived(&items(0, 1, 1));
+        books.arrived(&items(0, 2, 1));
+        let counts = &books.counts;
+        assert_eq!([&counts.after_answer, &counts.late, &counts.stale].map(get), [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_call_that_arrives_in_part_or_out_of_order_is_torn() {
+        let books = Books::new(1);
+        books.begin(0, 0, 3);
+        books.arrived(&items(0, 0, 2));
+        books.arrived(&items(0, 0, 3).into_iter().rev().collect::<Vec<_>>());
+        assert_eq!(get(&books.counts.torn), 2);
+    }
+}

@@ -1,0 +1,417 @@
+//! The ledger's upstream: HTTP/1.1 written by hand, because no library would misbehave like this.
+
+mod act;
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde::Deserialize;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use self::act::Act;
+use super::book::{Books, add};
+use super::fault::{Deck, Fault};
+use super::nonce::{CLIENTS_MAX, Digest, Form, Item, Nonce, hex, numbers};
+use super::{POISON, TENANT_HEADER};
+use crate::standin::item::{Route, spread};
+use crate::standin::server::Model;
+use crate::standin::wire::{Conn, Message};
+
+/// After a failed accept or bind.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What the ledger's upstream shall be like.
+#[derive(Debug, Clone)]
+pub struct MockConfig {
+    /// The a in t(n) = a + b·n.
+    pub base: Duration,
+    /// The b in t(n) = a + b·n.
+    pub per_item: Duration,
+    /// Calls computed at once; any number may wait.
+    pub slots: usize,
+    /// Share of calls without poison that are met by a fault.
+    pub fault_share: f64,
+    /// The proxy's cap for one answer; F13 goes beyond it.
+    pub answer_bytes_max: usize,
+    /// Seconds that 429 and 503 ask to wait.
+    pub retry_after: u32,
+    /// How long F08 refuses connections.
+    pub refuse_for: Duration,
+    /// The pause between two bytes of F05; longer than the proxy's body idle time, or it never ends.
+    pub drip: Duration,
+    /// How long silence is kept up where nobody hangs up.
+    pub silence_max: Duration,
+    /// Clients that a run may have.
+    pub clients_max: usize,
+    /// The same seed gives the same faults in the same order.
+    pub seed: u64,
+}
+
+/// The ledger's upstream, running; ends when dropped.
+#[derive(Debug)]
+pub struct LedgerMock {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    accept: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    config: MockConfig,
+    pub(super) key: u64,
+    pub(super) books: Books,
+    /// Client items that have had their outcome.
+    pub(super) done: AtomicU64,
+    model: Model,
+    deck: Deck,
+    /// Calls that might have met a fault.
+    drawn: AtomicU64,
+    /// Faults met.
+    faults: AtomicU64,
+    by_kind: [AtomicU64; Fault::ALL.len()],
+    /// Calls arrived and not answered.
+    open: AtomicU64,
+    /// Asks the listener to go away for a moment.
+    refuse: Notify,
+}
+
+/// One call as it arrived.
+struct Call {
+    form: Form,
+    items: Vec<(Nonce, Item)>,
+    close: bool,
+    members: usize,
+}
+
+/// What comes after an answer.
+enum Next {
+    Keep(Conn),
+    Close,
+}
+
+/// Counts a call as open until dropped.
+struct Open<'a>(&'a AtomicU64);
+
+#[derive(Deserialize)]
+struct Row<'a> {
+    tenant: &'a str,
+    nonce: &'a str,
+}
+
+// === impl MockConfig ===
+
+impl Default for MockConfig {
+    fn default() -> Self {
+        Self {
+            base: Duration::from_micros(300),
+            per_item: Duration::from_micros(10),
+            slots: 4,
+            fault_share: 0.02,
+            answer_bytes_max: 256 * 1024,
+            retry_after: 0,
+            refuse_for: Duration::from_millis(2),
+            drip: Duration::from_secs(1),
+            silence_max: Duration::from_secs(5),
+            clients_max: 4096,
+            seed: 1,
+        }
+    }
+}
+
+// === impl LedgerMock ===
+
+impl LedgerMock {
+    /// Binds a free loopback port, and serves on the current runtime until the handle is dropped.
+    ///
+    /// # Errors
+    /// No port can be bound.
+    pub async fn start(config: MockConfig) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let addr = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            key: spread(config.seed),
+            books: Books::new(config.clients_max.min(CLIENTS_MAX)),
+            done: AtomicU64::new(0),
+            model: Model::new(config.base, config.per_item, config.slots, usize::MAX),
+            deck: Deck::new(config.seed),
+            drawn: AtomicU64::new(0),
+            faults: AtomicU64::new(0),
+            by_kind: std::array::from_fn(|_| AtomicU64::new(0)),
+            open: AtomicU64::new(0),
+            refuse: Notify::new(),
+            config,
+        });
+        let accept = tokio::spawn(accept(listener, addr, Arc::clone(&shared)));
+        Ok(Self { addr, shared, accept })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// What `--upstream` takes.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// Items of the running ledger that have had their outcome.
+    #[must_use]
+    pub fn items_done(&self) -> u64 {
+        self.shared.done.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for LedgerMock {
+    fn drop(&mut self) {
+        self.accept.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, addr: SocketAddr, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    let mut listener = Some(listener);
+    loop {
+        let Some(listening) = &listener else {
+            tokio::time::sleep(PAUSE).await;
+            listener = TcpListener::bind(addr).await.ok();
+            continue;
+        };
+        tokio::select! {
+            accepted = listening.accept() => match accepted.and_then(|(stream, _)| Conn::tcp(stream)) {
+                Ok(conn) => {
+                    connections.spawn(serve(conn, Arc::clone(&shared)));
+                }
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            },
+            () = shared.refuse.notified() => {
+                listener = None;
+                tokio::time::sleep(shared.config.refuse_for).await;
+            }
+        }
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn serve(mut conn: Conn, shared: Arc<Shared>) {
+    // Anything but a whole request ends the connection: the peer has left, or it asks for HTTP/2.
+    while let Ok(Some(request)) = conn.inbox.request().await {
+        let (method, path) = request.target();
+        if method == b"PRI" {
+            return;
+        }
+        let form = std::str::from_utf8(path).ok().and_then(Form::of_path).filter(|_| method == b"POST");
+        let Some(form) = form else {
+            if conn.outbox.send(&answer("404 Not Found", "", b"{}")).await.is_err() {
+                return;
+            }
+            continue;
+        };
+        let call = shared.read(form, &request);
+        shared.open.fetch_add(1, Ordering::AcqRel);
+        let open = Open(&shared.open);
+        let next = shared.answer(&call, conn).await;
+        drop(open);
+        match next {
+            Ok(Next::Keep(kept)) if !call.close => conn = kept,
+            // The peer has left, or shall see the end.
+            Ok(Next::Keep(_) | Next::Close) | Err(_) => return,
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    pub(super) fn upstream_open(&self) -> u64 {
+        self.open.load(Ordering::Acquire)
+    }
+
+    pub(super) fn faults(&self) -> Vec<(&'static str, u64)> {
+        let drawn = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Fault::ALL.iter().zip(&self.by_kind).map(|(fault, count)| (fault.name(), drawn(count))).collect()
+    }
+
+    /// Reads a call and enters it into the books.
+    fn read(&self, form: Form, request: &Message<'_>) -> Call {
+        let counts = &self.books.counts;
+        let tenant = request.header(TENANT_HEADER).unwrap_or_default();
+        let route = form.route();
+        let raw = route.items(request.body).map(|items| items.raw).unwrap_or_default();
+        let mut items = Vec::with_capacity(raw.len());
+        let mut mixed = false;
+        for raw in &raw {
+            let read = parts(form, raw).and_then(|(name, nonce)| Some((name, Nonce::read(nonce, self.key)?)));
+            let Some((name, (nonce, item))) = read else {
+                add(&counts.corrupt, 1);
+                continue;
+            };
+            mixed |= name.as_bytes() != tenant || tenant_name(item.tenant).as_bytes() != tenant;
+            mixed |= item.form.route() != route;
+            items.push((nonce, item));
+        }
+        add(&counts.corrupt, usize::from(raw.is_empty()));
+        add(&counts.mixed, usize::from(mixed));
+        let entered: Vec<Item> = items.iter().map(|&(_, item)| item).collect();
+        Call { form, items, close: request.close, members: self.books.arrived(&entered) }
+    }
+
+    async fn answer(&self, call: &Call, mut conn: Conn) -> io::Result<Next> {
+        if let Some((nonce, _)) = call.items.iter().find(|(_, item)| item.poison) {
+            self.compute(call).await?;
+            let body = format!(r#"{{"error":"{POISON}{nonce}"}}"#);
+            let status =
+                if nonce.digest(0)[0] & 1 == 0 { "500 Internal Server Error" } else { "422 Unprocessable Entity" };
+            conn.outbox.send(&answer(status, "", body.as_bytes())).await?;
+            return Ok(Next::Keep(conn));
+        }
+        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
+        let mut rng = SmallRng::seed_from_u64(self.key ^ spread(drawn));
+        if rng.random_bool(self.config.fault_share.clamp(0.0, 1.0)) {
+            let fault = self.deck.card(self.faults.fetch_add(1, Ordering::Relaxed));
+            if let Some(at) = Fault::ALL.iter().position(|&kind| kind == fault) {
+                add(&self.by_kind[at], 1);
+            }
+            if fault.computes() {
+                self.compute(call).await?;
+            }
+            return Act { shared: self, call, rng }.fault(fault, conn).await;
+        }
+        self.compute(call).await?;
+        conn.outbox.send(&answer("200 OK", "", call.body().as_bytes())).await?;
+        Ok(Next::Keep(conn))
+    }
+
+    async fn compute(&self, call: &Call) -> io::Result<()> {
+        self.model.run(call.items.len()).await.map_err(|not_run| io::Error::other(format!("{not_run:?}")))
+    }
+}
+
+// === impl Call ===
+
+impl Call {
+    /// The right answer.
+    fn body(&self) -> String {
+        let results: Vec<_> = self.results().enumerate().collect();
+        body(self.form, &results)
+    }
+
+    fn results(&self) -> impl Iterator<Item = Digest> {
+        self.items.iter().map(|(nonce, item)| nonce.digest(item.tenant))
+    }
+
+    /// An answer that cannot be split, or is hard to. Where a form names no places a wrong place becomes a wrong count.
+    fn wrong_body(&self, fault: Fault) -> String {
+        let mut results: Vec<_> = self.results().enumerate().collect();
+        let n = results.len();
+        let indexed = self.form.indexed();
+        match fault {
+            Fault::CountNone => results.clear(),
+            Fault::CountMore => results.push((n, results.last().map(|&(_, digest)| digest).unwrap_or_default())),
+            Fault::IndexTwice if indexed => {
+                if let Some(last) = results.last_mut() {
+                    last.0 = if n > 1 { 0 } else { 1 };
+                }
+            }
+            Fault::IndexMissing if indexed => {
+                if let Some(last) = results.last_mut() {
+                    last.0 = n + 6;
+                }
+            }
+            Fault::IndexShuffled if indexed => results.reverse(),
+            Fault::IndexShuffled => {}
+            _ => {
+                results.pop();
+            }
+        }
+        body(self.form, &results)
+    }
+}
+
+// === impl Open ===
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+// === impl Form ===
+
+impl Form {
+    fn of_path(path: &str) -> Option<Self> {
+        [Self::OpenAi, Self::KServe, Self::Generic].into_iter().find(|form| form.path() == path)
+    }
+
+    fn route(self) -> Route {
+        match self {
+            Self::OpenAi | Self::OpenAiSingle => Route::Embeddings,
+            Self::KServe => Route::Predict,
+            Self::Generic => Route::Ledger,
+        }
+    }
+}
+
+/// The header of every answer that is, or passes for, JSON.
+const JSON: &str = "content-type: application/json\r\n";
+
+/// The name by which a tenant is known on the wire.
+pub(super) fn tenant_name(tenant: usize) -> String {
+    format!("tenant-{tenant}")
+}
+
+/// Tenant and nonce of an item as it was sent.
+fn parts(form: Form, raw: &str) -> Option<(&str, &str)> {
+    if form == Form::KServe {
+        let row: Row<'_> = serde_json::from_str(raw).ok()?;
+        return Some((row.tenant, row.nonce));
+    }
+    raw.strip_prefix('"')?.strip_suffix('"')?.split_once('/')
+}
+
+fn body(form: Form, results: &[(usize, Digest)]) -> String {
+    let mut out = String::with_capacity(96 + results.len() * 96);
+    out.push_str(match form {
+        Form::OpenAi | Form::OpenAiSingle => r#"{"object":"list","data":["#,
+        Form::KServe => r#"{"predictions":["#,
+        Form::Generic => r#"{"results":["#,
+    });
+    for (place, (index, digest)) in results.iter().enumerate() {
+        if place > 0 {
+            out.push(',');
+        }
+        if form.indexed() {
+            let [a, b, c, d] = numbers(digest);
+            write!(out, r#"{{"object":"embedding","index":{index},"embedding":[{a},{b},{c},{d}]}}"#).ok();
+        } else {
+            write!(out, r#""{}""#, hex(digest)).ok();
+        }
+    }
+    match form {
+        Form::OpenAi | Form::OpenAiSingle => {
+            let n = results.len() * 11;
+            write!(out, r#"],"model":"ledger","usage":{{"prompt_tokens":{n},"total_tokens":{n}}}}}"#).ok();
+        }
+        Form::KServe | Form::Generic => out.push_str("]}"),
+    }
+    out
+}
+
+fn answer(status: &str, extra: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!("HTTP/1.1 {status}\r\n{JSON}{extra}content-length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}

@@ -1,0 +1,193 @@
+//! How a call is met by a fault: the bytes, the pauses and the ends of each kind.
+
+use std::io;
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::super::FAULT_HEADER;
+use super::super::fault::Fault;
+use super::{Call, JSON, Next, Shared, answer};
+use crate::standin::time::Timer;
+use crate::standin::wire::Conn;
+
+/// One chunk of an endless answer.
+const CHUNK_BYTES: usize = 16 * 1024;
+
+/// One call that is met by a fault.
+pub(super) struct Act<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) call: &'a Call,
+    pub(super) rng: SmallRng,
+}
+
+// === impl Act ===
+
+impl Act<'_> {
+    pub(super) async fn fault(mut self, fault: Fault, conn: Conn) -> io::Result<Next> {
+        // Said only to a caller that is alone with its call: what it gets is its own, however odd.
+        let mark = if self.call.members == 1 { format!("{FAULT_HEADER}: {}\r\n", fault.name()) } else { String::new() };
+        let mark = mark.as_str();
+        let body = self.call.body();
+        let body = body.as_bytes();
+        match fault {
+            Fault::SilentHead | Fault::SilentBody | Fault::Drip => {
+                self.silent(fault, &answer("200 OK", mark, body), conn).await
+            }
+            Fault::ResetBefore => {
+                conn.reset();
+                Ok(Next::Close)
+            }
+            Fault::EndBefore => Ok(Next::Close),
+            Fault::ResetInside | Fault::EndInside => self.cut(fault, &answer("200 OK", mark, body), conn).await,
+            Fault::ShortChunk => {
+                let mut bytes = chunked_head(mark);
+                bytes.extend_from_slice(format!("{:x}\r\n", body.len() + 9).as_bytes());
+                bytes.extend_from_slice(body);
+                last_words(conn, &bytes).await
+            }
+            Fault::LongLength => {
+                let head = format!("HTTP/1.1 200 OK\r\n{JSON}{mark}content-length: {}\r\n\r\n", body.len() + 9);
+                last_words(conn, &[head.as_bytes(), body].concat()).await
+            }
+            Fault::Refused => {
+                let next = keep(conn, &answer("200 OK", "", body)).await;
+                self.shared.refuse.notify_one();
+                next
+            }
+            Fault::TooMany | Fault::Unavailable => {
+                let status = if fault == Fault::TooMany { "429 Too Many Requests" } else { "503 Service Unavailable" };
+                let extra = format!("{mark}retry-after: {}\r\n", self.shared.config.retry_after);
+                keep(conn, &answer(status, &extra, br#"{"error":"overloaded"}"#)).await
+            }
+            Fault::Error => keep(conn, &answer("500 Internal Server Error", mark, br#"{"error":"for once"}"#)).await,
+            Fault::Redirect => {
+                let extra = format!("{mark}location: http://169.254.169.254/\r\n");
+                keep(conn, &answer("307 Temporary Redirect", &extra, b"")).await
+            }
+            Fault::CountLess | Fault::CountMore | Fault::CountNone | Fault::IndexTwice | Fault::IndexMissing => {
+                keep(conn, &answer("200 OK", mark, self.call.wrong_body(fault).as_bytes())).await
+            }
+            Fault::IndexShuffled => keep(conn, &answer("200 OK", "", self.call.wrong_body(fault).as_bytes())).await,
+            Fault::Unasked | Fault::UnaskedSoon | Fault::UnaskedLater | Fault::UnaskedLate => {
+                unasked(fault.unasked_after().unwrap_or_default(), conn, answer("200 OK", "", body)).await
+            }
+            Fault::Huge => {
+                let padded = format!("{}{}", self.call.body(), " ".repeat(self.shared.config.answer_bytes_max * 2));
+                keep(conn, &answer("200 OK", mark, padded.as_bytes())).await
+            }
+            Fault::Endless => self.endless(mark, conn).await,
+            Fault::Html => {
+                let page = "<!doctype html><title>model server</title><p>It works!";
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n{mark}content-length: {}\r\n\r\n",
+                    page.len()
+                );
+                keep(conn, format!("{head}{page}").as_bytes()).await
+            }
+            Fault::BadJson => {
+                let broken = body.get(..self.rng.random_range(0..body.len())).unwrap_or_default();
+                keep(conn, &answer("200 OK", mark, broken)).await
+            }
+            Fault::Gzip => {
+                // The head of a gzip member and what may pass for its content: nobody is to look inside.
+                let packed = [&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3], body].concat();
+                keep(conn, &answer("200 OK", &format!("{mark}content-encoding: gzip\r\n"), &packed)).await
+            }
+            Fault::NoContent => keep(conn, format!("HTTP/1.1 204 No Content\r\n{mark}\r\n").as_bytes()).await,
+            Fault::EarlyHints => {
+                let first = b"HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n\r\n";
+                keep(conn, &[&first[..], &answer("200 OK", "", body)].concat()).await
+            }
+            Fault::Continue => {
+                keep(conn, &[&b"HTTP/1.1 100 Continue\r\n\r\n"[..], &answer("200 OK", "", body)].concat()).await
+            }
+            Fault::Trailers => {
+                let mut bytes = chunked_head("trailer: x-stand-in-trailer\r\n");
+                bytes.extend_from_slice(format!("{:x}\r\n", body.len()).as_bytes());
+                bytes.extend_from_slice(body);
+                bytes.extend_from_slice(b"\r\n0\r\nx-stand-in-trailer: 1\r\n\r\n");
+                keep(conn, &bytes).await
+            }
+        }
+    }
+
+    async fn silent(mut self, fault: Fault, whole: &[u8], mut conn: Conn) -> io::Result<Next> {
+        let config = &self.shared.config;
+        if fault == Fault::SilentBody {
+            let n = self.inside(whole);
+            conn.outbox.send(whole.get(..n).unwrap_or_default()).await?;
+        }
+        let silence = async {
+            if fault == Fault::Drip {
+                let head = memchr::memmem::find(whole, b"\r\n\r\n").map_or(0, |at| at + 4);
+                let (head, body) = whole.split_at(head);
+                conn.outbox.send(head).await.ok();
+                for byte in body {
+                    conn.outbox.send(&[*byte]).await.ok();
+                    if tokio::time::timeout(config.drip, conn.inbox.until_closed()).await.is_ok() {
+                        return;
+                    }
+                }
+            }
+            conn.inbox.until_closed().await;
+        };
+        // Over the limit it is the proxy that has waited too long, which its caller will tell.
+        tokio::time::timeout(config.silence_max, silence).await.ok();
+        Ok(Next::Close)
+    }
+
+    async fn cut(mut self, fault: Fault, whole: &[u8], mut conn: Conn) -> io::Result<Next> {
+        let n = self.inside(whole);
+        conn.outbox.send(whole.get(..n).unwrap_or_default()).await?;
+        if fault == Fault::ResetInside {
+            conn.reset();
+        }
+        Ok(Next::Close)
+    }
+
+    async fn endless(self, mark: &str, mut conn: Conn) -> io::Result<Next> {
+        let config = &self.shared.config;
+        let chunk = [format!("{CHUNK_BYTES:x}\r\n").as_bytes(), &[b' '; CHUNK_BYTES], b"\r\n"].concat();
+        let sending = async {
+            conn.outbox.send(&chunked_head(mark)).await?;
+            for _ in 0..(config.answer_bytes_max * 8).div_ceil(CHUNK_BYTES) {
+                conn.outbox.send(&chunk).await?;
+            }
+            Ok::<(), io::Error>(())
+        };
+        // Whether the peer hung up, stopped reading or took it all: there is no end to it.
+        tokio::time::timeout(config.silence_max, sending).await.ok();
+        Ok(Next::Close)
+    }
+
+    /// Somewhere inside, neither before the first byte nor after the last.
+    fn inside(&mut self, whole: &[u8]) -> usize {
+        self.rng.random_range(1..whole.len())
+    }
+}
+
+fn chunked_head(extra: &str) -> Vec<u8> {
+    format!("HTTP/1.1 200 OK\r\n{JSON}{extra}transfer-encoding: chunked\r\n\r\n").into_bytes()
+}
+
+async fn keep(mut conn: Conn, bytes: &[u8]) -> io::Result<Next> {
+    conn.outbox.send(bytes).await?;
+    Ok(Next::Keep(conn))
+}
+
+async fn last_words(mut conn: Conn, bytes: &[u8]) -> io::Result<Next> {
+    conn.outbox.send(bytes).await?;
+    conn.outbox.finish().await?;
+    Ok(Next::Close)
+}
+
+async fn unasked(after: Duration, mut conn: Conn, bytes: Vec<u8>) -> io::Result<Next> {
+    if after.is_zero() {
+        return keep(conn, &bytes.repeat(2)).await;
+    }
+    conn.outbox.send(&bytes).await?;
+    Timer::new()?.sleep(after).await?;
+    keep(conn, &bytes).await
+}

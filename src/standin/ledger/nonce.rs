@@ -1,0 +1,175 @@
+//! What an item of the ledger is, and its one right answer.
+//!
+//! A nonce has 128 bits: 64 say whose it is (client, call, place, tenant, form, poison) and 64 are a keyed mark of these, so that the mock knows a
+//! genuine item from a damaged one without having been told, and either side can look an item up without a map that grows. The answer is a BLAKE3
+//! digest of tenant and nonce: nobody can hit it by chance.
+
+use std::fmt;
+
+use crate::standin::item::spread;
+
+/// Items in one call at most: the place takes two bits.
+pub(super) const ITEMS_MAX: usize = 4;
+/// Tenants at most: four bits.
+pub(super) const TENANTS_MAX: usize = 16;
+/// Clients at most: sixteen bits.
+pub(super) const CLIENTS_MAX: usize = 1 << 16;
+
+/// The form of a call, and so the adapter that it goes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Form {
+    /// `POST /v1/embeddings` with a list.
+    OpenAi,
+    /// `POST /v1/embeddings` with a string.
+    OpenAiSingle,
+    /// `POST /v1/models/ledger:predict`.
+    KServe,
+    /// `POST /ledger`, for the generic adapter.
+    Generic,
+}
+
+/// What an item is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Item {
+    pub(super) client: usize,
+    pub(super) call: u64,
+    pub(super) place: usize,
+    pub(super) tenant: usize,
+    pub(super) form: Form,
+    pub(super) poison: bool,
+}
+
+/// An item's name: 32 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Nonce(u128);
+
+/// What the answer to an item must be.
+pub(super) type Digest = [u8; 16];
+
+// === impl Form ===
+
+impl Form {
+    pub(super) const ALL: [Self; 4] = [Self::OpenAi, Self::OpenAiSingle, Self::KServe, Self::Generic];
+
+    pub(super) const fn path(self) -> &'static str {
+        match self {
+            Self::OpenAi | Self::OpenAiSingle => "/v1/embeddings",
+            Self::KServe => "/v1/models/ledger:predict",
+            Self::Generic => "/ledger",
+        }
+    }
+
+    /// Whether an answer of this form names the place of each result.
+    pub(super) const fn indexed(self) -> bool {
+        matches!(self, Self::OpenAi | Self::OpenAiSingle)
+    }
+}
+
+// === impl Item ===
+
+impl Item {
+    /// Client 16 bits, call 32, place 2, tenant 4, form 2, poison 1; the rest is zero.
+    fn head(self) -> u64 {
+        let form = Form::ALL.iter().position(|&form| form == self.form).unwrap_or_default();
+        let word = (self.client as u64) << 32 | (self.call & 0xffff_ffff);
+        word << 16 | (self.place as u64) << 8 | (self.tenant as u64) << 4 | (form as u64) << 1 | u64::from(self.poison)
+    }
+
+    fn of_head(head: u64) -> Option<Self> {
+        let field = |shift: u32, bits: u32| usize::try_from((head >> shift) & ((1 << bits) - 1)).unwrap_or_default();
+        let item = Self {
+            client: field(48, 16),
+            call: (head >> 16) & 0xffff_ffff,
+            place: field(8, 2),
+            tenant: field(4, 4),
+            form: Form::ALL[field(1, 2)],
+            poison: field(0, 1) == 1,
+        };
+        (item.head() == head).then_some(item)
+    }
+
+    pub(super) fn nonce(self, key: u64) -> Nonce {
+        let head = self.head();
+        Nonce(u128::from(head) << 64 | u128::from(mark(head, key)))
+    }
+}
+
+// === impl Nonce ===
+
+impl Nonce {
+    /// Reads what [`fmt::Display`] writes; `None` where that is no genuine nonce of this run.
+    pub(super) fn read(text: &str, key: u64) -> Option<(Self, Item)> {
+        if text.len() != 32 || text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            return None;
+        }
+        let word = u128::from_str_radix(text, 16).ok()?;
+        let head = u64::try_from(word >> 64).ok()?;
+        (u128::from(mark(head, key)) == word & u128::from(u64::MAX)).then_some(())?;
+        Some((Self(word), Item::of_head(head)?))
+    }
+
+    /// The right answer to the item of this nonce.
+    pub(super) fn digest(self, tenant: usize) -> Digest {
+        let mut digest = Digest::default();
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&tenant.to_le_bytes()).update(&self.0.to_le_bytes());
+        hasher.finalize_xof().fill(&mut digest);
+        digest
+    }
+}
+
+impl fmt::Display for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+fn mark(head: u64, key: u64) -> u64 {
+    spread(spread(head ^ key).wrapping_add(key))
+}
+
+/// A digest as the four numbers of an embedding.
+pub(super) fn numbers(digest: &Digest) -> [u32; 4] {
+    let word = u128::from_le_bytes(*digest);
+    [0, 32, 64, 96].map(|shift| u32::try_from((word >> shift) & 0xffff_ffff).unwrap_or_default())
+}
+
+/// A digest as the string of the other forms.
+pub(super) fn hex(digest: &Digest) -> String {
+    format!("{:032x}", u128::from_le_bytes(*digest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ITEM: Item =
+        Item { client: 65_535, call: 4_000_000_000, place: 3, tenant: 15, form: Form::Generic, poison: true };
+
+    #[test]
+    fn a_nonce_says_whose_it_is() {
+        for form in Form::ALL {
+            let item = Item { form, ..ITEM };
+            let text = item.nonce(9).to_string();
+            assert_eq!(Nonce::read(&text, 9), Some((item.nonce(9), item)));
+            assert_eq!(Nonce::read(&text, 8), None, "of another run");
+        }
+    }
+
+    #[test]
+    fn a_damaged_nonce_is_none() {
+        let text = ITEM.nonce(9).to_string();
+        for at in 0..text.len() {
+            let mut damaged = text.clone().into_bytes();
+            damaged[at] = if damaged[at] == b'0' { b'1' } else { b'0' };
+            assert_eq!(Nonce::read(&String::from_utf8(damaged).unwrap(), 9), None, "at {at}");
+        }
+    }
+
+    #[test]
+    fn answers_differ_by_nonce_and_by_tenant() {
+        let nonce = ITEM.nonce(9);
+        assert_ne!(nonce.digest(0), nonce.digest(1));
+        assert_ne!(nonce.digest(0), Item { place: 2, ..ITEM }.nonce(9).digest(0));
+    }
+}

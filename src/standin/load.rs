@@ -1,0 +1,281 @@
+//! Load that checks every answer: open-loop ([`open()`]) and closed-loop ([`closed()`]).
+//!
+//! Requests are built once and sent over kept connections; an answer is right if it begins with the bytes that the stand-in model gives for these
+//! items. What is counted is what came back: served, refused (429, 503), wrong, failed. Retries are made in one case only, the one in which every
+//! HTTP client makes them: a kept connection that was closed before a byte of the answer.
+
+mod closed;
+mod open;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hdrhistogram::Histogram;
+
+pub use self::closed::{ClosedConfig, closed};
+pub use self::open::{OpenConfig, OpenLoad, open};
+use super::item::{Route, spread};
+use super::wire::Message;
+
+/// Different calls that a load sends in turn: enough that neighbours in a batch differ.
+const VARIETY: u64 = 256;
+/// Latencies above are counted as this one.
+const LATENCY_MAX: Duration = Duration::from_secs(600);
+
+/// The calls that a load sends, built once.
+#[derive(Debug, Clone)]
+pub struct Calls {
+    list: Arc<[Prepared]>,
+    items: usize,
+}
+
+#[derive(Debug)]
+struct Prepared {
+    request: Bytes,
+    /// What a right answer begins with.
+    expect: Vec<u8>,
+}
+
+/// What became of a load.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Calls that were to be sent.
+    pub offered: u64,
+    /// Calls answered 200, rightly.
+    pub served: u64,
+    /// Calls answered 429 or 503.
+    pub refused: u64,
+    /// Calls answered 200, wrongly. There is no excuse for one.
+    pub wrong: u64,
+    /// Calls with any other answer or none.
+    pub failed: u64,
+    /// Calls that no connection was free for until the end; also in `failed`.
+    pub unsent: u64,
+    /// Items in each call.
+    pub items_per_call: usize,
+    /// The time in which `served` was counted.
+    pub elapsed: Duration,
+    /// Latencies of served calls in nanoseconds; of an open load from the scheduled time on.
+    pub latency: Histogram<u64>,
+}
+
+/// How a running load is doing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Calls due so far.
+    pub offered: u64,
+    /// Calls served so far.
+    pub served: u64,
+    /// Calls refused so far.
+    pub refused: u64,
+    /// Calls failed or wrongly answered so far.
+    pub failed: u64,
+    /// Median of the calls served since the last snapshot.
+    pub p50: Duration,
+    /// 99th percentile of the calls served since the last snapshot.
+    pub p99: Duration,
+}
+
+/// How one call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Served,
+    Refused,
+    Wrong,
+    Failed,
+    Unsent,
+}
+
+#[derive(Debug)]
+struct Tally {
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug)]
+struct Counts {
+    offered: u64,
+    served: u64,
+    refused: u64,
+    wrong: u64,
+    failed: u64,
+    unsent: u64,
+    latency: Histogram<u64>,
+    /// Since the last snapshot.
+    recent: Histogram<u64>,
+}
+
+// === impl Calls ===
+
+impl Calls {
+    /// Calls of `items` items each; the same seed gives the same calls.
+    #[must_use]
+    pub fn new(route: Route, items: usize, seed: u64) -> Self {
+        let list = (0..VARIETY).map(|call| Prepared::new(route, items, spread(seed ^ spread(call)))).collect();
+        Self { list, items }
+    }
+
+    fn get(&self, turn: u64) -> &Prepared {
+        let place = usize::try_from(turn % VARIETY).unwrap_or_default();
+        &self.list[place]
+    }
+}
+
+// === impl Prepared ===
+
+impl Prepared {
+    fn new(route: Route, items: usize, mark: u64) -> Self {
+        let raw: Vec<String> = (0..items as u64).map(|place| item(route, spread(mark ^ place))).collect();
+        let raw: Vec<&str> = raw.iter().map(String::as_str).collect();
+        let mut body = String::from("{");
+        if route == Route::Embeddings {
+            body.push_str(r#""model":"stand-in","#);
+        }
+        write!(body, r#""{}":[{}]}}"#, route.items_field(), raw.join(",")).ok();
+        let request = format!(
+            "POST {} HTTP/1.1\r\nhost: stand-in\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            route.path(),
+            body.len()
+        );
+        Self { request: request.into(), expect: route.results(&raw).into_bytes() }
+    }
+
+    fn outcome(&self, answer: &Message<'_>) -> Outcome {
+        match answer.status {
+            200 if answer.body.starts_with(&self.expect) => Outcome::Served,
+            200 => Outcome::Wrong,
+            429 | 503 => Outcome::Refused,
+            _ => Outcome::Failed,
+        }
+    }
+}
+
+/// An item as clients of the route send them: a short text, or a row of numbers.
+fn item(route: Route, mark: u64) -> String {
+    match route {
+        Route::Predict => {
+            let feature =
+                |shift: u32| f64::from(u32::try_from((mark >> shift) & 0x3f).unwrap_or_default()) / 8.0 + 0.0625;
+            format!("[{},{},{},{}]", feature(0), feature(8), feature(16), feature(24))
+        }
+        Route::Embeddings | Route::Embed | Route::Ledger => format!(r#""parcel {mark:016x} to be weighed""#),
+    }
+}
+
+// === impl Tally ===
+
+impl Tally {
+    fn new() -> Self {
+        let histogram = || Histogram::new_with_max(nanos(LATENCY_MAX), 3).unwrap_or_else(|_| unreachable_histogram());
+        let counts = Counts {
+            offered: 0,
+            served: 0,
+            refused: 0,
+            wrong: 0,
+            failed: 0,
+            unsent: 0,
+            latency: histogram(),
+            recent: histogram(),
+        };
+        Self { counts: Mutex::new(counts) }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(&self, outcome: Outcome, latency: Duration) {
+        let mut counts = self.counts();
+        match outcome {
+            Outcome::Served => {
+                counts.served += 1;
+                counts.latency.saturating_record(nanos(latency));
+                counts.recent.saturating_record(nanos(latency));
+            }
+            Outcome::Refused => counts.refused += 1,
+            Outcome::Wrong => counts.wrong += 1,
+            Outcome::Failed => counts.failed += 1,
+            Outcome::Unsent => {
+                counts.failed += 1;
+                counts.unsent += 1;
+            }
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let mut counts = self.counts();
+        let quantile = |q| Duration::from_nanos(counts.recent.value_at_quantile(q));
+        let snapshot = Snapshot {
+            offered: counts.offered,
+            served: counts.served,
+            refused: counts.refused,
+            failed: counts.failed + counts.wrong,
+            p50: quantile(0.5),
+            p99: quantile(0.99),
+        };
+        counts.recent.reset();
+        snapshot
+    }
+
+    fn report(&self, items_per_call: usize, elapsed: Duration) -> Report {
+        let counts = self.counts();
+        Report {
+            offered: counts.offered,
+            served: counts.served,
+            refused: counts.refused,
+            wrong: counts.wrong,
+            failed: counts.failed,
+            unsent: counts.unsent,
+            items_per_call,
+            elapsed,
+            latency: counts.latency.clone(),
+        }
+    }
+}
+
+/// Three significant digits up to a constant maximum: the constructor has nothing to refuse.
+fn unreachable_histogram() -> Histogram<u64> {
+    Histogram::new(3).expect("three digits are within the library's range of 0 to 5")
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+// === impl Report ===
+
+impl Report {
+    /// Served calls in a second.
+    #[must_use]
+    pub fn calls_per_second(&self) -> f64 {
+        let seconds = self.elapsed.as_secs_f64();
+        if seconds > 0.0 { self.served as f64 / seconds } else { 0.0 }
+    }
+
+    /// Served items in a second.
+    #[must_use]
+    pub fn items_per_second(&self) -> f64 {
+        self.calls_per_second() * self.items_per_call as f64
+    }
+
+    /// A quantile of the latency of served calls.
+    #[must_use]
+    pub fn quantile(&self, quantile: f64) -> Duration {
+        Duration::from_nanos(self.latency.value_at_quantile(quantile))
+    }
+
+    /// The median.
+    #[must_use]
+    pub fn p50(&self) -> Duration {
+        self.quantile(0.5)
+    }
+
+    /// The 99th percentile.
+    #[must_use]
+    pub fn p99(&self) -> Duration {
+        self.quantile(0.99)
+    }
+}

@@ -1,0 +1,109 @@
+//! Closed-loop load: each of N clients makes one call after the other.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use super::{Calls, Outcome, Prepared, Report, Tally};
+use crate::standin::time::{now, since};
+use crate::standin::wire::{Conn, Target};
+
+/// A client that cannot connect waits this long before it tries again.
+const CONNECT_PAUSE: Duration = Duration::from_millis(5);
+/// A call without an answer is given up after this long; far beyond any timeout of a proxy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A closed-loop load.
+#[derive(Debug, Clone)]
+pub struct ClosedConfig {
+    /// Whom to call.
+    pub target: Target,
+    /// What to send.
+    pub calls: Calls,
+    /// Clients, each with one call in flight.
+    pub clients: usize,
+    /// How long is counted.
+    pub duration: Duration,
+    /// How long the load runs before that.
+    pub warm_up: Duration,
+    /// A new connection for each call; its making counts in the latency.
+    pub fresh: bool,
+}
+
+struct Client {
+    config: Arc<ClosedConfig>,
+    tally: Arc<Tally>,
+    turn: Arc<AtomicU64>,
+    begin: Instant,
+    end: Instant,
+}
+
+/// Runs the load to its end. What counts is what ended within `duration` after the warm-up.
+pub async fn closed(config: ClosedConfig) -> Report {
+    let config = Arc::new(config);
+    let tally = Arc::new(Tally::new());
+    let turn = Arc::new(AtomicU64::new(0));
+    let begin = now() + config.warm_up;
+    let end = begin + config.duration;
+    let mut clients = JoinSet::new();
+    for _ in 0..config.clients {
+        let client =
+            Client { config: Arc::clone(&config), tally: Arc::clone(&tally), turn: Arc::clone(&turn), begin, end };
+        clients.spawn(client.run());
+    }
+    clients.join_all().await;
+    tally.report(config.calls.items, config.duration)
+}
+
+// === impl Client ===
+
+impl Client {
+    async fn run(self) {
+        let mut kept = None;
+        while now() < self.end {
+            let prepared = self.config.calls.get(self.turn.fetch_add(1, Ordering::Relaxed));
+            let begun = now();
+            let outcome = match tokio::time::timeout(PATIENCE, self.call(&mut kept, prepared)).await {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(_)) | Err(_) => {
+                    kept = None;
+                    Outcome::Failed
+                }
+            };
+            let ended = now();
+            if (self.begin..self.end).contains(&ended) {
+                self.tally.counts().offered += 1;
+                self.tally.record(outcome, ended.saturating_duration_since(begun));
+            }
+            if outcome == Outcome::Failed && kept.is_none() && since(begun) < CONNECT_PAUSE {
+                tokio::time::sleep(CONNECT_PAUSE).await;
+            }
+        }
+    }
+
+    async fn call(&self, kept: &mut Option<Conn>, prepared: &Prepared) -> io::Result<Outcome> {
+        if let Some(mut conn) = kept.take() {
+            match exchange(&mut conn, prepared).await {
+                Ok((outcome, close)) => {
+                    *kept = (!close).then_some(conn);
+                    return Ok(outcome);
+                }
+                // Closed while idle: the one failure after which a client may try again.
+                Err(_) if conn.inbox.rest().is_empty() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut conn = self.config.target.connect().await?;
+        let (outcome, close) = exchange(&mut conn, prepared).await?;
+        *kept = (!close && !self.config.fresh).then_some(conn);
+        Ok(outcome)
+    }
+}
+
+async fn exchange(conn: &mut Conn, prepared: &Prepared) -> io::Result<(Outcome, bool)> {
+    let answer = conn.call(&prepared.request).await?;
+    Ok((prepared.outcome(&answer), answer.close))
+}

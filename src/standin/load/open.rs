@@ -1,0 +1,338 @@
+//! Open-loop load: calls come when they come, whether or not the last one was answered.
+//!
+//! One task holds the schedule and writes each call, when due, to a connection that is idle; a task for each connection reads the answer. So a call
+//! costs one timer, one write and one read, and no task is woken for sending. Latency counts from the scheduled time: a call that had to wait for
+//! the generator, a connection or the server waited, and is not left out (no coordinated omission).
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use super::{Calls, Outcome, Report, Snapshot, Tally};
+use crate::standin::time::{Timer, now};
+use crate::standin::wire::{Inbox, Outbox, Target};
+
+/// Calls that may wait for a connection; more are given up as unsent. A second or more of any load that two cores can make.
+const BACKLOG_MAX: usize = 65_536;
+
+/// An open-loop load.
+#[derive(Debug, Clone)]
+pub struct OpenConfig {
+    /// Whom to call.
+    pub target: Target,
+    /// What to send.
+    pub calls: Calls,
+    /// Calls in a second, as a Poisson process.
+    pub rate: f64,
+    /// How long calls become due.
+    pub duration: Duration,
+    /// The same seed gives the same schedule.
+    pub seed: u64,
+    /// Connections made before the first call.
+    pub connections_min: usize,
+    /// Connections made at most; beyond them calls wait here.
+    pub connections_max: usize,
+    /// How long answers are waited for after the last call.
+    pub grace: Duration,
+}
+
+/// A running open-loop load; dropping it ends it.
+#[derive(Debug)]
+pub struct OpenLoad {
+    shared: Arc<Shared>,
+    driver: tokio::task::JoinHandle<io::Result<Duration>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: OpenConfig,
+    tally: Tally,
+    pool: Mutex<Pool>,
+    /// Calls without an outcome.
+    open: AtomicU64,
+    /// Told when `open` falls to zero.
+    quiet: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    idle: Vec<Arc<Lane>>,
+    connections: usize,
+    backlog: VecDeque<Arrival>,
+}
+
+/// One connection as the sender sees it.
+#[derive(Debug)]
+struct Lane {
+    outbox: Outbox,
+    pending: Mutex<Option<Arrival>>,
+    alive: AtomicBool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    due: Instant,
+    turn: u64,
+    retried: bool,
+}
+
+/// What to do with a call that is due.
+enum Way {
+    Send(Arc<Lane>),
+    Connect,
+    Wait,
+    GiveUp,
+}
+
+/// Starts the load on the current runtime.
+#[must_use]
+pub fn open(config: OpenConfig) -> OpenLoad {
+    let shared = Arc::new(Shared {
+        config,
+        tally: Tally::new(),
+        pool: Mutex::default(),
+        open: AtomicU64::new(0),
+        quiet: Notify::new(),
+    });
+    let driver = tokio::spawn(drive(Arc::clone(&shared)));
+    OpenLoad { shared, driver }
+}
+
+// === impl OpenConfig ===
+
+impl OpenConfig {
+    /// A load with the usual bounds: 16 connections, up to 2048, 5 s for the last answers.
+    #[must_use]
+    pub fn new(target: Target, calls: Calls, rate: f64, duration: Duration) -> Self {
+        let grace = Duration::from_secs(5);
+        Self { target, calls, rate, duration, seed: 1, connections_min: 16, connections_max: 2048, grace }
+    }
+}
+
+// === impl OpenLoad ===
+
+impl OpenLoad {
+    /// How it is doing; the quantiles are of the calls served since the last snapshot.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.shared.tally.snapshot()
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.driver.is_finished()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// The target accepts no connection at the start.
+    pub async fn finish(mut self) -> io::Result<Report> {
+        let elapsed = (&mut self.driver).await.map_err(io::Error::other)??;
+        Ok(self.shared.tally.report(self.shared.config.calls.items, elapsed))
+    }
+}
+
+impl Drop for OpenLoad {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// Keeps to the schedule; returns the time from the first to the last answer or due time.
+async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
+    let mut timer = Timer::new()?;
+    let mut lanes = JoinSet::new();
+    let config = &shared.config;
+    for _ in 0..config.connections_min.min(config.connections_max) {
+        shared.pool().connections += 1;
+        let (lane, inbox) = shared.connect().await?;
+        shared.pool().idle.push(Arc::clone(&lane));
+        lanes.spawn(read(Arc::clone(&shared), lane, inbox));
+    }
+    let begin = now();
+    let mut rng = SmallRng::seed_from_u64(config.seed);
+    let mut due = Duration::ZERO;
+    for turn in 0.. {
+        // The gap of a Poisson process; the logarithm's argument is never 0.
+        let gap = -(1.0 - rng.random::<f64>()).ln() / config.rate.max(f64::MIN_POSITIVE);
+        due = due.saturating_add(Duration::try_from_secs_f64(gap).unwrap_or(Duration::MAX));
+        if due >= config.duration {
+            break;
+        }
+        let arrival = Arrival { due: begin + due, turn, retried: false };
+        timer.sleep_until(arrival.due).await?;
+        shared.tally.counts().offered += 1;
+        shared.open.fetch_add(1, Ordering::Relaxed);
+        shared.dispatch(arrival, &mut lanes).await;
+    }
+    timer.sleep_until(begin + config.duration).await?;
+    let last = tokio::time::timeout(config.grace, shared.wait_until_quiet()).await;
+    let elapsed = now().saturating_duration_since(begin);
+    if last.is_err() {
+        for _ in 0..shared.open.load(Ordering::Relaxed) {
+            shared.tally.record(Outcome::Failed, Duration::ZERO);
+        }
+    }
+    Ok(elapsed)
+}
+
+/// Reads the answers of one connection, as long as it lives.
+async fn read(shared: Arc<Shared>, lane: Arc<Lane>, mut inbox: Inbox) {
+    loop {
+        let answer = inbox.answer().await;
+        let arrival = lane.pending().take();
+        let keep = match (answer, arrival) {
+            (Ok(answer), Some(arrival)) => {
+                let outcome = shared.config.calls.get(arrival.turn).outcome(&answer);
+                shared.end(outcome, arrival);
+                !answer.close
+            }
+            (Err(_), Some(arrival)) => {
+                lane.alive.store(false, Ordering::Release);
+                if inbox.rest().is_empty() && !arrival.retried {
+                    // Closed while idle: what every client sends again.
+                    shared.pool().backlog.push_front(Arrival { retried: true, ..arrival });
+                } else {
+                    shared.end(Outcome::Failed, arrival);
+                }
+                false
+            }
+            (_, None) => false,
+        };
+        let next = {
+            let mut pool = shared.pool();
+            if !keep {
+                lane.alive.store(false, Ordering::Release);
+                pool.connections -= 1;
+                pool.idle.retain(|other| !Arc::ptr_eq(other, &lane));
+            }
+            match pool.backlog.pop_front() {
+                None if keep => {
+                    pool.idle.push(Arc::clone(&lane));
+                    continue;
+                }
+                None => return,
+                Some(next) => next,
+            }
+        };
+        if keep {
+            // A write that fails shows as a broken read.
+            lane.send(&shared, next).await.ok();
+        } else {
+            // This task lives on as the reader of a new connection.
+            shared.pool().connections += 1;
+            match Shared::open_lane(&shared, next).await {
+                Some((fresh, its_inbox)) => return Box::pin(read(shared, fresh, its_inbox)).await,
+                None => return,
+            }
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn connect(&self) -> io::Result<(Arc<Lane>, Inbox)> {
+        let conn = self.config.target.connect().await?;
+        let lane = Lane { outbox: conn.outbox, pending: Mutex::new(None), alive: AtomicBool::new(true) };
+        Ok((Arc::new(lane), conn.inbox))
+    }
+
+    async fn dispatch(self: &Arc<Self>, arrival: Arrival, lanes: &mut JoinSet<()>) {
+        match self.way(arrival) {
+            Way::Send(lane) => {
+                // A write that fails shows as a broken read.
+                lane.send(self, arrival).await.ok();
+            }
+            Way::Connect => {
+                let shared = Arc::clone(self);
+                lanes.spawn(async move {
+                    if let Some((lane, inbox)) = Self::open_lane(&shared, arrival).await {
+                        read(shared, lane, inbox).await;
+                    }
+                });
+                while lanes.try_join_next().is_some() {}
+            }
+            Way::Wait => {}
+            Way::GiveUp => self.end(Outcome::Unsent, arrival),
+        }
+    }
+
+    fn way(&self, arrival: Arrival) -> Way {
+        let mut pool = self.pool();
+        while let Some(lane) = pool.idle.pop() {
+            if lane.alive.load(Ordering::Acquire) {
+                return Way::Send(lane);
+            }
+        }
+        if pool.connections < self.config.connections_max {
+            pool.connections += 1;
+            Way::Connect
+        } else if pool.backlog.len() < BACKLOG_MAX {
+            pool.backlog.push_back(arrival);
+            Way::Wait
+        } else {
+            Way::GiveUp
+        }
+    }
+
+    /// A new connection, already counted in the pool, with its first call sent.
+    async fn open_lane(shared: &Arc<Self>, arrival: Arrival) -> Option<(Arc<Lane>, Inbox)> {
+        match shared.connect().await {
+            Ok((lane, inbox)) => {
+                lane.send(shared, arrival).await.ok();
+                Some((lane, inbox))
+            }
+            Err(_) => {
+                shared.pool().connections -= 1;
+                shared.end(Outcome::Failed, arrival);
+                None
+            }
+        }
+    }
+
+    fn end(&self, outcome: Outcome, arrival: Arrival) {
+        self.tally.record(outcome, now().saturating_duration_since(arrival.due));
+        if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.quiet.notify_one();
+        }
+    }
+
+    async fn wait_until_quiet(&self) {
+        while self.open.load(Ordering::Acquire) > 0 {
+            self.quiet.notified().await;
+        }
+    }
+}
+
+// === impl Lane ===
+
+impl Lane {
+    fn pending(&self) -> MutexGuard<'_, Option<Arrival>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn send(&self, shared: &Shared, arrival: Arrival) -> io::Result<()> {
+        *self.pending() = Some(arrival);
+        let request = &shared.config.calls.get(arrival.turn).request;
+        match self.outbox.try_send(request) {
+            Ok(n) if n == request.len() => Ok(()),
+            Ok(n) => self.outbox.send_shared(request.get(n..).unwrap_or_default()).await,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.outbox.send_shared(request).await,
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The loads count what they should, against the stand-in server.
+
+use std::time::Duration;
+
+use super::{Calls, ClosedConfig, OpenConfig, Route, closed, open};
+use crate::standin::server::{Running, Server, ServerConfig};
+use crate::standin::wire::Target;
+
+const MOMENT: Duration = Duration::from_millis(60);
+
+async fn server(config: ServerConfig) -> Running {
+    Server::start(config).await.unwrap()
+}
+
+fn free() -> ServerConfig {
+    ServerConfig { base: Duration::ZERO, per_item: Duration::ZERO, queue_max: 1000, ..ServerConfig::default() }
+}
+
+fn closed_config(target: &Target, route: Route, items: usize) -> ClosedConfig {
+    ClosedConfig {
+        target: target.clone(),
+        calls: Calls::new(route, items, 7),
+        clients: 3,
+        duration: MOMENT,
+        warm_up: Duration::ZERO,
+        fresh: false,
+    }
+}
+
+#[tokio::test]
+async fn a_closed_load_is_answered_rightly_on_every_route() {
+    let running = server(free()).await;
+    for route in [Route::Embeddings, Route::Predict, Route::Embed, Route::Ledger] {
+        let report = closed(closed_config(running.target(), route, 2)).await;
+        assert!(report.served > 0, "{route:?}");
+        assert_eq!((report.served, report.wrong, report.failed), (report.offered, 0, 0), "{route:?}");
+        assert_eq!(report.latency.len(), report.served);
+    }
+    assert_eq!(running.stats().connections, 3 * 4, "connections are kept");
+}
+
+#[tokio::test]
+async fn a_fresh_connection_for_each_call_is_what_it_says() {
+    let running = server(free()).await;
+    let report = closed(ClosedConfig { fresh: true, ..closed_config(running.target(), Route::Embed, 1) }).await;
+    assert!(report.served > 0);
+    assert_eq!(running.stats().connections, running.stats().calls);
+}
+
+#[tokio::test]
+async fn wrong_answers_are_found() {
+    let running = server(free()).await;
+    let mut config = closed_config(running.target(), Route::Embed, 1);
+    let other = Calls::new(Route::Embed, 1, 8);
+    let mixed = config.calls.list.iter().zip(other.list.iter());
+    let list = mixed
+        .map(|(asked, expected)| super::Prepared { request: asked.request.clone(), expect: expected.expect.clone() });
+    config.calls = Calls { list: list.collect(), items: 1 };
+    let report = closed(config).await;
+    assert!(report.wrong > 0);
+    assert_eq!(report.served, 0);
+}
+
+#[tokio::test]
+async fn nobody_there_is_a_failure_and_not_a_hang() {
+    let gone = server(free()).await;
+    let target = gone.target().clone();
+    gone.shutdown().await;
+    let report = closed(closed_config(&target, Route::Embed, 1)).await;
+    assert!(report.failed > 0);
+    assert_eq!(report.served, 0);
+    let load = open(OpenConfig::new(target, Calls::new(Route::Embed, 1, 1), 100.0, MOMENT));
+    assert!(load.finish().await.is_err());
+}
+
+#[tokio::test]
+async fn an_open_load_offers_its_rate_whatever_the_server_does() {
+    let running = server(free()).await;
+    let config = OpenConfig::new(running.target().clone(), Calls::new(Route::Embed, 1, 1), 2000.0, MOMENT * 2);
+    let report = open(config.clone()).finish().await.unwrap();
+    // 240 expected; ten standard deviations.
+    assert!((85..395).contains(&report.offered), "{}", report.offered);
+    assert_eq!((report.served, report.wrong, report.failed), (report.offered, 0, 0));
+    let again = open(config).finish().await.unwrap();
+    assert_eq!(again.offered, report.offered, "one seed, one schedule");
+}
+
+#[tokio::test]
+async fn latency_counts_from_the_scheduled_time_also_where_calls_wait_for_a_connection() {
+    let slow = ServerConfig { base: Duration::from_millis(20), ..free() };
+    let running = server(slow).await;
+    let mut config =
+        OpenConfig::new(running.target().clone(), Calls::new(Route::Embed, 1, 1), 100.0, Duration::from_millis(100));
+    (config.connections_min, config.connections_max) = (1, 1);
+    let load = open(config);
+    let report = load.finish().await.unwrap();
+    assert_eq!((report.served, running.stats().connections), (report.offered, 1));
+    // One at a time, 20 ms each: the last of n calls due within 100 ms ends no earlier than 20 n ms after the first one was due.
+    let last = Duration::from_millis(20).mul_f64(report.offered as f64).saturating_sub(Duration::from_millis(100));
+    assert!(report.quantile(1.0) >= last, "{:?} of {} calls", report.quantile(1.0), report.offered);
+}
+
+#[tokio::test]
+async fn refusals_and_silence_are_told_apart() {
+    let silent = ServerConfig { base: Duration::from_secs(60), queue_max: 0, ..free() };
+    let running = server(silent).await;
+    let mut config = OpenConfig::new(running.target().clone(), Calls::new(Route::Embed, 1, 1), 500.0, MOMENT);
+    config.grace = Duration::ZERO;
+    let load = open(config);
+    let report = load.finish().await.unwrap();
+    assert_eq!(report.served, 0);
+    assert_eq!(report.refused + report.failed, report.offered);
+    assert!(report.failed >= 1, "the one that holds the slot");
+    assert!(report.refused >= 1);
+}
+
+#[tokio::test]
+async fn a_snapshot_counts_on_and_its_quantiles_begin_anew() {
+    let running = server(free()).await;
+    let config = OpenConfig::new(running.target().clone(), Calls::new(Route::Embed, 1, 1), 2000.0, MOMENT);
+    let load = open(config);
+    while load.snapshot().served == 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut last = load.snapshot();
+    while !load.is_finished() {
+        last = load.snapshot();
+        tokio::task::yield_now().await;
+    }
+    assert!(last.served > 0 && last.offered >= last.served);
+    let (before, after) = (load.snapshot(), load.snapshot());
+    assert_eq!((after.served, after.p99), (before.served, Duration::ZERO), "nothing since");
+    assert_eq!(load.finish().await.unwrap().served, after.served);
+}

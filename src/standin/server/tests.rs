@@ -1,0 +1,162 @@
+//! The stand-in keeps to its own description.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+
+use super::{Model, Running, Server, ServerConfig, Target, TooLarge};
+use crate::standin::item::Route;
+use crate::standin::time::{now, since};
+use crate::standin::wire::Conn;
+
+const QUICK: Duration = Duration::from_millis(2);
+
+fn request(path: &str, body: &str) -> Vec<u8> {
+    format!("POST {path} HTTP/1.1\r\nhost: stand-in\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+async fn start(config: ServerConfig) -> (Running, Conn) {
+    let running = Server::start(config).await.unwrap();
+    let conn = running.target().connect().await.unwrap();
+    (running, conn)
+}
+
+async fn call(conn: &mut Conn, path: &str, body: &str) -> (u16, String) {
+    let answer = conn.call(&request(path, body)).await.unwrap();
+    (answer.status, String::from_utf8(answer.body.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn a_call_costs_a_plus_b_n() {
+    let config = ServerConfig { base: QUICK, per_item: QUICK, ..ServerConfig::default() };
+    let (_running, mut conn) = start(config).await;
+    let begun = now();
+    call(&mut conn, "/embed", r#"{"inputs":["a","b","c"]}"#).await;
+    assert!(since(begun) >= QUICK * 4);
+}
+
+#[tokio::test]
+async fn one_slot_computes_one_call_after_the_other_and_two_compute_two_at_once() {
+    for (slots, rounds) in [(1, 4), (2, 2)] {
+        let model = Arc::new(Model::new(QUICK * 5, Duration::ZERO, slots, 4));
+        let begun = now();
+        let calls: Vec<_> = (0..4)
+            .map(|_| {
+                tokio::spawn({
+                    let model = Arc::clone(&model);
+                    async move { model.run(1).await.is_ok() }
+                })
+            })
+            .collect();
+        for call in calls {
+            assert!(call.await.unwrap());
+        }
+        assert!(since(begun) >= QUICK * 5 * rounds, "{slots} slots");
+    }
+}
+
+#[tokio::test]
+async fn the_queue_is_bounded_and_one_who_leaves_it_makes_room() {
+    let model = Model::new(Duration::from_secs(60), Duration::ZERO, 1, 1);
+    let mut running = std::pin::pin!(model.run(1));
+    let mut waiting = Box::pin(model.run(1));
+    assert!(tokio::time::timeout(Duration::ZERO, &mut running).await.is_err());
+    assert!(tokio::time::timeout(Duration::ZERO, &mut waiting).await.is_err());
+    assert!(model.run(1).await.is_err(), "no room");
+    drop(waiting);
+    assert!(tokio::time::timeout(Duration::ZERO, model.run(1)).await.is_err(), "room to wait");
+}
+
+#[tokio::test]
+async fn a_full_queue_is_a_503_with_retry_after() {
+    let config = ServerConfig { base: Duration::from_secs(60), queue_max: 0, ..ServerConfig::default() };
+    let (running, mut first) = start(config).await;
+    first.outbox.send(&request("/embed", r#"{"inputs":"a"}"#)).await.unwrap();
+    // The first call holds the slot once a second one is refused.
+    let mut second = running.target().connect().await.unwrap();
+    loop {
+        let request = request("/embed", r#"{"inputs":"b"}"#);
+        match tokio::time::timeout(Duration::from_millis(50), second.call(&request)).await {
+            Ok(answer) => {
+                let answer = answer.unwrap();
+                assert_eq!((answer.status, answer.header("retry-after")), (503, Some(&b"1"[..])));
+                break;
+            }
+            // It came first and holds the slot itself: leave, and ask again.
+            Err(_) => second = running.target().connect().await.unwrap(),
+        }
+    }
+    assert_eq!(running.stats().refused, 1);
+}
+
+#[tokio::test]
+async fn too_many_items_are_refused_in_the_words_of_the_real_one() {
+    let config =
+        ServerConfig { base: Duration::ZERO, per_item: Duration::ZERO, items_max: Some(1), ..ServerConfig::default() };
+    let (running, mut conn) = start(config.clone()).await;
+    let (status, body) = call(&mut conn, "/embed", r#"{"inputs":["a","b"]}"#).await;
+    assert_eq!(
+        (status, body.as_str()),
+        (422, r#"{"error":"batch size 2 > maximum allowed batch size 1","error_type":"Validation"}"#)
+    );
+    assert_eq!(running.stats().too_large, 1);
+
+    let (_running, mut conn) = start(ServerConfig { too_large: TooLarge::Bare, ..config }).await;
+    assert_eq!(call(&mut conn, "/v1/models/m:predict", r#"{"instances":[1,2]}"#).await.0, 413);
+}
+
+#[tokio::test]
+async fn answers_depend_on_the_items_alone_and_are_counted() {
+    let config = ServerConfig { base: Duration::ZERO, per_item: Duration::ZERO, ..ServerConfig::default() };
+    let (running, mut conn) = start(config).await;
+    let (status, body) = call(&mut conn, "/v1/models/m:predict", r#"{"instances":[1,2]}"#).await;
+    assert_eq!((status, body), (200, Route::Predict.results(&["1", "2"])));
+    let (_, body) = call(&mut conn, "/v1/embeddings", r#"{"model":"m","input":"abcdef"}"#).await;
+    assert!(body.starts_with(&Route::Embeddings.results(&[r#""abcdef""#])));
+    assert!(body.ends_with(r#","model":"m","usage":{"prompt_tokens":2,"total_tokens":2}}"#));
+    assert_eq!(call(&mut conn, "/v1/embeddings", r#"{"input":[]}"#).await.0, 400);
+    let stats = running.stats();
+    assert_eq!((stats.calls, stats.items, stats.failed, stats.connections), (2, 3, 1, 1));
+    assert_eq!(stats.sizes, [0, 1, 1]);
+}
+
+#[tokio::test]
+async fn what_it_does_not_publish_is_not_found_and_poison_fails_the_whole_call() {
+    let config = ServerConfig { poison: Some("bad".to_owned()), base: Duration::ZERO, ..ServerConfig::default() };
+    let (_running, mut conn) = start(config.clone()).await;
+    assert_eq!(conn.call(b"GET /info HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap().status, 404);
+    assert_eq!(conn.call(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap().status, 200);
+    assert_eq!(call(&mut conn, "/ledger", r#"{"items":["good","bad one"]}"#).await.0, 500);
+    assert_eq!(call(&mut conn, "/ledger", r#"{"items":["good"]}"#).await.0, 200);
+
+    let (_running, mut conn) = start(ServerConfig { publish: true, ..config }).await;
+    assert_eq!(conn.call(b"GET /info HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn a_unix_socket_serves_alike_and_is_removed_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.sock");
+    let (running, mut conn) =
+        start(ServerConfig { listen: Target::Unix(path.clone()), ..ServerConfig::default() }).await;
+    assert_eq!(call(&mut conn, "/embed", r#"{"inputs":"a"}"#).await.0, 200);
+    assert!(path.exists());
+    running.shutdown().await;
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn http2_with_prior_knowledge_is_spoken_where_it_is_switched_on() {
+    for http2 in [true, false] {
+        let running = Server::start(ServerConfig { http2, ..ServerConfig::default() }).await.unwrap();
+        let stream = TokioIo::new(TcpStream::connect(running.addr()).await.unwrap());
+        let (mut send, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+        tokio::spawn(connection);
+        let request = http::Request::get("http://stand-in/health").body(Empty::<Bytes>::new()).unwrap();
+        assert_eq!(send.send_request(request).await.is_ok_and(|answer| answer.status() == 200), http2);
+    }
+}

@@ -1,0 +1,12 @@
+//! What the process says about itself: metrics, logs, live counts.
+//!
+//! Metric names and label values are enums ([`names`]); [`Metrics`] holds one registered handle for each, so the data path touches an atomic and no map.
+//! One registry per proxy instance; nothing here is global but the log.
+
+pub mod log;
+pub mod names;
+mod registry;
+mod writer;
+
+pub use registry::{CallLabels, Metrics, Stats};
+pub use writer::LossyWriter;

@@ -1,0 +1,328 @@
+//! Registered handles and live counts.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+use super::names::{Kind, Metric, Outcome, Stage};
+use crate::batching::{Batch, Cause, Counts, ObservedOutcome};
+
+/// Histogram samples after which the recorder is tidied: it keeps each one until then (16 bytes; some 64 KiB).
+const UPKEEP_EVERY: usize = 4096;
+
+static METADATA: Metadata<'static> = Metadata::new("groupage", Level::INFO, None);
+
+/// Every metric of one proxy instance.
+pub struct Metrics {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    policy: String,
+    samples: AtomicUsize,
+    /// Live counts for `/api/stats`.
+    pub stats: Stats,
+    items: [Counter; Outcome::ALL.len()],
+    dispatches: [Counter; Cause::ALL.len()],
+    overhead: [Histogram; Stage::ALL.len()],
+    batch_items: Histogram,
+    batch_weight: Histogram,
+    batch_occupancy: Histogram,
+    queue_delay: Histogram,
+    execution_ok: Histogram,
+    execution_failed: Histogram,
+    queue_items: Gauge,
+    queue_oldest: Gauge,
+    queue_items_limit: Gauge,
+    slots_in_use: Gauge,
+    slots_limit: Gauge,
+    isolation_executions: Counter,
+    items_isolated: Counter,
+    saved: Counter,
+    connections: Gauge,
+    connections_shed: Counter,
+    buffered_bytes: Gauge,
+}
+
+/// The counters of one protocol's calls.
+#[derive(Clone)]
+pub struct CallLabels {
+    outcomes: [Counter; Outcome::ALL.len()],
+}
+
+/// Live counts.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Calls whose head was read.
+    pub seen: AtomicU64,
+    /// Recognised calls whose body was read.
+    pub read: AtomicU64,
+    /// Calls answered, by whom ever.
+    pub answered: AtomicU64,
+    /// Items accepted into the queue.
+    pub items_accepted: AtomicU64,
+    /// Executions.
+    pub batches: AtomicU64,
+    /// Items in executions.
+    pub batch_items: AtomicU64,
+    /// Executions of more than one call.
+    pub shared_batches: AtomicU64,
+    /// Recognised calls in progress.
+    pub in_progress: AtomicU64,
+    /// Items queued now.
+    pub queue_items: AtomicU64,
+    /// Executions in flight now.
+    pub in_flight: AtomicU64,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// A registry of its own. `policy` is the label of every call: `namespace/name`, or `local` for a file.
+    #[must_use]
+    pub fn new(policy: &str) -> Self {
+        let mut builder = PrometheusBuilder::new();
+        for metric in Metric::ALL {
+            let buckets = metric.kind().buckets();
+            if !buckets.is_empty() {
+                builder = builder
+                    .set_buckets_for_metric(Matcher::Full(metric.name().into()), buckets)
+                    .expect("the buckets are constants and none is empty");
+            }
+        }
+        let recorder = builder.build_recorder();
+        for metric in Metric::ALL {
+            describe(&recorder, metric);
+        }
+        let counter = |metric, labels| recorder.register_counter(&key(metric, labels), &METADATA);
+        let gauge = |metric| recorder.register_gauge(&key(metric, vec![]), &METADATA);
+        let histogram = |metric, labels| recorder.register_histogram(&key(metric, labels), &METADATA);
+        let this = Self {
+            handle: recorder.handle(),
+            policy: policy.to_owned(),
+            samples: AtomicUsize::new(0),
+            stats: Stats::default(),
+            items: Outcome::ALL.map(|o| counter(Metric::Items, vec![Label::new("outcome", o.as_str())])),
+            dispatches: Cause::ALL.map(|c| counter(Metric::Dispatches, vec![Label::new("cause", c.as_str())])),
+            overhead: Stage::ALL.map(|s| histogram(Metric::Overhead, vec![Label::new("stage", s.as_str())])),
+            batch_items: histogram(Metric::BatchItems, vec![]),
+            batch_weight: histogram(Metric::BatchWeight, vec![]),
+            batch_occupancy: histogram(Metric::BatchOccupancy, vec![]),
+            queue_delay: histogram(Metric::QueueDelay, vec![]),
+            execution_ok: histogram(Metric::ExecutionDuration, vec![Label::new("outcome", "ok")]),
+            execution_failed: histogram(Metric::ExecutionDuration, vec![Label::new("outcome", "failed")]),
+            queue_items: gauge(Metric::QueueItems),
+            queue_oldest: gauge(Metric::QueueOldest),
+            queue_items_limit: gauge(Metric::QueueItemsLimit),
+            slots_in_use: gauge(Metric::SlotsInUse),
+            slots_limit: gauge(Metric::SlotsLimit),
+            isolation_executions: counter(Metric::IsolationExecutions, vec![]),
+            items_isolated: counter(Metric::ItemsIsolated, vec![]),
+            saved: counter(Metric::UpstreamCallsSaved, vec![]),
+            connections: gauge(Metric::Connections),
+            connections_shed: counter(Metric::ConnectionsShed, vec![]),
+            buffered_bytes: gauge(Metric::BufferedBytes),
+            recorder,
+        };
+        let version = vec![Label::new("version", env!("CARGO_PKG_VERSION"))];
+        this.recorder.register_gauge(&key(Metric::BuildInfo, version), &METADATA).set(1.0);
+        this
+    }
+
+    /// The text exposition.
+    #[must_use]
+    pub fn render(&self) -> String {
+        self.handle.run_upkeep();
+        self.handle.render()
+    }
+
+    /// The counters of one protocol.
+    #[must_use]
+    pub fn calls(&self, protocol: &'static str) -> CallLabels {
+        let outcomes = Outcome::ALL.map(|outcome| {
+            let labels = vec![
+                Label::new("policy", self.policy.clone()),
+                Label::new("protocol", protocol),
+                Label::new("outcome", outcome.as_str()),
+            ];
+            self.recorder.register_counter(&key(Metric::Calls, labels), &METADATA)
+        });
+        CallLabels { outcomes }
+    }
+
+    /// The counter of one reason for not merging.
+    #[must_use]
+    pub fn passed(&self, reason: &'static str) -> Counter {
+        self.recorder.register_counter(&key(Metric::CallsPassed, vec![Label::new("reason", reason)]), &METADATA)
+    }
+
+    /// An answer to a batch could not be split.
+    pub fn mismatch(&self, kind: &'static str) {
+        self.recorder.register_counter(&key(Metric::Mismatches, vec![Label::new("kind", kind)]), &METADATA).increment(1);
+    }
+
+    /// A limit in force.
+    pub fn limit(&self, limit: &'static str, source: &'static str, value: f64) {
+        let labels = vec![Label::new("limit", limit), Label::new("source", source)];
+        self.recorder.register_gauge(&key(Metric::Limit, labels), &METADATA).set(value);
+    }
+
+    /// Items ended like this.
+    pub fn items(&self, outcome: Outcome, items: u32) {
+        self.items[outcome as usize].increment(u64::from(items));
+    }
+
+    /// Our own work took this long.
+    pub fn overhead(&self, stage: Stage, took: Duration) {
+        self.overhead[stage as usize].record(took.as_secs_f64());
+        self.sampled(1);
+    }
+
+    /// A batch left.
+    pub fn dispatched(&self, batch: &Batch, batch_items_max: u32, delays: impl Iterator<Item = Duration>) {
+        let cause = Cause::ALL.iter().position(|cause| *cause == batch.cause).unwrap_or(0);
+        self.dispatches[cause].increment(1);
+        self.batch_items.record(f64::from(batch.items));
+        self.batch_weight.record(to_f64(batch.weight));
+        self.batch_occupancy.record(f64::from(batch.items) / f64::from(batch_items_max.max(1)));
+        let members = batch.members.len();
+        self.saved.increment(members.saturating_sub(1) as u64);
+        for delay in delays {
+            self.queue_delay.record(delay.as_secs_f64());
+        }
+        self.stats.batches.fetch_add(1, Ordering::Relaxed);
+        self.stats.batch_items.fetch_add(u64::from(batch.items), Ordering::Relaxed);
+        if members > 1 {
+            self.stats.shared_batches.fetch_add(1, Ordering::Relaxed);
+        }
+        self.sampled(3 + members);
+    }
+
+    /// An execution ended.
+    pub fn executed(&self, took: Duration, outcome: ObservedOutcome) {
+        let histogram = if outcome == ObservedOutcome::Ok { &self.execution_ok } else { &self.execution_failed };
+        histogram.record(took.as_secs_f64());
+        self.sampled(1);
+    }
+
+    /// Isolation made one upstream call.
+    pub fn isolation_execution(&self) {
+        self.isolation_executions.increment(1);
+    }
+
+    /// Isolation answered this many items.
+    pub fn items_isolated(&self, items: u32) {
+        self.items_isolated.increment(u64::from(items));
+    }
+
+    /// What the core holds now. `oldest` is the age of the oldest queued call.
+    pub fn held(&self, counts: &Counts, oldest: Duration, queue_items_max: u32) {
+        self.queue_items.set(to_f64(counts.queue_items));
+        self.queue_oldest.set(oldest.as_secs_f64());
+        self.queue_items_limit.set(f64::from(queue_items_max));
+        self.slots_in_use.set(to_f64(counts.in_flight as u64));
+        self.slots_limit.set(f64::from(counts.slots));
+        self.stats.queue_items.store(counts.queue_items, Ordering::Relaxed);
+        self.stats.in_flight.store(counts.in_flight as u64, Ordering::Relaxed);
+    }
+
+    /// Connections open.
+    pub fn connections(&self, open: usize) {
+        self.connections.set(to_f64(open as u64));
+    }
+
+    /// A connection was closed at once.
+    pub fn connection_shed(&self) {
+        self.connections_shed.increment(1);
+    }
+
+    /// Bytes buffered.
+    pub fn buffered(&self, bytes: usize) {
+        self.buffered_bytes.set(to_f64(bytes as u64));
+    }
+
+    /// Histograms keep every sample until they are tidied; there is no task for it, so who records does it now and then.
+    fn sampled(&self, samples: usize) {
+        let before = self.samples.fetch_add(samples, Ordering::Relaxed);
+        if before / UPKEEP_EVERY != (before + samples) / UPKEEP_EVERY {
+            self.handle.run_upkeep();
+        }
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").field("policy", &self.policy).field("stats", &self.stats).finish_non_exhaustive()
+    }
+}
+
+// === impl CallLabels ===
+
+impl CallLabels {
+    /// A call ended.
+    pub fn ended(&self, outcome: Outcome) {
+        self.outcomes[outcome as usize].increment(1);
+    }
+}
+
+impl fmt::Debug for CallLabels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CallLabels")
+    }
+}
+
+fn key(metric: Metric, labels: Vec<Label>) -> Key {
+    Key::from_parts(metric.name(), labels)
+}
+
+fn describe(recorder: &PrometheusRecorder, metric: Metric) {
+    let (name, help): (KeyName, _) = (metric.name().into(), metric.help().into());
+    match metric.kind() {
+        Kind::Counter => recorder.describe_counter(name, None, help),
+        Kind::Gauge => recorder.describe_gauge(name, None, help),
+        Kind::Seconds => recorder.describe_histogram(name, Some(Unit::Seconds), help),
+        Kind::Sizes | Kind::Ratio => recorder.describe_histogram(name, None, help),
+    }
+}
+
+/// Gauges are floating point; what we count stays below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "what we count stays below 2^53")]
+fn to_f64(value: u64) -> f64 {
+    value as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exposition_has_types_help_and_buckets() {
+        let metrics = Metrics::new("local");
+        metrics.calls("openai").ended(Outcome::Served);
+        metrics.overhead(Stage::Read, Duration::from_micros(30));
+        let text = metrics.render();
+        assert!(text.contains("# TYPE groupage_calls_total counter"), "{text}");
+        assert!(text.contains("groupage_calls_total{policy=\"local\",protocol=\"openai\",outcome=\"served\"} 1"), "{text}");
+        assert!(text.contains("groupage_overhead_seconds_bucket{stage=\"read\",le=\"0.0001\"} 1"), "{text}");
+    }
+
+    #[test]
+    fn outcomes_and_stages_index_their_own_counters() {
+        for (i, outcome) in Outcome::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, i);
+        }
+        for (i, stage) in Stage::ALL.into_iter().enumerate() {
+            assert_eq!(stage as usize, i);
+        }
+    }
+
+    #[test]
+    fn samples_are_tidied_without_a_scrape() {
+        let metrics = Metrics::new("local");
+        for _ in 0..UPKEEP_EVERY * 2 {
+            metrics.overhead(Stage::Write, Duration::from_micros(1));
+        }
+        assert!(metrics.samples.load(Ordering::Relaxed) >= UPKEEP_EVERY * 2);
+    }
+}

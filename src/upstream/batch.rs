@@ -1,0 +1,237 @@
+//! Executes a batch: write, send, validate, split, and isolate what failed.
+//!
+//! Nobody gets anything of a shared answer before the whole of it was validated. On any doubt the members are sent again alone, as they came, on the
+//! batch's own slot and within the replay budget; where nothing may be sent again they get an honest 502.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Request, StatusCode, Version};
+
+use super::Inner;
+use super::exchange::Answer;
+use super::published::look_up;
+use crate::backend::{Backend, BatchRequest, Outputs};
+use crate::batching::{Isolation, Observed, ObservedOutcome, Part, Verdict};
+use crate::body::Body;
+use crate::error::FailureKind;
+use crate::protocol::{Call, Published, Reply, headers};
+use crate::telemetry::names::Stage;
+
+/// What came of one upstream call for a part of the batch.
+enum Judged {
+    /// Every member of the part has its answer.
+    Answered(ObservedOutcome),
+    /// The part may be tried again in smaller parts; `or` is the answer where that is not allowed.
+    Again { verdict: Verdict, or: FailureKind, observed: ObservedOutcome, allowed: bool },
+}
+
+/// The port for batches.
+#[derive(Debug)]
+pub(super) struct Executor(pub(super) Arc<Inner>);
+
+impl Backend for Executor {
+    fn execute<'a>(&'a self, request: BatchRequest, outputs: &'a mut dyn Outputs) -> BoxFuture<'a, Observed> {
+        execute(&self.0, request, outputs).boxed()
+    }
+
+    fn published(&self) -> BoxFuture<'_, Option<Published>> {
+        look_up(&self.0).boxed()
+    }
+}
+
+async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Outputs) -> Observed {
+    let started = inner.clock.now();
+    let whole = 0..request.members.len();
+    if let Ok(mut budget) = inner.budget.lock() {
+        for _ in &request.members {
+            budget.client(started);
+        }
+        budget.upstream(started);
+    }
+    let mut first_byte = None;
+    let judged = try_part(inner, &request, whole.clone(), outputs, &mut first_byte).await;
+    let outcome = match judged {
+        Judged::Answered(outcome) => outcome,
+        Judged::Again { or, observed, allowed: false, .. } => {
+            fail(outputs, whole, or);
+            observed
+        }
+        Judged::Again { verdict, or, observed, allowed: true } => {
+            isolate(inner, &request, verdict, or, outputs).await;
+            observed
+        }
+    };
+    Observed { duration: inner.clock.now().since(started), first_byte, outcome }
+}
+
+/// Tries the members in smaller parts, one after the other, until each has an answer or the budget is empty.
+async fn isolate(
+    inner: &Arc<Inner>,
+    request: &BatchRequest,
+    verdict: Verdict,
+    or: FailureKind,
+    outputs: &mut dyn Outputs,
+) {
+    tracing::debug!(batch = request.id.0, members = request.members.len(), ?verdict, "isolating a failed batch");
+    let items = request.members.iter().map(|call| call.items).collect();
+    let mut plan = Isolation::new(items, inner.config.isolate_above, verdict);
+    while let Some(part) = plan.next_part() {
+        if !part.clone().any(|member| outputs.is_waiting(member)) {
+            continue;
+        }
+        let now = inner.clock.now();
+        if !inner.budget.lock().is_ok_and(|mut budget| budget.take(now)) {
+            tracing::debug!(batch = request.id.0, "replay budget empty");
+            fail(outputs, part, or);
+            for rest in plan.give_up() {
+                fail(outputs, rest, or);
+            }
+            return;
+        }
+        inner.metrics.isolation_execution();
+        let isolated = part.clone().map(|member| request.members.get(member).map_or(0, |call| call.items)).sum();
+        if let Judged::Again { verdict, or, allowed, .. } = try_part(inner, request, part.clone(), outputs, &mut None).await {
+            if allowed {
+                plan.refine(part, verdict);
+                continue;
+            }
+            fail(outputs, part, or);
+        }
+        inner.metrics.items_isolated(isolated);
+    }
+}
+
+fn fail(outputs: &mut dyn Outputs, part: Part, kind: FailureKind) {
+    for member in part {
+        outputs.deliver(member, Err(kind.into()));
+    }
+}
+
+/// One upstream call for a part of the batch: alone and as it came for a single member, written together for more.
+async fn try_part(
+    inner: &Arc<Inner>,
+    request: &BatchRequest,
+    part: Part,
+    outputs: &mut dyn Outputs,
+    first_byte: &mut Option<Duration>,
+) -> Judged {
+    if part.len() == 1 {
+        return alone(inner, request, part, outputs).await;
+    }
+    let endpoint = &request.endpoint;
+    let members: Vec<&Call> = request.members.get(part.clone()).unwrap_or_default().iter().map(AsRef::as_ref).collect();
+    let clock = inner.clock;
+    let began = clock.now();
+    let sent = endpoint.write_batch(&members, request.deadline_ms);
+    inner.metrics.overhead(Stage::Merge, clock.now().since(began));
+    let Some(http) = to_http(&sent.method, &sent.target, &sent.headers, Body::full(sent.body.clone())) else {
+        fail(outputs, part, FailureKind::Internal);
+        return Judged::Answered(ObservedOutcome::Failed);
+    };
+    let answer = match inner.exchange(http, request.timeout).await {
+        Ok(answer) => answer,
+        Err(kind) => {
+            // Refused: nothing was sent, and alone it would be refused too. A timeout is never sent again, an answer over the cap neither.
+            let again = kind == FailureKind::UpstreamBroken && endpoint.idempotent;
+            return Judged::Again {
+                verdict: Verdict::Failed,
+                or: kind,
+                observed: ObservedOutcome::Failed,
+                allowed: again,
+            };
+        }
+    };
+    *first_byte = Some(answer.first_byte);
+    let Answer { status, headers, body, .. } = &answer;
+    if let Some(outcome) = key_wide(*status, headers) {
+        let replies = endpoint.forward_all(&members, &sent, *status, headers, body);
+        deliver_all(outputs, part, replies);
+        return Judged::Answered(outcome);
+    }
+    if !status.is_success() {
+        if let Some(too_large) = endpoint.too_large(*status, body) {
+            // Refused for its size as a whole, so nothing of it has run: the parts are no replay of anything.
+            let limit = too_large.limit;
+            return Judged::Again {
+                verdict: Verdict::TooLarge { limit },
+                or: FailureKind::BatchFailed,
+                observed: ObservedOutcome::TooLarge { limit },
+                allowed: true,
+            };
+        }
+        return Judged::Again {
+            verdict: Verdict::Failed,
+            or: FailureKind::BatchFailed,
+            observed: ObservedOutcome::Failed,
+            allowed: endpoint.idempotent,
+        };
+    }
+    let began = clock.now();
+    let split = endpoint.split_batch(&members, &sent, *status, headers, body);
+    inner.metrics.overhead(Stage::Split, clock.now().since(began));
+    match split {
+        Ok(replies) => {
+            deliver_all(outputs, part, replies);
+            Judged::Answered(ObservedOutcome::Ok)
+        }
+        Err(mismatch) => {
+            tracing::warn!(batch = request.id.0, members = members.len(), %mismatch, "the answer to a batch cannot be split");
+            inner.metrics.mismatch(mismatch.what.as_str());
+            Judged::Again {
+                verdict: Verdict::Failed,
+                or: FailureKind::Mismatch,
+                observed: if mismatch.quarantines() { ObservedOutcome::Mismatched } else { ObservedOutcome::Failed },
+                allowed: endpoint.idempotent && endpoint.on_mismatch_isolates,
+            }
+        }
+    }
+}
+
+/// Sends one member's original call, and gives it whatever the upstream answers.
+async fn alone(inner: &Arc<Inner>, request: &BatchRequest, part: Part, outputs: &mut dyn Outputs) -> Judged {
+    let member = part.start;
+    let Some(call) = request.members.get(member) else { return Judged::Answered(ObservedOutcome::Failed) };
+    let mut head = call.head.headers.clone();
+    headers::strip_hop_by_hop(&mut head);
+    let target = call.head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let answer = match to_http(&call.head.method, target, &head, Body::full(call.body.clone())) {
+        Some(http) => inner.exchange(http, request.timeout).await,
+        None => Err(FailureKind::Internal),
+    };
+    let result = answer.map_err(Into::into).map(|answer| {
+        let mut headers = answer.headers;
+        headers::strip_hop_by_hop(&mut headers);
+        Reply { status: answer.status, headers, body: answer.body, trailers: answer.trailers }
+    });
+    let outcome = if result.is_ok() { ObservedOutcome::Ok } else { ObservedOutcome::Failed };
+    outputs.deliver(member, result);
+    Judged::Answered(outcome)
+}
+
+/// Answers that hold for the whole merge key and go to every member (G13), with what they teach.
+fn key_wide(status: StatusCode, headers: &HeaderMap) -> Option<ObservedOutcome> {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            let seconds = headers.get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            Some(ObservedOutcome::Overloaded { retry_after: seconds.map(Duration::from_secs) })
+        }
+        StatusCode::UNAUTHORIZED | StatusCode::METHOD_NOT_ALLOWED => Some(ObservedOutcome::Failed),
+        _ => None,
+    }
+}
+
+fn deliver_all(outputs: &mut dyn Outputs, part: Part, replies: Vec<Reply>) {
+    debug_assert_eq!(part.len(), replies.len(), "one reply for each member");
+    for (member, reply) in part.zip(replies) {
+        outputs.deliver(member, Ok(reply));
+    }
+}
+
+fn to_http(method: &http::Method, target: &str, headers: &HeaderMap, body: Body) -> Option<Request<Body>> {
+    let mut request = Request::builder().method(method).uri(target).version(Version::HTTP_11).body(body).ok()?;
+    *request.headers_mut() = headers.clone();
+    Some(request)
+}

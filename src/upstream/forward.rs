@@ -1,0 +1,283 @@
+//! What is not merged: carried as it came, on an upstream connection pinned to its client's connection.
+//!
+//! Status, body, trailers, end-to-end headers, their number and their order within a name stay as they are, both ways; the framing is made anew on
+//! either side, so nothing can be smuggled. Nothing is added: no `Via`, no `Date`, no `X-Forwarded-For`.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use http::header::{self, HeaderName, HeaderValue};
+use http::{HeaderMap, Request, Response, StatusCode, Version};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tower::Service;
+
+use super::Inner;
+use super::client::{H2, Http1, SendError, http1, http2, to_http2};
+use crate::backend::{Forward, Lane};
+use crate::body::{Body, Moved};
+use crate::error::{Failure, FailureKind};
+use crate::protocol::headers;
+
+/// Idle HTTP/1 connections that one HTTP/2 client connection keeps upstream.
+const IDLE_MAX: usize = 8;
+/// What a tunnel moves at once.
+const TUNNEL_BUFFER: usize = 16 << 10;
+
+/// The port for everything that is not merged.
+#[derive(Debug)]
+pub(super) struct Lanes(pub(super) Arc<Inner>);
+
+/// The way of one client connection.
+#[derive(Debug, Clone)]
+struct Pinned {
+    inner: Arc<Inner>,
+    connections: Arc<Connections>,
+}
+
+#[derive(Debug, Default)]
+struct Connections {
+    idle: Mutex<VecDeque<Http1>>,
+    h2: tokio::sync::Mutex<Option<H2>>,
+}
+
+impl Forward for Lanes {
+    fn lane(&self) -> Lane {
+        Lane::new(Pinned { inner: self.0.clone(), connections: Arc::default() })
+    }
+
+    fn alone(&self, request: Request<Body>) -> BoxFuture<'static, Result<Response<Body>, Failure>> {
+        alone(self.0.clone(), request).boxed()
+    }
+}
+
+// === impl Pinned ===
+
+impl Service<Request<Body>> for Pinned {
+    type Response = Response<Body>;
+    type Error = Failure;
+    type Future = BoxFuture<'static, Result<Response<Body>, Failure>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        forward(self.clone(), request).boxed()
+    }
+}
+
+impl Pinned {
+    /// Sends on the pinned connection, or on a fresh one that is then pinned.
+    async fn send(&self, request: Request<Body>, version: Version) -> Result<Response<Incoming>, SendError> {
+        if self.inner.config.http2 == super::Http2::Always
+            || (version == Version::HTTP_2 && self.inner.shared.speaks_http2())
+        {
+            return self.send_h2(request).await;
+        }
+        let kept = self.take_idle(version).await;
+        let request = match kept {
+            None => request,
+            Some(mut sender) => match sender.try_send_request(request).await {
+                Ok(response) => {
+                    self.keep(sender);
+                    return Ok(response);
+                }
+                // The server closed the idle connection before anything was written: nothing was sent, so a fresh connection may carry it.
+                Err(mut error) => match error.take_message() {
+                    Some(request) => request,
+                    None => return Err(SendError::Broken),
+                },
+            },
+        };
+        let mut sender = http1(self.inner.connect().await.map_err(|_| SendError::Refused)?).await?;
+        let response = sender.send_request(request).await.map_err(|_| SendError::Broken)?;
+        self.keep(sender);
+        Ok(response)
+    }
+
+    async fn send_h2(&self, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+        let mut sender = {
+            let mut kept = self.connections.h2.lock().await;
+            match kept.as_ref() {
+                Some(h2) if !h2.is_closed() => h2.clone(),
+                _ => {
+                    let fresh = http2(self.inner.connect().await.map_err(|_| SendError::Refused)?).await?;
+                    kept.insert(fresh).clone()
+                }
+            }
+        };
+        let request = to_http2(request, &self.inner.config.target.authority());
+        sender.send_request(request).await.map_err(|_| SendError::Broken)
+    }
+
+    /// A kept connection with nothing in flight. An HTTP/1 client sends one call after the other, so its one connection is worth waiting for the moment
+    /// that the end of the last answer takes to be noticed.
+    async fn take_idle(&self, version: Version) -> Option<Http1> {
+        loop {
+            let mut sender = {
+                let mut idle = self.connections.idle.lock().ok()?;
+                idle.retain(|sender| !sender.is_closed());
+                match idle.iter().position(Http1::is_ready) {
+                    Some(ready) => return idle.remove(ready),
+                    None if version == Version::HTTP_2 => return None,
+                    None => idle.pop_front()?,
+                }
+            };
+            if sender.ready().await.is_ok() {
+                return Some(sender);
+            }
+        }
+    }
+
+    fn keep(&self, sender: Http1) {
+        if let Ok(mut idle) = self.connections.idle.lock()
+            && idle.len() < IDLE_MAX
+        {
+            idle.push_back(sender);
+        }
+    }
+}
+
+/// A recognised call that goes alone: as it came, but for the connection, which no earlier answer can linger on.
+async fn alone(inner: Arc<Inner>, request: Request<Body>) -> Result<Response<Body>, Failure> {
+    let (mut head, body) = request.into_parts();
+    let version = head.version;
+    prepare(&mut head, None);
+    let response = inner.send_as(Request::from_parts(head, body), version == Version::HTTP_2).await;
+    let (mut head, incoming) = response.map_err(SendError::failure)?.into_parts();
+    headers::strip_hop_by_hop(&mut head.headers);
+    head.version = if version == Version::HTTP_2 { Version::HTTP_2 } else { Version::HTTP_11 };
+    head.extensions.clear();
+    Ok(Response::from_parts(head, Body::from(incoming)))
+}
+
+async fn forward(lane: Pinned, request: Request<Body>) -> Result<Response<Body>, Failure> {
+    let inner = lane.inner.clone();
+    let (mut head, body) = request.into_parts();
+    let version = head.version;
+    let upgrade = wanted_upgrade(&head.headers, version);
+    let from_client = upgrade.is_some().then(|| head.extensions.remove::<OnUpgrade>()).flatten();
+    prepare(&mut head, upgrade.as_ref());
+    let limit = inner.config.pass_through_idle_timeout;
+    let moved = Moved::default();
+    let body = body.idle_after(limit, Some(moved.clone()));
+    let send = lane.send(Request::from_parts(head, body), version);
+    let response = match idle(send, limit, &moved).await {
+        None => return Err(FailureKind::UpstreamTimeout.into()),
+        Some(Err(error)) => return Err(error.failure()),
+        Some(Ok(response)) => response,
+    };
+    let (mut head, incoming) = response.into_parts();
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        let Some(from_client) = from_client else { return Err(FailureKind::UpstreamBroken.into()) };
+        let from_upstream = hyper::upgrade::on(Response::from_parts(head.clone(), incoming));
+        tokio::spawn(tunnel(from_client, from_upstream, limit));
+        head.extensions.clear();
+        head.version = Version::HTTP_11;
+        return Ok(Response::from_parts(head, Body::empty()));
+    }
+    headers::strip_hop_by_hop(&mut head.headers);
+    head.version = if version == Version::HTTP_2 { Version::HTTP_2 } else { Version::HTTP_11 };
+    head.extensions.clear();
+    Ok(Response::from_parts(head, Body::from(incoming).idle_after(limit, Some(moved))))
+}
+
+/// Makes a client's head fit to be sent on: origin form, one `Host`, no hop-by-hop headers, no `Expect` that was answered here.
+fn prepare(head: &mut http::request::Parts, upgrade: Option<&HeaderValue>) {
+    if let Some(authority) = head.uri.authority() {
+        // Absolute form, or HTTP/2: the target wins over the Host header.
+        if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
+            head.headers.insert(header::HOST, host);
+        }
+    }
+    if head.version == Version::HTTP_2 {
+        join_cookies(&mut head.headers);
+    }
+    let origin = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    // What was a target a moment ago still is one; `*` and the like stay as they are.
+    if let Ok(uri) = origin.parse() {
+        head.uri = uri;
+    }
+    headers::strip_hop_by_hop(&mut head.headers);
+    if head.headers.get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+        head.headers.remove(header::EXPECT);
+    }
+    if let Some(protocol) = upgrade {
+        head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        head.headers.insert(header::UPGRADE, protocol.clone());
+    }
+    head.version = Version::HTTP_11;
+    head.extensions.clear();
+}
+
+/// HTTP/2 may cut a cookie in pieces; HTTP/1.1 wants it whole (RFC 9113, 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(header::COOKIE).iter().count() < 2 {
+        return;
+    }
+    let joined = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect::<Vec<_>>().join(&b"; "[..]);
+    if let Ok(joined) = HeaderValue::from_bytes(&joined) {
+        headers.insert(header::COOKIE, joined);
+    }
+}
+
+/// The protocol that the client wants to switch to; `h2c` is not offered, so it is not asked for upstream either.
+fn wanted_upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
+    static H2C: HeaderValue = HeaderValue::from_static("h2c");
+    let nominated = |name: &HeaderName| {
+        headers.get_all(header::CONNECTION).iter().any(|value| {
+            value.as_bytes().split(|byte| *byte == b',').any(|token| token.trim_ascii().eq_ignore_ascii_case(name.as_str().as_bytes()))
+        })
+    };
+    let protocol = headers.get(header::UPGRADE)?;
+    (version == Version::HTTP_11 && protocol != H2C && nominated(&header::UPGRADE)).then(|| protocol.clone())
+}
+
+/// Waits for the head of the answer for as long as something moves.
+async fn idle<T>(work: impl Future<Output = T>, limit: std::time::Duration, moved: &Moved) -> Option<T> {
+    let mut work = std::pin::pin!(work);
+    loop {
+        match tokio::time::timeout(limit, work.as_mut()).await {
+            Ok(done) => return Some(done),
+            Err(_) if moved.take() => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Carries bytes both ways after a switch of protocols, until both ends are done or nothing moved for the limit.
+async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, limit: std::time::Duration) {
+    let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
+    let (client_read, client_write) = tokio::io::split(TokioIo::new(client));
+    let (upstream_read, upstream_write) = tokio::io::split(TokioIo::new(upstream));
+    let moved = Moved::default();
+    let both = async {
+        tokio::join!(copy(client_read, upstream_write, &moved), copy(upstream_read, client_write, &moved));
+    };
+    idle(both, limit, &moved).await;
+}
+
+async fn copy(mut from: impl tokio::io::AsyncRead + Unpin, mut to: impl tokio::io::AsyncWrite + Unpin, moved: &Moved) {
+    let mut buffer = vec![0; TUNNEL_BUFFER];
+    loop {
+        match from.read(&mut buffer).await {
+            Ok(0) | Err(_) => break,
+            Ok(read) => {
+                moved.set();
+                let Some(bytes) = buffer.get(..read) else { break };
+                if to.write_all(bytes).await.is_err() {
+                    break;
+                }
+            }
+        }
+    }
+    // The other side sees the end; it may be gone already.
+    to.shutdown().await.ok();
+}

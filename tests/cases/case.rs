@@ -1,0 +1,385 @@
+//! The format of a case, read strictly: whatever is not named in it fails the case.
+
+use std::time::Duration;
+
+use crate::coding::{base64, gzipped};
+use crate::matching::Mode;
+use crate::support::json::{self, Json};
+use crate::support::upstream::{Content, Reply};
+use crate::support::wire::Headers;
+
+/// One line of a case file.
+#[derive(Debug)]
+pub(crate) struct Case {
+    /// The adapter it is about.
+    pub(crate) adapter: String,
+    /// What clients send, in order.
+    pub(crate) calls: Vec<Call>,
+    /// What is to reach the upstream, with the answer to each.
+    pub(crate) upstream: Vec<(Expected, Reply)>,
+    /// What clients are to get.
+    pub(crate) answers: Vec<ExpectedAnswer>,
+    /// Settings of the case; `settings` reads them.
+    pub(crate) config: Option<Json>,
+}
+
+/// One client's request.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) client: String,
+    pub(crate) at: Duration,
+    pub(crate) method: String,
+    pub(crate) target: String,
+    pub(crate) headers: Headers,
+    pub(crate) body: Option<Vec<u8>>,
+    pub(crate) disconnect: Option<Duration>,
+}
+
+/// One request that is to reach the upstream.
+#[derive(Debug)]
+pub(crate) struct Expected {
+    pub(crate) clients: Vec<String>,
+    pub(crate) method: String,
+    pub(crate) target: String,
+    pub(crate) mode: Mode,
+    pub(crate) body: Vec<u8>,
+    pub(crate) headers: Headers,
+    pub(crate) headers_absent: Vec<String>,
+    pub(crate) headers_fresh: Vec<String>,
+}
+
+/// One client's answer.
+#[derive(Debug)]
+pub(crate) struct ExpectedAnswer {
+    pub(crate) client: String,
+    pub(crate) status: u16,
+    pub(crate) mode: Mode,
+    pub(crate) body: Vec<u8>,
+    pub(crate) headers: Headers,
+    pub(crate) headers_absent: Vec<String>,
+    pub(crate) interim: Option<Vec<u16>>,
+    pub(crate) done_before: Option<Duration>,
+    pub(crate) truncated: bool,
+}
+
+/// The members of an object, taken one by one; what is left over was not named.
+pub(crate) struct Fields<'a> {
+    members: Vec<(String, &'a Json)>,
+    of: &'static str,
+}
+
+// === impl Fields ===
+
+impl<'a> Fields<'a> {
+    /// The members of `value`, each name once.
+    pub(crate) fn new(value: &'a Json, of: &'static str) -> Result<Self, String> {
+        let members = value.members().ok_or_else(|| format!("{of} is no object"))?;
+        for (at, (name, _)) in members.iter().enumerate() {
+            if members.iter().skip(at + 1).any(|(other, _)| other == name) {
+                return Err(format!("{of}: `{name}` twice"));
+            }
+        }
+        Ok(Self { members, of })
+    }
+
+    /// Takes a member.
+    pub(crate) fn take(&mut self, name: &str) -> Option<&'a Json> {
+        let at = self.members.iter().position(|(other, _)| other == name)?;
+        Some(self.members.remove(at).1)
+    }
+
+    /// Takes a member and reads it.
+    pub(crate) fn read<T>(&mut self, name: &str, read: impl Fn(&'a Json) -> Option<T>) -> Result<Option<T>, String> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(value) => read(value).map(Some).ok_or_else(|| self.bad(name)),
+        }
+    }
+
+    /// Takes a member that must be there.
+    pub(crate) fn need<T>(&mut self, name: &str, read: impl Fn(&'a Json) -> Option<T>) -> Result<T, String> {
+        self.read(name, read)?.ok_or_else(|| format!("{}: no `{name}`", self.of))
+    }
+
+    /// Takes a switch, which is `true` or not there.
+    pub(crate) fn switch(&mut self, name: &str) -> Result<bool, String> {
+        Ok(self.read(name, |value| value.is_true().then_some(()))?.is_some())
+    }
+
+    /// A number of milliseconds.
+    pub(crate) fn millis(&mut self, name: &str) -> Result<Option<Duration>, String> {
+        self.read(name, millis)
+    }
+
+    /// The complaint about a value.
+    pub(crate) fn bad(&self, name: &str) -> String {
+        format!("{}: `{name}` has a value that is not named in the format", self.of)
+    }
+
+    /// All of them were taken.
+    pub(crate) fn end(self) -> Result<(), String> {
+        match self.members.first() {
+            None => Ok(()),
+            Some((name, _)) => Err(format!("{}: `{name}` is not named in the format", self.of)),
+        }
+    }
+}
+
+fn millis(value: &Json) -> Option<Duration> {
+    match value {
+        Json::Scalar(raw) => {
+            let n: f64 = serde_json::from_slice(raw).ok()?;
+            Duration::try_from_secs_f64(n / 1000.0).ok()
+        }
+        Json::Object(_) | Json::Array(_) => None,
+    }
+}
+
+/// A list of strings.
+pub(crate) fn strings(value: &Json) -> Option<Vec<String>> {
+    value.elements()?.iter().map(Json::as_str).collect()
+}
+
+/// Header lines; a name may stand in it more than once.
+fn headers(value: &Json) -> Option<Headers> {
+    let line = |(name, value): (String, &Json)| {
+        let plain = |text: &str| !text.contains(['\r', '\n', '\0']);
+        value.as_str().filter(|v| plain(v) && plain(&name) && !name.is_empty()).map(|v| (name, v.into_bytes()))
+    };
+    value.members()?.into_iter().map(line).collect()
+}
+
+fn status(value: &Json) -> Option<u16> {
+    value.as_u64().and_then(|n| u16::try_from(n).ok()).filter(|n| (100..1000).contains(n))
+}
+
+fn mode(fields: &mut Fields<'_>, answer: bool) -> Result<Mode, String> {
+    let Some(name) = fields.read("match", Json::as_str)? else { return Ok(Mode::Bytes) };
+    match (name.as_str(), answer) {
+        ("bytes", _) => Ok(Mode::Bytes),
+        ("json", _) => Ok(Mode::Json),
+        ("tokens", false) => Ok(Mode::Tokens),
+        ("oip-binary", false) => Ok(Mode::OipBinary),
+        ("protobuf", _) => Err("match `protobuf` is for oip.grpc, which is not built".to_owned()),
+        _ => Err(fields.bad("match")),
+    }
+}
+
+/// `body` or `body_b64`, not both.
+fn body(fields: &mut Fields<'_>) -> Result<Option<Vec<u8>>, String> {
+    let text = fields.read("body", |v| v.as_str().map(String::into_bytes))?;
+    let bytes = fields.read("body_b64", |v| v.as_str().and_then(|text| base64(&text)))?;
+    if fields.take("message").is_some() {
+        return Err("`message` is for oip.grpc, which is not built".to_owned());
+    }
+    match (text, bytes) {
+        (Some(_), Some(_)) => Err(format!("{}: both `body` and `body_b64`", fields.of)),
+        (text, bytes) => Ok(text.or(bytes)),
+    }
+}
+
+/// A body that is compared as JSON must be JSON itself.
+fn checked(mode: Mode, body: Option<Vec<u8>>) -> Result<Vec<u8>, String> {
+    let body = body.unwrap_or_default();
+    match mode {
+        Mode::Tokens | Mode::Json if !body.is_empty() => {
+            json::parse(&body).map_err(|e| format!("the expected body: {e}"))?
+        }
+        _ => return Ok(body),
+    };
+    Ok(body)
+}
+
+// === impl Case ===
+
+impl Case {
+    /// Only what decides whether a case is run: name, adapter, config and paths. A case that is skipped may hold what
+    /// cannot be read yet.
+    pub(crate) fn names(line: &Json) -> Result<(String, String), String> {
+        let text = |name| line.get(name).and_then(Json::as_str).ok_or_else(|| format!("no `{name}`"));
+        Ok((text("id")?, text("adapter")?))
+    }
+
+    /// The paths that its clients call, without their queries, each once.
+    pub(crate) fn paths(line: &Json) -> Vec<String> {
+        let mut paths = Vec::new();
+        for call in line.get("requests").and_then(Json::elements).unwrap_or_default() {
+            let target = call.get("path").and_then(Json::as_str).unwrap_or_default();
+            let path = target.split('?').next().unwrap_or_default().to_owned();
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+        paths
+    }
+
+    /// Reads all of it.
+    pub(crate) fn read(line: &Json) -> Result<Self, String> {
+        let mut fields = Fields::new(line, "case")?;
+        fields.need("id", Json::as_str)?;
+        let adapter = fields.need("adapter", Json::as_str)?;
+        fields.read("note", Json::as_str)?;
+        fields.read("basis", Json::as_str)?;
+        let config = fields.take("config").cloned();
+        let mut list = |name| fields.need(name, Json::elements);
+        let (calls, expected) = (list("requests")?, list("expected_upstream")?);
+        let (replies, answers) = (list("upstream_response")?, list("expected_responses")?);
+        fields.end()?;
+        if expected.len() != replies.len() {
+            return Err(format!(
+                "{} entries of expected_upstream, {} of upstream_response",
+                expected.len(),
+                replies.len()
+            ));
+        }
+        let case = Self {
+            adapter,
+            config,
+            calls: calls.iter().map(Call::read).collect::<Result<_, _>>()?,
+            upstream: expected
+                .iter()
+                .zip(replies)
+                .map(|(expected, answer)| Ok((Expected::read(expected)?, reply(answer)?)))
+                .collect::<Result<_, String>>()?,
+            answers: answers.iter().map(ExpectedAnswer::read).collect::<Result<_, _>>()?,
+        };
+        case.agrees_with_itself()?;
+        Ok(case)
+    }
+
+    fn agrees_with_itself(&self) -> Result<(), String> {
+        for (at, call) in self.calls.iter().enumerate() {
+            if self.calls.iter().skip(at + 1).any(|other| other.client == call.client) {
+                return Err(format!("client {} has two requests", call.client));
+            }
+            let want = usize::from(call.disconnect.is_none());
+            let answers = self.answers.iter().filter(|answer| answer.client == call.client).count();
+            if answers != want {
+                return Err(format!("client {} has {answers} expected_responses, not {want}", call.client));
+            }
+        }
+        let known = |client: &String| self.calls.iter().any(|call| call.client == *client);
+        let named = self.upstream.iter().flat_map(|(expected, _)| &expected.clients);
+        match named.chain(self.answers.iter().map(|answer| &answer.client)).find(|client| !known(client)) {
+            Some(client) => Err(format!("client {client} has no request")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Call {
+    fn read(value: &Json) -> Result<Self, String> {
+        let mut fields = Fields::new(value, "requests[]")?;
+        let call = Self {
+            client: fields.need("c", Json::as_str)?,
+            at: fields.millis("at_ms")?.unwrap_or_default(),
+            method: fields.need("method", |v| v.as_str().filter(|m| is_word(m)))?,
+            target: fields.need("path", |v| v.as_str().filter(|p| is_word(p)))?,
+            headers: fields.read("headers", headers)?.unwrap_or_default(),
+            body: body(&mut fields)?,
+            disconnect: fields.millis("disconnect_ms")?,
+        };
+        fields.end()?;
+        Ok(call)
+    }
+}
+
+/// Fits on a request line as it is.
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && !text.chars().any(|c| c.is_whitespace() || c.is_control())
+}
+
+impl Expected {
+    fn read(value: &Json) -> Result<Self, String> {
+        let mut fields = Fields::new(value, "expected_upstream[]")?;
+        let mode = mode(&mut fields, false)?;
+        let expected = Self {
+            clients: fields.need("for", strings)?,
+            method: fields.need("method", Json::as_str)?,
+            target: fields.need("path", Json::as_str)?,
+            mode,
+            body: checked(mode, body(&mut fields)?)?,
+            headers: fields.read("headers", headers)?.unwrap_or_default(),
+            headers_absent: fields.read("headers_absent", strings)?.unwrap_or_default(),
+            headers_fresh: fields.read("headers_fresh", strings)?.unwrap_or_default(),
+        };
+        fields.end()?;
+        Ok(expected)
+    }
+}
+
+impl ExpectedAnswer {
+    fn read(value: &Json) -> Result<Self, String> {
+        let mut fields = Fields::new(value, "expected_responses[]")?;
+        let mode = mode(&mut fields, true)?;
+        let answer = Self {
+            client: fields.need("c", Json::as_str)?,
+            status: fields.need("status", status)?,
+            mode,
+            body: checked(mode, body(&mut fields)?)?,
+            headers: fields.read("headers", headers)?.unwrap_or_default(),
+            headers_absent: fields.read("headers_absent", strings)?.unwrap_or_default(),
+            interim: fields.read("interim", |v| v.elements()?.iter().map(status).collect())?,
+            done_before: fields.millis("done_before_ms")?,
+            truncated: fields.switch("truncated")?,
+        };
+        fields.end()?;
+        Ok(answer)
+    }
+}
+
+fn reply(value: &Json) -> Result<Reply, String> {
+    let mut fields = Fields::new(value, "upstream_response[]")?;
+    let answer_body = body(&mut fields)?;
+    let sse = fields.read("sse", |v| v.elements()?.iter().map(event).collect::<Option<Vec<_>>>())?;
+    let gzip = fields.read("encode", |v| (v.as_str()? == "gzip").then_some(()))?.is_some();
+    let abort = fields.take("abort").map(abort).transpose()?;
+    let hang = fields.switch("hang")?;
+    let status = fields.read("status", status)?;
+    let whole =
+        if gzip { gzipped(&answer_body.clone().unwrap_or_default()) } else { answer_body.clone().unwrap_or_default() };
+    let content = match (sse, abort, hang) {
+        (None, None, true) => Content::Hang,
+        (None, None, false) => Content::Whole(whole),
+        (None, Some(Abort::Bytes(0)), false) => Content::Reset,
+        (None, Some(Abort::Bytes(n)), false) => Content::Cut(whole, n),
+        (Some(events), None, false) if answer_body.is_none() && !gzip => Content::Events(events, None),
+        (Some(events), Some(Abort::Events(n)), false) if answer_body.is_none() && !gzip => {
+            Content::Events(events, Some(n))
+        }
+        _ => return Err("upstream_response[]: `sse`, `abort`, `hang` and `body` do not go together so".to_owned()),
+    };
+    let silent = matches!(content, Content::Hang | Content::Reset);
+    let reply = Reply {
+        status: status.or(silent.then_some(200)).ok_or("upstream_response[]: no `status`")?,
+        headers: fields.read("headers", headers)?.unwrap_or_default(),
+        delay: fields.millis("delay_ms")?.unwrap_or_default(),
+        content,
+    };
+    fields.end()?;
+    Ok(reply)
+}
+
+enum Abort {
+    Bytes(usize),
+    Events(usize),
+}
+
+fn abort(value: &Json) -> Result<Abort, String> {
+    let mut fields = Fields::new(value, "abort")?;
+    let count = |v: &Json| v.as_u64().and_then(|n| usize::try_from(n).ok());
+    let (bytes, events) = (fields.read("after_bytes", count)?, fields.read("after_events", count)?);
+    fields.end()?;
+    match (bytes, events) {
+        (Some(n), None) => Ok(Abort::Bytes(n)),
+        (None, Some(n)) => Ok(Abort::Events(n)),
+        _ => Err("abort: one of `after_bytes` and `after_events`".to_owned()),
+    }
+}
+
+fn event(value: &Json) -> Option<(Duration, Vec<u8>)> {
+    match value.elements()? {
+        [at, text] => Some((millis(at)?, text.as_str()?.into_bytes())),
+        _ => None,
+    }
+}

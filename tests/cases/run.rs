@@ -1,0 +1,272 @@
+//! One case from start to end: a fresh proxy before a fresh upstream, the clients in their order, and everything that
+//! was not as it should be.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::case::{Call, Case, ExpectedAnswer};
+use crate::matching::{self, Bindings};
+use crate::script::{CaseScript, Own};
+use crate::settings::Settings;
+use crate::support::client::{Answer, Client, Outgoing};
+use crate::support::json;
+use crate::support::proxy::{Proxy, Start};
+use crate::support::report::{Options, shown};
+use crate::support::upstream::{Content, Upstream, now};
+use crate::support::wire::{self, End};
+
+/// How long after a request the next one may start where the proxy does not count it.
+const NEXT: Duration = Duration::from_millis(2);
+/// How long the proxy has to see a request at all.
+const SEEN_MAX: Duration = Duration::from_millis(200);
+/// How long stray requests and answers have to show up after the last client is done.
+const SETTLE: Duration = Duration::from_millis(10);
+/// What a client waits beyond all times of its case.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A route's `timeout` where the case sets none: a silent upstream is given up only after it.
+const ROUTE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Runs a case; the faults, none where it passed.
+pub(crate) async fn run(case: Case, paths: &[String], options: &Options) -> Result<Vec<String>, String> {
+    let factor = options.factor;
+    let settings = Settings::read(case.config.as_ref())?;
+    let policy = settings.policy(&case.adapter, paths, factor);
+    let mut file = tempfile::Builder::new().suffix(".yaml").tempfile().map_err(|e| e.to_string())?;
+    file.write_all(format!("{policy:#}\n").as_bytes()).map_err(|e| e.to_string())?;
+
+    let case = Arc::new(case);
+    let script = Arc::new(CaseScript::new(Arc::clone(&case), settings.model_config.as_ref(), factor));
+    let upstream = Upstream::start(Arc::clone(&script) as Arc<_>).await.map_err(|e| format!("upstream: {e}"))?;
+    let binary = options.binary.clone();
+    let start = Start { binary, upstream: upstream.address, config: Some(file.path()), metrics: false };
+    let mut proxy = Proxy::start(&start).await?;
+
+    let outgoing: Vec<_> = case
+        .calls
+        .iter()
+        .map(|call| Outgoing::new(&call.method, &call.target, proxy.listen, &call.headers, call.body.as_deref()))
+        .collect();
+    let own =
+        |(call, outgoing): (&Call, &Outgoing)| Own { client: call.client.clone(), headers: outgoing.headers.clone() };
+    script.clients(case.calls.iter().zip(&outgoing).map(own).collect());
+
+    let clients = start_clients(&case, outgoing, &proxy, factor).await;
+    let mut done = Vec::new();
+    for (call, client) in case.calls.iter().zip(clients) {
+        let outcome = client.await.map_err(|e| format!("client {}: {e}", call.client))?;
+        done.push((call, outcome));
+    }
+    tokio::time::sleep(SETTLE.mul_f64(factor)).await;
+
+    let mut faults = script.faults();
+    let mut ids = Vec::new();
+    for (call, outcome) in &mut done {
+        let client = &call.client;
+        match (outcome, case.answers.iter().find(|answer| answer.client == *client)) {
+            (Err(e), _) => faults.push(format!("client {client}: {e}")),
+            (Ok((connection, answer)), Some(expected)) => {
+                let mut taken = Bindings::default();
+                let wrong = judge(expected, call, answer, &mut taken, factor);
+                faults.extend(wrong.into_iter().map(|fault| format!("client {client}: {fault}")));
+                let stray = connection.as_mut().map(Client::stray).unwrap_or_default();
+                if answer.end == Some(End::Proper) && !stray.is_empty() {
+                    faults.push(format!("client {client}: more after the answer: {}", shown(&stray, 0)));
+                }
+                ids.push((client.clone(), taken));
+            }
+            // It left early: whatever it got is nobody's business.
+            (Ok(_), None) => {}
+        }
+    }
+    faults.extend(shared_ids(&ids, &script));
+    faults.extend(proxy.fault());
+    if !faults.is_empty() && !proxy.tail().is_empty() {
+        faults.push(format!("the proxy's log ends with\n{}", proxy.tail().trim_end()));
+    }
+    Ok(faults)
+}
+
+type Outcome = Result<(Option<Client>, Answer), String>;
+
+/// Starts the clients in file order, each once the proxy has read the request before.
+async fn start_clients(
+    case: &Case,
+    outgoing: Vec<Outgoing>,
+    proxy: &Proxy,
+    factor: f64,
+) -> Vec<tokio::task::JoinHandle<Outcome>> {
+    let patience = patience(case).mul_f64(factor);
+    let mut clients = Vec::new();
+    let mut stats = Stats::open(proxy).await;
+    let mut before = stats.read().await;
+    let last = outgoing.len();
+    let started = now();
+    for (at, (call, outgoing)) in case.calls.iter().zip(outgoing).enumerate() {
+        tokio::time::sleep_until(started + call.at.mul_f64(factor)).await;
+        let (sent, told) = oneshot::channel();
+        let leaves = call.disconnect.map(|after| after.mul_f64(factor));
+        clients.push(tokio::spawn(client(proxy.listen, outgoing, leaves, patience, sent)));
+        if at + 1 < last {
+            // Dropped untold where the client could not even connect.
+            told.await.ok();
+            before = stats.wait(before, factor).await;
+        }
+    }
+    clients
+}
+
+async fn client(
+    proxy: SocketAddr,
+    outgoing: Outgoing,
+    leaves: Option<Duration>,
+    patience: Duration,
+    told: oneshot::Sender<()>,
+) -> Outcome {
+    let mut client = Client::connect(proxy).await.map_err(|e| format!("connect: {e}"))?;
+    let mut answer = Answer::default();
+    // Over the time, what has arrived is judged as it is.
+    let sent = tokio::time::timeout(patience, client.send(&outgoing, &mut answer)).await.is_ok();
+    // Nobody listens to the last one.
+    told.send(()).ok();
+    if let Some(after) = leaves {
+        tokio::time::sleep(after).await;
+        return Ok((None, answer));
+    }
+    if sent {
+        tokio::time::timeout(patience, client.receive(&outgoing.method, &mut answer)).await.ok();
+    }
+    Ok((Some(client), answer))
+}
+
+/// Longer than all times that a case names.
+fn patience(case: &Case) -> Duration {
+    let replies = case.upstream.iter().map(|(_, reply)| {
+        reply.delay
+            + match &reply.content {
+                Content::Events(events, _) => events.iter().map(|(at, _)| *at).max().unwrap_or_default(),
+                Content::Hang => ROUTE_TIMEOUT,
+                Content::Whole(_) | Content::Cut(..) | Content::Reset => Duration::ZERO,
+            }
+    });
+    let calls = case.calls.iter().map(|call| call.at);
+    PATIENCE + replies.sum::<Duration>() + calls.max().unwrap_or_default()
+}
+
+/// What is wrong with an answer.
+fn judge(expected: &ExpectedAnswer, call: &Call, answer: &Answer, taken: &mut Bindings, factor: f64) -> Vec<String> {
+    let mut faults = Vec::new();
+    if answer.status != Some(expected.status) {
+        let actual = answer.status.map_or_else(|| "none".to_owned(), |status| status.to_string());
+        faults.push(format!("status: expected {}, actual {actual}", expected.status));
+    }
+    let asked = wire::values(&call.headers, "expect").iter().any(|v| v.eq_ignore_ascii_case(b"100-continue"));
+    match &expected.interim {
+        Some(interim) if *interim != answer.interim => {
+            faults.push(format!("interim: expected {interim:?}, actual {:?}", answer.interim));
+        }
+        // Not named: a client that asked for a 100 may get it, nobody gets anything else.
+        None if !matches!((answer.interim.as_slice(), asked), ([], _) | ([100], true)) => {
+            faults.push(format!("interim: not asked for, actual {:?}", answer.interim));
+        }
+        Some(_) | None => {}
+    }
+    let end = matching::body(expected.mode, &expected.body, &answer.body, &answer.headers, taken);
+    let rest = [
+        matching::subset(&expected.headers, &answer.headers, taken),
+        matching::absent(&expected.headers_absent, &answer.headers),
+    ];
+    faults.extend([end].into_iter().chain(rest).filter_map(Result::err));
+    match (&answer.end, expected.truncated) {
+        (Some(End::Proper), false) | (Some(End::Closed | End::Reset), true) => {}
+        (Some(End::Proper), true) => faults.push("end: expected a close without the proper end".to_owned()),
+        (None, _) => faults.push("end: none within the time".to_owned()),
+        (Some(end), _) => faults.push(format!("end: {end:?}")),
+    }
+    if let (Some(limit), Some(sent), Some(done)) = (expected.done_before, answer.sent, answer.done) {
+        let (took, limit) = (done.saturating_duration_since(sent), limit.mul_f64(factor));
+        if took > limit {
+            faults.push(format!("complete after {took:?}, expected {limit:?} at the latest"));
+        }
+    }
+    faults
+}
+
+/// Fresh ids: another for each client, and never one that went to or came from the upstream.
+fn shared_ids(ids: &[(String, Bindings)], script: &CaseScript) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (at, (client, taken)) in ids.iter().enumerate() {
+        for id in taken.values() {
+            let shown = String::from_utf8_lossy(id);
+            if script.seen(id) {
+                faults.push(format!("client {client}: id `{shown}` is the upstream's"));
+            }
+            for (other, theirs) in ids.iter().skip(at + 1) {
+                if theirs.values().any(|their| their == id) {
+                    faults.push(format!("clients {client} and {other}: one id `{shown}`"));
+                }
+            }
+        }
+    }
+    faults
+}
+
+/// The proxy's own count of calls, on a kept connection to its admin port.
+struct Stats {
+    admin: Option<(Client, Outgoing)>,
+}
+
+/// Calls whose head was seen, and recognised ones whose body was read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Counted {
+    seen: u64,
+    read: u64,
+}
+
+// === impl Stats ===
+
+impl Stats {
+    async fn open(proxy: &Proxy) -> Self {
+        let Some(address) = proxy.admin else { return Self { admin: None } };
+        let question = Outgoing::new("GET", "/api/stats", address, &Vec::new(), None);
+        Self { admin: Client::connect(address).await.ok().map(|client| (client, question)) }
+    }
+
+    async fn read(&mut self) -> Option<Counted> {
+        let (client, question) = self.admin.as_mut()?;
+        let answer = tokio::time::timeout(SEEN_MAX, client.ask(question)).await.ok();
+        let counted = answer.and_then(|answer| {
+            let stats = json::parse(&answer.body).ok()?;
+            let of = |name| stats.get("calls")?.get(name)?.as_u64();
+            Some(Counted { seen: of("seen")?, read: of("read")? })
+        });
+        if counted.is_none() {
+            // Without the count, time has to do.
+            self.admin = None;
+        }
+        counted
+    }
+
+    /// Waits until one more call is counted as read; one that is only seen (it passes through) or not counted gets its
+    /// 2 ms.
+    async fn wait(&mut self, before: Option<Counted>, factor: f64) -> Option<Counted> {
+        let started: Instant = now();
+        loop {
+            let counted = self.read().await;
+            let waited = now().saturating_duration_since(started);
+            match (before, counted) {
+                (Some(before), Some(counted)) if counted.read > before.read => return Some(counted),
+                (Some(before), Some(counted)) if counted.seen == before.seen && waited < SEEN_MAX => {
+                    tokio::task::yield_now().await;
+                }
+                _ if waited >= NEXT.mul_f64(factor) => return counted,
+                (_, None) => tokio::time::sleep(NEXT.mul_f64(factor)).await,
+                _ => tokio::task::yield_now().await,
+            }
+        }
+    }
+}

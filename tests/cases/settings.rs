@@ -1,0 +1,341 @@
+//! From a case to the policy that its proxy runs with: the routes table, the config table, and which adapters are
+//! built.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::case::{Fields, strings};
+use crate::support::json::Json;
+
+/// Whether a case is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Its adapter is built.
+    Run,
+    /// It is not, or not for these paths: counted under this name.
+    Skip(String),
+}
+
+/// Adapters of the format, with the endings of the paths for which they are built: all, none, or some.
+const ADAPTERS: [(&str, Built); 25] = [
+    ("core", Built::All),
+    ("faults", Built::All),
+    ("openai.embeddings", Built::All),
+    ("openai.completions", Built::No),
+    ("openai.chat", Built::No),
+    ("openai.moderations", Built::No),
+    ("kserve.v1", Built::All),
+    ("oip.v2", Built::No),
+    ("oip.grpc", Built::No),
+    ("tfserving", Built::Endings(&[":predict"])),
+    ("generic", Built::All),
+    ("tei", Built::Endings(&["/embed"])),
+    ("mlflow", Built::No),
+    ("ollama", Built::No),
+    ("vllm.score", Built::No),
+    ("vllm.pooling", Built::No),
+    ("rerank", Built::No),
+    ("infinity", Built::No),
+    ("cohere.v2", Built::No),
+    ("sagemaker", Built::No),
+    ("sagemaker.triton", Built::No),
+    ("torchserve", Built::No),
+    ("seldon.v0", Built::No),
+    ("bentoml", Built::All),
+    ("litserve", Built::No),
+];
+
+#[derive(Debug, Clone, Copy)]
+enum Built {
+    All,
+    No,
+    Endings(&'static [&'static str]),
+}
+
+/// What a case's `config` says.
+#[derive(Debug, Default)]
+pub(crate) struct Settings {
+    max_batch: Option<u64>,
+    max_item_bytes: Option<u64>,
+    isolate_threshold: Option<u64>,
+    quarantine: Option<Duration>,
+    upstream_timeout: Option<Duration>,
+    idempotent: bool,
+    merge_over: Vec<String>,
+    flavour: Option<String>,
+    opted_in: bool,
+    generic: Option<Value>,
+    /// The upstream's answer to `GET /v2/models/{m}/config`.
+    pub(crate) model_config: Option<Value>,
+}
+
+/// Decides whether a case is run. An adapter that the format does not name is an error of the case.
+pub(crate) fn verdict(adapter: &str, config: Option<&Json>, paths: &[String]) -> Result<Verdict, String> {
+    let built = ADAPTERS.iter().find(|(name, _)| *name == adapter).map(|(_, built)| *built);
+    let built = built.ok_or_else(|| format!("adapter `{adapter}` is not named in the format"))?;
+    // A generic declaration takes its place; gRPC needs clients that speak it.
+    if adapter != "oip.grpc" && config.is_some_and(|config| config.get("adapter").is_some()) {
+        return Ok(Verdict::Run);
+    }
+    match built {
+        Built::All => Ok(Verdict::Run),
+        Built::No => Ok(Verdict::Skip(adapter.to_owned())),
+        Built::Endings(endings) => Ok(match paths.iter().find(|path| !endings.iter().any(|end| path.ends_with(end))) {
+            None => Verdict::Run,
+            Some(path) => Verdict::Skip(format!("{adapter} {}", ending(path))),
+        }),
+    }
+}
+
+/// The last part of a path, from its colon or slash.
+fn ending(path: &str) -> String {
+    let at = path.rfind([':', '/']).unwrap_or_default();
+    path.chars().skip(path.chars().count().saturating_sub(path.len() - at)).collect()
+}
+
+// === impl Settings ===
+
+impl Settings {
+    /// Reads a case's `config`.
+    pub(crate) fn read(config: Option<&Json>) -> Result<Self, String> {
+        let Some(config) = config else { return Ok(Self::default()) };
+        let mut fields = Fields::new(config, "config")?;
+        let word = |fields: &mut Fields<'_>, name: &str, only: &str| {
+            fields.read(name, |v| (v.as_str()? == only).then_some(())).map(|word| word.is_some())
+        };
+        let mut settings = Self {
+            max_batch: fields.read("max_batch", Json::as_u64)?,
+            max_item_bytes: fields.read("max_item_bytes", Json::as_u64)?,
+            isolate_threshold: fields.read("isolate_threshold", Json::as_u64)?,
+            quarantine: fields.millis("quarantine_ms")?,
+            upstream_timeout: fields.millis("upstream_timeout_ms")?,
+            idempotent: fields.switch("idempotent")?,
+            merge_over: fields.read("merge_over", strings)?.unwrap_or_default(),
+            flavour: fields.read("flavour", |v| v.as_str().and_then(|name| flavour(&name)))?,
+            opted_in: fields.switch("route_enabled")?,
+            generic: None,
+            model_config: fields.read("model_config", Json::value)?,
+        };
+        settings.opted_in |= word(&mut fields, "chat_batch", "vllm")?;
+        word(&mut fields, "stream", "demux")?;
+        word(&mut fields, "rerank", "pointwise")?;
+        word(&mut fields, "info", "unavailable")?;
+        let error_status = fields.read("per_item_error_status", Json::as_u64)?;
+        match fields.take("adapter") {
+            Some(adapter) => settings.generic = Some(settings.generic(adapter, error_status)?),
+            None if error_status.is_some() => return Err("config: per_item_error_status without adapter".to_owned()),
+            None => {}
+        }
+        fields.end()?;
+        Ok(settings)
+    }
+
+    /// The generic declaration: keys in camelCase and enum values in CamelCase, but for those that the format moves
+    /// elsewhere.
+    fn generic(&mut self, adapter: &Json, error_status: Option<u64>) -> Result<Value, String> {
+        const KEYS: [&str; 10] = [
+            "upstream_path",
+            "items",
+            "results",
+            "index",
+            "result_key",
+            "item_class",
+            "result_wrap",
+            "select",
+            "lenient_numbers",
+            "on_mismatch",
+        ];
+        let mut fields = Fields::new(adapter, "config.adapter")?;
+        let mut generic = Map::new();
+        for key in KEYS {
+            if let Some(value) = fields.read(key, Json::value)? {
+                let plain = matches!(key, "upstream_path" | "items" | "results" | "index" | "result_key");
+                generic.insert(camel(key, false), if plain { value } else { named(value) });
+            }
+        }
+        if let Some(value) = fields.read("weight", Json::value)? {
+            generic.insert("weight".to_owned(), named(value));
+        }
+        if let Some(value) = fields.read("id", Json::value)? {
+            generic.insert("id".to_owned(), listed(value));
+        }
+        if let Some(value) = fields.read("too_large", Json::value)? {
+            let patterns = listed(value).as_array().cloned().unwrap_or_default();
+            generic.insert("tooLarge".to_owned(), patterns.into_iter().map(camel_keys).collect());
+        }
+        let mut single = fields.read("single", |v| v.value().map(camel_keys))?.unwrap_or_else(|| json!({}));
+        if let Some(form) = single.get_mut("itemIs") {
+            *form = named(form.take());
+        }
+        for (key, to) in [("single_items", "items"), ("unwrap_single", "results"), ("wrap_scalar", "wrapScalar")] {
+            if let Some(value) = fields.read(key, Json::value)? {
+                single[to] = value;
+            }
+        }
+        if single != json!({}) {
+            generic.insert("single".to_owned(), single);
+        }
+        let mut error = match fields.read("per_item_error", Json::value)? {
+            Some(Value::String(field)) => json!({"field": field}),
+            Some(object @ Value::Object(_)) => camel_keys(object),
+            None => json!({}),
+            Some(_) => return Err(fields.bad("per_item_error")),
+        };
+        if let Some(status) = error_status {
+            error["status"] = json!(status);
+        }
+        if error != json!({}) {
+            generic.insert("perItemError".to_owned(), error);
+        }
+        if let Some(cost) = fields.take("cost") {
+            generic.insert("cost".to_owned(), cost_of(cost)?);
+        }
+        self.merge_over.extend(fields.read("drop", strings)?.unwrap_or_default());
+        // Every field is key unless dropped, so naming some says nothing more.
+        fields.read("key", strings)?;
+        fields.end()?;
+        Ok(Value::Object(generic))
+    }
+
+    /// The policy, in the form of a local file. `factor` stretches its times.
+    pub(crate) fn policy(&self, adapter: &str, paths: &[String], factor: f64) -> Value {
+        let time = |of: Duration| format!("{}us", of.mul_f64(factor).as_micros());
+        let window = time(Duration::from_millis(20));
+        let mut limits = json!({"queueDelayMax": window});
+        let mut failure = json!({});
+        if let Some(n) = self.max_batch {
+            limits["batchItemsMax"] = json!(n);
+        }
+        if let Some(n) = self.max_item_bytes {
+            limits["itemBytesMax"] = json!(n);
+        }
+        if let Some(n) = self.isolate_threshold {
+            failure["isolateAbove"] = json!(n);
+        }
+        if let Some(of) = self.quarantine {
+            failure["quarantine"] = json!(time(of));
+        }
+        let routes: Vec<_> = paths
+            .iter()
+            .filter_map(|path| {
+                let mut route = json!({"path": path, "method": "POST", "protocol": self.protocol(adapter, path)?});
+                if let Some(of) = self.upstream_timeout {
+                    route["timeout"] = json!(time(of));
+                }
+                if self.idempotent {
+                    route["idempotent"] = json!("Always");
+                }
+                if !self.merge_over.is_empty() {
+                    route["mergeOver"] = json!({"fields": self.merge_over});
+                }
+                if let Some(generic) = &self.generic {
+                    route["generic"] = generic.clone();
+                }
+                Some(route)
+            })
+            .collect();
+        json!({
+            "routes": routes,
+            "scheduling": {"policy": "Window", "items": self.max_batch.unwrap_or(64), "delay": window, "slots": 1},
+            "limits": limits,
+            "failure": failure,
+            "proxy": {"connection": {"http2": if adapter == "oip.grpc" { "Always" } else { "Never" }}},
+        })
+    }
+
+    /// The protocol of a path's route; none: no route.
+    fn protocol(&self, adapter: &str, path: &str) -> Option<String> {
+        if self.generic.is_some() {
+            return Some("Generic".to_owned());
+        }
+        let (named, asks) = if path.ends_with(":explain") {
+            ("KServeV1", true)
+        } else {
+            match adapter {
+                "core" | "faults" if path.ends_with("/rerank") => ("VLLM", true),
+                "core" | "faults" | "torchserve" | "litserve" => ("Auto", false),
+                "openai.embeddings" | "openai.moderations" => ("OpenAI", false),
+                "openai.completions" => ("OpenAI", true),
+                "openai.chat" | "rerank" => ("VLLM", true),
+                "kserve.v1" => ("KServeV1", false),
+                "oip.v2" | "oip.grpc" => ("OpenInferenceV2", false),
+                "tfserving" => ("TFServing", false),
+                "tei" => ("TEI", path.ends_with("/rerank")),
+                "infinity" => ("Infinity", path.ends_with("/rerank")),
+                "ollama" => ("Ollama", false),
+                "cohere.v2" => ("Cohere", path.ends_with("/rerank")),
+                "mlflow" => ("MLflow", false),
+                "seldon.v0" => ("Seldon", false),
+                "generic" | "bentoml" => ("Generic", false),
+                name if name.starts_with("vllm.") => ("VLLM", path.ends_with("/rerank")),
+                _ => ("SageMaker", false),
+            }
+        };
+        let named = self.flavour.clone().unwrap_or_else(|| named.to_owned());
+        (!asks || self.opted_in).then_some(named)
+    }
+}
+
+fn flavour(name: &str) -> Option<String> {
+    let protocol = match name {
+        "vllm" => "VLLM",
+        "sglang" => "SGLang",
+        "ollama" => "Ollama",
+        "tgi" => "OpenAI",
+        "llama.cpp" => "PassThrough",
+        _ => return None,
+    };
+    Some(protocol.to_owned())
+}
+
+fn cost_of(cost: &Json) -> Result<Value, String> {
+    let mut fields = Fields::new(cost, "config.adapter.cost")?;
+    let mut cost = Map::new();
+    let (total, totals) = (fields.read("total", Json::value)?, fields.read("totals", Json::value)?);
+    if let Some(total) = total.or(totals) {
+        cost.insert("totals".to_owned(), listed(total));
+    }
+    for key in ["weights", "share"] {
+        if let Some(value) = fields.read(key, Json::value)? {
+            cost.insert(key.to_owned(), named(value));
+        }
+    }
+    fields.end()?;
+    Ok(Value::Object(cost))
+}
+
+/// A list, of one where it is none.
+fn listed(value: Value) -> Value {
+    if value.is_array() { value } else { json!([value]) }
+}
+
+/// An enum value: `list_len` is `ListLen`; a pointer stays.
+fn named(value: Value) -> Value {
+    match value {
+        Value::String(name) if !name.starts_with('/') => json!(camel(&name, true)),
+        value => value,
+    }
+}
+
+fn camel_keys(value: Value) -> Value {
+    match value {
+        Value::Object(members) => members.into_iter().map(|(key, value)| (camel(&key, false), value)).collect(),
+        value => value,
+    }
+}
+
+fn camel(name: &str, first: bool) -> String {
+    let mut upper = first;
+    let mut out = String::new();
+    for c in name.chars() {
+        if c == '_' || c == '-' {
+            upper = true;
+        } else if std::mem::take(&mut upper) {
+            out.extend(c.to_uppercase());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}

@@ -1,0 +1,14 @@
+//! Properties of the core and of its parts over random input; what fails is shrunk to its smallest form.
+//!
+//! The random input is the same in every run, so that a failure is one for everybody; new input comes from `just sim`.
+
+mod budget;
+mod isolation;
+mod sequences;
+
+use proptest::test_runner::{Config, RngSeed};
+
+fn config(cases: u32) -> Config {
+    // What fails becomes a test with a name: no file of regressions.
+    Config { cases, failure_persistence: None, rng_seed: RngSeed::Fixed(0x6A0A_9A6E), ..Config::default() }
+}

@@ -1,0 +1,75 @@
+//! The replay budget over any ten seconds.
+
+use std::time::Duration;
+
+use groupage::batching::{ReplayBudget, Tick};
+use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_oneof, proptest};
+
+use super::config;
+
+#[derive(Debug, Clone, Copy)]
+enum Op {
+    /// Time passes, in milliseconds.
+    Pass(u64),
+    Clients(u8),
+    /// Calls that need no permission.
+    Upstream(u8),
+    Takes(u8),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => prop_oneof![0..1500_u64, Just(1000), Just(9999), Just(10_000), Just(1)].prop_map(Op::Pass),
+        1 => any::<u8>().prop_map(Op::Clients),
+        1 => (0..100_u8).prop_map(Op::Upstream),
+        3 => any::<u8>().prop_map(Op::Takes),
+    ]
+}
+
+/// How many instants lie within the last `seconds` before `now`, its own included and the other end not.
+fn within(instants: &[Tick], now: Tick, seconds: u64) -> u64 {
+    let recent = instants.iter().filter(|at| now.since(**at) < Duration::from_secs(seconds));
+    u64::try_from(recent.count()).unwrap_or(u64::MAX)
+}
+
+fn allowed(clients: u64, permille: u64) -> u64 {
+    clients + clients * permille / 1000 + 30
+}
+
+proptest! {
+    #![proptest_config(config(256))]
+
+    #[test]
+    fn a_replay_is_given_only_within_the_promise_over_the_last_ten_seconds(
+        permille in prop_oneof![Just(0_u32), Just(100), 0..1000_u32],
+        ops in prop::collection::vec(op(), 1..60),
+    ) {
+        let mut budget = ReplayBudget::new(permille);
+        let permille = u64::from(permille);
+        let (mut now, mut clients, mut upstream) = (Tick::default(), Vec::new(), Vec::new());
+        for op in ops {
+            match op {
+                Op::Pass(millis) => now = now.after(Duration::from_millis(millis)),
+                Op::Clients(calls) => for _ in 0..calls {
+                    budget.client(now);
+                    clients.push(now);
+                },
+                Op::Upstream(calls) => for _ in 0..calls {
+                    budget.upstream(now);
+                    upstream.push(now);
+                },
+                Op::Takes(calls) => for _ in 0..calls {
+                    if budget.take(now) {
+                        upstream.push(now);
+                        let (sent, came) = (within(&upstream, now, 10), within(&clients, now, 10));
+                        prop_assert!(sent <= allowed(came, permille), "{sent} upstream for {came} clients at {now:?}");
+                    } else {
+                        // Counted in whole seconds it may refuse a little early, not more.
+                        let (sent, came) = (within(&upstream, now, 11), within(&clients, now, 9));
+                        prop_assert!(sent >= allowed(came, permille), "refused: {sent} upstream for {came} clients at {now:?}");
+                    }
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Isolation: whoever fails, everybody is settled once, in order, at a bounded price.
+
+use std::collections::BTreeSet;
+
+use groupage::batching::{Isolation, Part, Verdict};
+use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
+
+use super::config;
+
+/// Carries a plan out: a part that holds one of `bad` fails, a part of more than `takes` items is too large. Returns the parts tried.
+fn carry_out(items: &[u32], isolate_above: u32, bad: &BTreeSet<usize>, takes: u32, named: bool) -> Vec<Part> {
+    let sum = |part: &Part| items[part.clone()].iter().sum::<u32>();
+    let verdict = |part: &Part| {
+        if sum(part) > takes {
+            Some(Verdict::TooLarge { limit: named.then_some(takes) })
+        } else if part.clone().any(|member| bad.contains(&member)) {
+            Some(Verdict::Failed)
+        } else {
+            None
+        }
+    };
+    let whole = 0..items.len();
+    let Some(first) = verdict(&whole) else { return Vec::new() };
+    let mut plan = Isolation::new(items.to_vec(), isolate_above, first);
+    let mut tried = Vec::new();
+    // A binary tree over the members has fewer than two nodes each.
+    for _ in 0..=2 * items.len() {
+        let Some(part) = plan.next_part() else { return tried };
+        if let Some(verdict) = verdict(&part) {
+            plan.refine(part.clone(), verdict);
+        }
+        tried.push(part);
+    }
+    panic!("isolation of {} members does not end: {tried:?}", items.len());
+}
+
+fn members() -> impl Strategy<Value = (Vec<u32>, BTreeSet<usize>)> {
+    (2..70_usize).prop_flat_map(|members| {
+        (prop::collection::vec(1..6_u32, members), prop::collection::btree_set(0..members, 0..5))
+    })
+}
+
+proptest! {
+    #![proptest_config(config(512))]
+
+    #[test]
+    fn everybody_is_settled_exactly_once_and_in_order(
+        (items, bad) in members(),
+        isolate_above in 1..8_u32,
+        takes in prop_oneof![1..40_u32, Just(u32::MAX)],
+        named in any::<bool>(),
+    ) {
+        let tried = carry_out(&items, isolate_above, &bad, takes, named);
+        let settles = |part: &&Part| {
+            let sum: u32 = items[(*part).clone()].iter().sum();
+            part.len() == 1 || sum <= takes && !(*part).clone().any(|member| bad.contains(&member))
+        };
+        let settled: Vec<usize> = tried.iter().filter(settles).flat_map(Clone::clone).collect();
+        let all: Vec<usize> = if tried.is_empty() { Vec::new() } else { (0..items.len()).collect() };
+        prop_assert_eq!(settled, all, "tried {:?}", tried);
+        if takes == u32::MAX {
+            for good in (0..items.len()).filter(|member| !bad.contains(member)) {
+                let alone = tried.iter().filter(|part| part.len() == 1 && part.contains(&good)).count();
+                prop_assert!(alone <= 1, "member {good} was tried alone {alone} times");
+            }
+        }
+    }
+
+    #[test]
+    fn one_bad_member_costs_what_was_promised(members in 2..300_usize, at in any::<prop::sample::Index>(), isolate_above in 1..=4_u32) {
+        let bad = BTreeSet::from([at.index(members)]);
+        let calls = 1 + carry_out(&vec![1; members], isolate_above, &bad, u32::MAX, false).len();
+        let log = usize::try_from(members.next_power_of_two().ilog2()).unwrap_or(0);
+        let most = if members <= 4 { 1 + members } else { 1 + 2 * log };
+        prop_assert!(calls <= most, "{calls} calls for {members} members, not {most}");
+    }
+
+    #[test]
+    fn a_named_limit_is_kept_by_every_part_but_a_single_member((items, _) in members(), takes in 1..40_u32) {
+        for part in carry_out(&items, 4, &BTreeSet::new(), takes, true) {
+            let sum: u32 = items[part.clone()].iter().sum();
+            prop_assert!(sum <= takes || part.len() == 1, "part {part:?} holds {sum} items of {takes}");
+        }
+    }
+
+    #[test]
+    fn giving_up_names_everybody_who_was_not_tried((items, bad) in members(), after in 0..20_usize) {
+        let whole = items.len();
+        let mut plan = Isolation::new(items, 4, Verdict::Failed);
+        let mut settled = Vec::new();
+        for _ in 0..after {
+            let Some(part) = plan.next_part() else { break };
+            if part.len() > 1 && part.clone().any(|member| bad.contains(&member)) {
+                plan.refine(part, Verdict::Failed);
+            } else {
+                settled.extend(part);
+            }
+        }
+        settled.extend(plan.give_up().into_iter().flatten());
+        prop_assert_eq!(settled, (0..whole).collect::<Vec<_>>());
+        prop_assert!(plan.is_done());
+    }
+}

@@ -1,0 +1,227 @@
+//! Any order of offers, cancels, completions and polls, against the simulator's model: what the stories do not think of, and shrunk.
+
+use std::time::Duration;
+
+use groupage::batching::{
+    BatchId, Batcher, Call, CallId, CostClassId, Deadline, DeadlineSource, Decision, KeyId, Limits, Observed,
+    ObservedOutcome, Policy, ScopeId, ScopeLimits, TenantId, Tick, Weight,
+};
+use proptest::prelude::{Just, Strategy, any, prop, prop_oneof, proptest};
+use proptest::test_runner::TestCaseError;
+
+use super::config;
+use crate::sim::model::Model;
+use crate::sim::promise::Broken;
+use crate::sim::trace::{Event, Said, tell};
+
+const MS: Duration = Duration::from_millis(1);
+
+#[derive(Debug, Clone)]
+enum Op {
+    Offer {
+        key: u64,
+        tenant: u32,
+        items: u32,
+        bytes: u64,
+        alone: bool,
+        exclusive: Option<u64>,
+        deadline: Option<(u32, DeadlineSource)>,
+    },
+    Cancel(u64),
+    Answered(u64),
+    Pass(u32),
+    /// To the instant that the core asks for.
+    Wake,
+    Complete {
+        nth: usize,
+        millis: u32,
+        outcome: ObservedOutcome,
+    },
+    SetLimits(Box<Limits>),
+    Publish(u32),
+    Drain,
+}
+
+fn source() -> impl Strategy<Value = DeadlineSource> {
+    prop_oneof![Just(DeadlineSource::Slo), Just(DeadlineSource::Caller)]
+}
+
+fn outcome() -> impl Strategy<Value = ObservedOutcome> {
+    prop_oneof![
+        6 => Just(ObservedOutcome::Ok),
+        1 => prop::option::of(0..9_u32).prop_map(|limit| ObservedOutcome::TooLarge { limit }),
+        1 => Just(ObservedOutcome::Overloaded { retry_after: None }),
+        1 => Just(ObservedOutcome::Mismatched),
+        1 => Just(ObservedOutcome::Failed),
+    ]
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    (0..3, 1..6_u32, 0..20_u32).prop_map(|(which, items, delay)| match which {
+        0 => Policy::WorkConserving,
+        1 => Policy::Window { items, delay: delay * MS },
+        _ => Policy::Static { items, delay: delay * MS },
+    })
+}
+
+fn limits() -> impl Strategy<Value = Limits> {
+    let scope = (1..6_u32, prop::option::of(1..20_u64), 1..60_u64, 0..20_u32, 1..12_u32, 1..4_u32).prop_map(
+        |(batch_items_max, batch_weight_max, batch_bytes_max, hold, queue_items_max, slots_max)| ScopeLimits {
+            batch_items_max,
+            batch_weight_max,
+            batch_bytes_max,
+            queue_delay_max: hold * MS,
+            queue_items_max,
+            queue_bytes_max: 120,
+            slots_max,
+        },
+    );
+    (policy(), 1..4_u32, 1..16_u32, prop::collection::vec(scope, 1..3)).prop_map(
+        |(policy, slots, queue_items_max, scopes)| Limits {
+            policy,
+            slots,
+            queue_items_max,
+            queue_bytes_max: 150,
+            scopes,
+            quarantine: 7 * MS,
+        },
+    )
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let offer = (0..4_u64, 0..3_u32, 1..5_u32, 0..30_u64, prop::bool::weighted(0.05))
+        .prop_flat_map(|call| {
+            (Just(call), prop::option::weighted(0.2, 0..3_u64), prop::option::of((0..25_u32, source())))
+        })
+        .prop_map(|((key, tenant, items, bytes, alone), exclusive, deadline)| Op::Offer {
+            key,
+            tenant,
+            items,
+            bytes,
+            alone,
+            exclusive,
+            deadline,
+        });
+    prop_oneof![
+        12 => offer,
+        2 => (0..40_u64).prop_map(Op::Cancel),
+        1 => (0..40_u64).prop_map(Op::Answered),
+        3 => (0..20_u32).prop_map(Op::Pass),
+        4 => Just(Op::Wake),
+        6 => (any::<usize>(), 0..20_u32, outcome()).prop_map(|(nth, millis, outcome)| Op::Complete { nth, millis, outcome }),
+        1 => limits().prop_map(|limits| Op::SetLimits(Box::new(limits))),
+        1 => (0..6_u32).prop_map(Op::Publish),
+        1 => Just(Op::Drain),
+    ]
+}
+
+/// A core with its model, and what is in flight.
+struct Pair {
+    core: Batcher,
+    model: Model,
+    now: Tick,
+    calls: u64,
+    in_flight: Vec<BatchId>,
+    wakeup: Option<Tick>,
+}
+
+// === impl Pair ===
+
+impl Pair {
+    fn tell(&mut self, event: &Event) -> Result<Said, Broken> {
+        let said = tell(&mut self.core, event);
+        self.model.step(event, &said, &self.core)?;
+        Ok(said)
+    }
+
+    fn act(&mut self, op: Op) -> Result<(), Broken> {
+        let now = self.now;
+        let event = match op {
+            Op::Offer { key, tenant, items, bytes, alone, exclusive, deadline } => {
+                self.calls += 1;
+                let weight = Weight { sum: u64::from(items) * 2, max: 2 };
+                let deadline = deadline.map(|(millis, source)| Deadline { at: now.after(millis * MS), source });
+                let (class, scope) = if key % 2 == 0 { (0, 0) } else { (1, 1) };
+                Event::Offer(
+                    now,
+                    Call {
+                        key: KeyId(key),
+                        cost_class: CostClassId(class),
+                        scope: ScopeId(scope),
+                        tenant: TenantId(tenant),
+                        alone,
+                        deadline,
+                        items,
+                        weight,
+                        bytes,
+                        exclusive: exclusive.into_iter().collect(),
+                        ..Call::new(CallId(self.calls))
+                    },
+                )
+            }
+            Op::Cancel(id) => Event::Cancel(now, CallId(id)),
+            Op::Answered(id) => Event::Answered(CallId(id)),
+            Op::Pass(millis) => {
+                self.now = now.after(millis * MS);
+                return self.decide();
+            }
+            Op::Wake => {
+                self.now = self.wakeup.unwrap_or(now);
+                return self.decide();
+            }
+            Op::Complete { nth, millis, outcome } => {
+                if self.in_flight.is_empty() {
+                    return Ok(());
+                }
+                let batch = self.in_flight.remove(nth % self.in_flight.len());
+                Event::Complete(now, batch, Observed { duration: millis * MS, first_byte: None, outcome })
+            }
+            Op::SetLimits(limits) => Event::SetLimits(*limits),
+            Op::Publish(items_max) => Event::Publish(now, CostClassId(0), items_max),
+            Op::Drain => Event::Drain(now),
+        };
+        self.tell(&event)?;
+        self.decide()
+    }
+
+    fn decide(&mut self) -> Result<(), Broken> {
+        for _ in 0..=self.model.decisions_max() {
+            match self.tell(&Event::Poll(self.now))? {
+                Said::Decided(Decision::Dispatch(batch)) => self.in_flight.push(batch.id),
+                Said::Idle(wakeup) => {
+                    self.wakeup = wakeup;
+                    return Ok(());
+                }
+                _ => {}
+            }
+        }
+        panic!("poll decides on and on");
+    }
+
+    /// Drains, and completes whatever leaves.
+    fn end(&mut self) -> Result<(), Broken> {
+        self.act(Op::Drain)?;
+        for _ in 0..=self.calls {
+            self.act(Op::Complete { nth: 0, millis: 1, outcome: ObservedOutcome::Ok })?;
+        }
+        self.model.ended()
+    }
+}
+
+proptest! {
+    #![proptest_config(config(512))]
+
+    #[test]
+    fn every_promise_holds_whatever_comes(limits in limits(), ops in prop::collection::vec(op(), 1..80)) {
+        let mut pair = Pair {
+            core: Batcher::new(limits.clone(), 1),
+            model: Model::new(limits),
+            now: Tick::from_millis(1),
+            calls: 0,
+            in_flight: Vec::new(),
+            wakeup: None,
+        };
+        let done = ops.into_iter().try_for_each(|op| pair.act(op)).and_then(|()| pair.end());
+        done.map_err(|Broken { promise, how }| TestCaseError::fail(format!("invariant {promise:?} broken: {how}")))?;
+    }
+}

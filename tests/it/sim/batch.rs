@@ -1,0 +1,68 @@
+//! What every batch must be, whichever it is.
+
+use std::collections::BTreeSet;
+
+use groupage::batching::{Batch, Cause, InvariantId, Tick};
+
+use super::learned::Learned;
+use super::line::{Leaving, Rules, Waiting};
+use super::promise::{Held, promise};
+
+/// It names the limit that bound it, or why its line was due.
+pub(crate) fn named(batch: &Batch, leaving: &Leaving, due: Cause) -> Held {
+    // The drain names its batches whatever bound them (`scheduling.md` §2.1).
+    let cause = if due == Cause::Drain { due } else { leaving.bound.unwrap_or(due) };
+    let said = (batch.cause, batch.lone);
+    // Of a batch that holds too much it is told below which limit it passed.
+    promise(InvariantId::TrueCause, batch.members.len() > leaving.calls || said == (cause, leaving.lone), || {
+        format!("batch {} says {said:?} and left for {:?}", batch.id.0, (cause, leaving.lone))
+    })
+}
+
+/// It is what its members are, and none of them is late.
+pub(crate) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
+    let id = batch.id.0;
+    let mut next = 0;
+    for (member, Waiting { call, .. }) in batch.members.iter().zip(members) {
+        promise(InvariantId::OneKey, call.key == batch.key && call.cost_class == batch.cost_class, || {
+            format!("call {} of key {} is in batch {id} of key {}", call.id.0, call.key.0, batch.key.0)
+        })?;
+        promise(InvariantId::Balanced, member.items == (next..next + call.items), || {
+            format!("call {} has items {:?} of batch {id} and holds {}", call.id.0, member.items, call.items)
+        })?;
+        next += call.items;
+    }
+    let weight: u64 = members.iter().map(|waiting| waiting.call.weight.sum).sum();
+    let bytes: u64 = members.iter().map(|waiting| waiting.call.bytes).sum();
+    promise(InvariantId::Balanced, (batch.items, batch.weight, batch.bytes) == (next, weight, bytes), || {
+        format!("batch {id} counts {} items, its members {next}; or weight {weight}, bytes {bytes}", batch.items)
+    })?;
+    let late = members.iter().find(|waiting| waiting.deadline().is_some_and(|deadline| deadline <= now));
+    promise(InvariantId::NotLate, late.is_none(), || format!("batch {id} takes {late:?} along past its deadline"))
+}
+
+/// If several share it, it passes no limit; a single call may.
+pub(crate) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>) -> Held {
+    let [first, _, ..] = members else { return Ok(()) };
+    let id = batch.id.0;
+    let scope = rules.limits.scope(first.call.scope);
+    let cap = rules.cap(scope);
+    promise(InvariantId::WithinLimits, batch.items <= cap, || {
+        format!("batch {id} has {} items of {cap}", batch.items)
+    })?;
+    promise(InvariantId::WithinLimits, scope.batch_weight_max.is_none_or(|max| batch.weight <= max), || {
+        format!("batch {id} weighs {} of {:?}", batch.weight, scope.batch_weight_max)
+    })?;
+    promise(InvariantId::WithinLimits, batch.bytes <= scope.batch_bytes_max, || {
+        format!("batch {id} has {} bytes of {}", batch.bytes, scope.batch_bytes_max)
+    })?;
+    let alone = members.iter().any(|waiting| waiting.call.alone);
+    promise(InvariantId::OneKey, !alone, || format!("a call that goes alone shares batch {id}"))?;
+    let quarantined = rules.learned.is_some_and(|learned: &Learned| learned.quarantined(rules.now));
+    promise(InvariantId::Quarantined, !quarantined, || format!("batch {id} is shared, its class being in quarantine"))?;
+    let mut values = BTreeSet::new();
+    let mut all = members.iter().flat_map(|waiting| &waiting.call.exclusive);
+    promise(InvariantId::Exclusive, all.all(|value| values.insert(*value)), || {
+        format!("a value stands twice in batch {id}")
+    })
+}

@@ -1,0 +1,68 @@
+//! What `cargo test` runs of it.
+
+use super::promise::Tally;
+use super::story;
+
+/// Told in every run of the tests; more in `just sim`.
+const SEEDS: u64 = 1500;
+
+/// What the seeds above must touch, or they prove little.
+const TOUCHED: [&str; 26] = [
+    "accepted",
+    "aborted",
+    "alone: client batch full",
+    "alone: quarantined",
+    "cancelled: in flight",
+    "cancelled: queued",
+    "cancelled: unknown",
+    "cause: bytes",
+    "cause: deadline",
+    "cause: delay",
+    "cause: drain",
+    "cause: full",
+    "cause: idle",
+    "cause: weight",
+    "ceiling lowered",
+    "ceiling raised",
+    "cut: exclusive",
+    "expired",
+    "held",
+    "quarantine grew",
+    "quarantine small again",
+    "refused: bytes full",
+    "refused: queue full",
+    "refused: tenant share",
+    "shared",
+    "slo forgiven",
+];
+
+#[test]
+fn every_story_keeps_every_promise_and_together_they_touch_each() {
+    let mut touched = Tally::new();
+    let mut broken = Vec::new();
+    for seed in 0..SEEDS {
+        match story::check(seed) {
+            Ok(story) => story.tally.into_iter().for_each(|(what, times)| *touched.entry(what).or_default() += times),
+            Err(how) => broken.push(how),
+        }
+    }
+    assert!(broken.is_empty(), "{} of {SEEDS} stories break:\n{}", broken.len(), broken.join("\n"));
+    let missed: Vec<_> = TOUCHED.into_iter().filter(|what| !touched.contains_key(what)).collect();
+    assert!(missed.is_empty(), "no story touches {missed:?}; together they touch {touched:#?}");
+}
+
+#[test]
+fn seeds_that_failed_once_are_told_again() {
+    for line in include_str!("../../data/seeds").lines() {
+        let seed = line.split('#').next().unwrap_or_default().trim();
+        if !seed.is_empty() {
+            let seed = seed.parse().expect("a seed is a number");
+            story::check(seed).unwrap_or_else(|how| panic!("{how}, again: {line}"));
+        }
+    }
+}
+
+#[test]
+fn another_seed_is_another_story() {
+    assert_ne!(story::tell(1).trace.text(), story::tell(2).trace.text());
+}

@@ -1,0 +1,51 @@
+//! The one source of chance: a seed in, the same numbers out on every machine.
+
+use std::time::Duration;
+
+/// splitmix64; the tests must not change when a library changes its generator.
+#[derive(Debug, Clone)]
+pub(crate) struct Draw(u64);
+
+// === impl Draw ===
+
+impl Draw {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed ^ 0x5EED_6A0A_9A6E)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number from `low` to `high`, both possible.
+    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.next() % (high - low + 1)
+    }
+
+    /// The same for what is counted in 32 bits.
+    pub(crate) fn count(&mut self, low: u32, high: u32) -> u32 {
+        u32::try_from(self.between(u64::from(low), u64::from(high))).unwrap_or(high)
+    }
+
+    pub(crate) fn chance(&mut self, permille: u64) -> bool {
+        self.next() % 1000 < permille
+    }
+
+    pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        let last = u64::try_from(of.len()).unwrap_or(u64::MAX) - 1;
+        &of[usize::try_from(self.between(0, last)).unwrap_or(0)]
+    }
+
+    /// A duration up to `millis`: whole milliseconds, so that instants coincide, or any nanosecond.
+    pub(crate) fn span(&mut self, coarse: bool, millis: u64) -> Duration {
+        if coarse {
+            Duration::from_millis(self.between(0, millis))
+        } else {
+            Duration::from_nanos(self.between(0, millis * 1_000_000))
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! When a line must leave, and who of it, by the plain reading of the promises.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use groupage::batching::{Call, Cause, KeyId, Limits, Lone, Policy, ScopeLimits, Tick};
+
+use super::learned::Learned;
+
+/// A queued call.
+#[derive(Debug, Clone)]
+pub(crate) struct Waiting {
+    pub(crate) call: Call,
+    pub(crate) arrived: Tick,
+    /// Its SLO could not be met by any execution, so it ends nothing; its later deadline does.
+    pub(crate) forgiven: bool,
+}
+
+/// The queued calls of one key, in order of arrival; never empty.
+#[derive(Debug)]
+pub(crate) struct Line<'a> {
+    pub(crate) key: KeyId,
+    pub(crate) calls: Vec<&'a Waiting>,
+}
+
+/// What a line is judged by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules<'a> {
+    pub(crate) now: Tick,
+    pub(crate) limits: &'a Limits,
+    pub(crate) learned: Option<&'a Learned>,
+    pub(crate) draining: bool,
+    pub(crate) slot_free_since: Tick,
+}
+
+/// When a line must leave, a slot being free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    Now(Cause),
+    At(Tick),
+}
+
+/// Who must leave when a line does.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Leaving {
+    /// How many, from the front.
+    pub(crate) calls: usize,
+    /// The limit that kept the next one out, or that was reached.
+    pub(crate) bound: Option<Cause>,
+    pub(crate) lone: Option<Lone>,
+    /// A value that may stand in a batch once kept the next one out.
+    pub(crate) exclusive: bool,
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    /// Until when it may be sent.
+    pub(crate) fn deadline(&self) -> Option<Tick> {
+        let counts = if self.forgiven { self.call.later } else { self.call.deadline };
+        counts.map(|deadline| deadline.at)
+    }
+}
+
+// === impl Rules ===
+
+impl Rules<'_> {
+    /// Most items in a batch: the limit, or what was learned if that is less.
+    pub(crate) fn cap(&self, scope: &ScopeLimits) -> u32 {
+        self.learned.and_then(Learned::ceiling).unwrap_or(u32::MAX).min(scope.batch_items_max)
+    }
+
+    /// Items up to which a batch is filled: under `Window` and `Static` their `items`, if that is less.
+    fn fill(&self, scope: &ScopeLimits) -> u32 {
+        match self.limits.policy {
+            Policy::WorkConserving => self.cap(scope),
+            Policy::Window { items, .. } | Policy::Static { items, .. } => self.cap(scope).min(items),
+        }
+    }
+
+    fn quarantined(&self) -> bool {
+        self.learned.is_some_and(|learned| learned.quarantined(self.now))
+    }
+}
+
+// === impl Line ===
+
+impl Line<'_> {
+    pub(crate) fn head(&self) -> &Waiting {
+        self.calls[0]
+    }
+
+    /// When this line must leave.
+    pub(crate) fn due(&self, rules: Rules<'_>) -> Due {
+        if rules.draining {
+            return Due::Now(Cause::Drain);
+        }
+        let head = self.head();
+        // A hold lasts from `start` for `delay`, but never longer beside a free slot than the limit of the route.
+        let beside_slot = head.arrived.max(rules.slot_free_since);
+        let (start, delay) = match rules.limits.policy {
+            Policy::WorkConserving => return Due::Now(Cause::Idle),
+            Policy::Window { delay, .. } => (beside_slot, delay),
+            Policy::Static { delay, .. } => (head.arrived, delay),
+        };
+        if head.call.alone || rules.quarantined() {
+            return Due::Now(Cause::Idle);
+        }
+        let scope = rules.limits.scope(head.call.scope);
+        let fill = rules.fill(scope);
+        let items: u64 = self.calls.iter().map(|waiting| u64::from(waiting.call.items)).sum();
+        if items >= u64::from(fill) {
+            return Due::Now(Cause::Full);
+        }
+        let hold_ends = start.after(delay).min(beside_slot.after(scope.queue_delay_max));
+        if rules.now >= hold_ends {
+            return Due::Now(if delay == Duration::ZERO { Cause::Idle } else { Cause::Delay });
+        }
+        // A deadline within the hold sends the batch early enough to be answered: by the last execution's time and a quarter of it.
+        let urgent = self.calls.iter().filter_map(|waiting| waiting.deadline()).min().map(|deadline| {
+            let ahead = match rules.learned.and_then(Learned::last) {
+                Some(last) => last + last / 4,
+                None => deadline.since(head.arrived) / 2,
+            };
+            deadline.before(ahead)
+        });
+        match urgent {
+            Some(urgent) if rules.now >= urgent => Due::Now(Cause::Deadline),
+            Some(urgent) => Due::At(urgent.min(hold_ends)),
+            None => Due::At(hold_ends),
+        }
+    }
+
+    /// Who must leave together: as many from the front as the limits allow, and always the first.
+    pub(crate) fn leaving(&self, rules: Rules<'_>) -> Leaving {
+        let head = &self.head().call;
+        let scope = rules.limits.scope(head.scope);
+        let alone = |lone| Leaving { calls: 1, bound: None, lone, exclusive: false };
+        if head.alone {
+            return alone(None);
+        }
+        if head.items > rules.cap(scope) {
+            return alone(Some(Lone::ClientBatchFull));
+        }
+        if rules.quarantined() {
+            return alone(Some(Lone::Quarantined));
+        }
+        let fill = rules.fill(scope);
+        let mut leaving = Leaving { calls: 0, bound: None, lone: None, exclusive: false };
+        let (mut items, mut weight, mut bytes, mut values) = (0, 0, 0, BTreeSet::new());
+        for Waiting { call, .. } in &self.calls {
+            if leaving.calls > 0 {
+                if call.alone {
+                    break;
+                }
+                leaving.bound = if items + call.items > fill {
+                    Some(Cause::Full)
+                } else if scope.batch_weight_max.is_some_and(|max| weight + call.weight.sum > max) {
+                    Some(Cause::Weight)
+                } else if bytes + call.bytes > scope.batch_bytes_max {
+                    Some(Cause::Bytes)
+                } else {
+                    None
+                };
+                leaving.exclusive =
+                    leaving.bound.is_none() && call.exclusive.iter().any(|value| values.contains(value));
+                if leaving.bound.is_some() || leaving.exclusive {
+                    break;
+                }
+            }
+            leaving.calls += 1;
+            items += call.items;
+            weight += call.weight.sum;
+            bytes += call.bytes;
+            values.extend(call.exclusive.iter().copied());
+        }
+        if items >= fill {
+            leaving.bound = Some(Cause::Full);
+        }
+        leaving
+    }
+}

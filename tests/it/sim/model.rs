@@ -1,0 +1,504 @@
+//! A plain model that counts beside the core: no indexes, no cleverness, one assertion for each promise.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use groupage::batching::{
+    Batch, BatchId, Batcher, Call, CallId, Cause, CostClassId, Counts, DeadlineSource, Decision, InvariantId, Limits,
+    Lone, Observed, ObservedOutcome, Rejection, RejectionReason, ScopeId, Tick,
+};
+
+use super::batch;
+use super::learned::{Learned, Size};
+use super::line::{Due, Leaving, Line, Rules, Waiting};
+use super::promise::{Broken, Held, Tally, promise};
+use super::trace::{Event, Said};
+
+/// What the core must hold by now.
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) now: Tick,
+    pub(crate) tally: Tally,
+    limits: Limits,
+    draining: bool,
+    slot_free_since: Tick,
+    /// In order of arrival.
+    queue: Vec<Waiting>,
+    flights: BTreeMap<BatchId, Flight>,
+    learned: BTreeMap<CostClassId, Learned>,
+    /// Calls accepted, with how they left.
+    fates: BTreeMap<CallId, Option<&'static str>>,
+    batches: u64,
+    /// Duration and items of the executions that went well, as extremes.
+    pace: Option<(Pace, Pace)>,
+    /// The last step forgave an SLO: a wake-up with nothing to show for it.
+    pub(crate) forgave: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    duration: Duration,
+    items: u32,
+}
+
+#[derive(Debug)]
+struct Flight {
+    class: CostClassId,
+    scope: ScopeId,
+    size: Size,
+    /// Members that have neither gone nor been answered.
+    waiting: BTreeSet<CallId>,
+    abort: Abort,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Abort {
+    No,
+    Due,
+    Told,
+}
+
+// === impl Model ===
+
+impl Model {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            now: Tick::default(),
+            tally: Tally::new(),
+            limits,
+            draining: false,
+            slot_free_since: Tick::default(),
+            queue: Vec::new(),
+            flights: BTreeMap::new(),
+            learned: BTreeMap::new(),
+            fates: BTreeMap::new(),
+            batches: 0,
+            pace: None,
+            forgave: false,
+        }
+    }
+
+    /// Holds what the core said to an event, and what it holds after it, against the promises.
+    pub(crate) fn step(&mut self, event: &Event, said: &Said, core: &Batcher) -> Held {
+        if let Event::Offer(now, _)
+        | Event::Cancel(now, _)
+        | Event::Complete(now, ..)
+        | Event::Publish(now, ..)
+        | Event::Drain(now)
+        | Event::Poll(now) = event
+        {
+            self.now = self.now.max(*now);
+        }
+        match (event, said) {
+            (Event::Offer(_, call), Said::Offered(result)) => self.offered(call, result)?,
+            (Event::Cancel(_, id), Said::Cancelled(left)) => self.cancelled(*id, *left)?,
+            (Event::Answered(id), Said::Nothing) => {
+                self.flights.values_mut().for_each(|flight| _ = flight.waiting.remove(id));
+            }
+            (Event::Complete(_, batch, observed), Said::Nothing) => self.completed(*batch, observed),
+            (Event::SetLimits(limits), Said::Nothing) => {
+                let was_free = self.slot_is_free();
+                self.limits = limits.clone();
+                if !was_free && self.slot_is_free() {
+                    self.slot_free_since = self.now;
+                }
+            }
+            (Event::Publish(_, class, items_max), Said::Nothing) => {
+                self.learned.entry(*class).or_default().publish(*items_max);
+            }
+            (Event::Drain(_), Said::Nothing) => self.draining = true,
+            (Event::Poll(_), Said::Decided(decision)) => {
+                self.forgive();
+                match decision {
+                    Decision::Dispatch(batch) => self.dispatched(batch)?,
+                    Decision::Expire { id, .. } => self.expired(*id)?,
+                    Decision::Abort(batch) => self.aborted(*batch)?,
+                }
+            }
+            (Event::Poll(_), Said::Idle(wakeup)) => {
+                self.forgive();
+                self.idle(*wakeup)?;
+            }
+            _ => unreachable!("{said:?} is no answer to {event:?}"),
+        }
+        self.compare(core)
+    }
+
+    /// A bound for the decisions that may follow at one instant.
+    pub(crate) fn decisions_max(&self) -> usize {
+        self.queue.len() + self.flights.len() + 2
+    }
+
+    /// What must hold when nothing is left to happen.
+    pub(crate) fn ended(&self) -> Held {
+        let stuck: Vec<_> = self.fates.iter().filter(|(_, fate)| fate.is_none()).map(|(id, _)| id.0).collect();
+        promise(InvariantId::LeavesOnce, stuck.is_empty(), || format!("calls {stuck:?} were accepted and never left"))?;
+        promise(InvariantId::Balanced, self.flights.is_empty(), || {
+            format!("{} batches never ended", self.flights.len())
+        })
+    }
+
+    fn saw(&mut self, what: &'static str) {
+        *self.tally.entry(what).or_default() += 1;
+    }
+
+    fn slot_is_free(&self) -> bool {
+        self.flights.len() < self.limits.slots as usize
+    }
+
+    fn scope_is_free(&self, scope: ScopeId) -> bool {
+        let in_flight = self.flights.values().filter(|flight| flight.scope == scope).count();
+        in_flight < self.limits.scope(scope).slots_max as usize
+    }
+
+    fn rules(&self, class: CostClassId) -> Rules<'_> {
+        Rules {
+            now: self.now,
+            limits: &self.limits,
+            learned: self.learned.get(&class),
+            draining: self.draining,
+            slot_free_since: self.slot_free_since,
+        }
+    }
+
+    /// Lines in order of their first calls.
+    fn lines(&self) -> Vec<Line<'_>> {
+        let mut lines: Vec<Line<'_>> = Vec::new();
+        for waiting in &self.queue {
+            match lines.iter_mut().find(|line| line.key == waiting.call.key) {
+                Some(line) => line.calls.push(waiting),
+                None => lines.push(Line { key: waiting.call.key, calls: vec![waiting] }),
+            }
+        }
+        lines
+    }
+
+    fn due(&self, line: &Line<'_>) -> Due {
+        line.due(self.rules(line.head().call.cost_class))
+    }
+
+    fn held(&self, of: impl Fn(&Call) -> bool) -> (u64, u64) {
+        let calls = self.queue.iter().map(|waiting| &waiting.call).filter(|call| of(call));
+        calls.fold((0, 0), |(items, bytes), call| (items + u64::from(call.items), bytes + call.bytes))
+    }
+
+    /// An SLO that ends now, though no execution could have met it, ends nothing.
+    fn forgive(&mut self) {
+        self.forgave = false;
+        for waiting in &mut self.queue {
+            let Some(deadline) = waiting.call.deadline else { continue };
+            let slo = deadline.at.since(waiting.arrived);
+            let cannot = self.learned.get(&waiting.call.cost_class).is_some_and(|learned| learned.cannot_meet(slo));
+            if deadline.source == DeadlineSource::Slo && deadline.at <= self.now && cannot && !waiting.forgiven {
+                waiting.forgiven = true;
+                self.forgave = true;
+            }
+        }
+        if self.forgave {
+            self.saw("slo forgiven");
+        }
+    }
+
+    fn leave(&mut self, id: CallId, fate: &'static str) -> Result<Waiting, Broken> {
+        let known = self.fates.insert(id, Some(fate));
+        promise(InvariantId::LeavesOnce, known == Some(None), || {
+            format!("call {} is {fate} after it was {known:?}", id.0)
+        })?;
+        let at = self.queue.iter().position(|waiting| waiting.call.id == id);
+        at.map(|at| self.queue.remove(at)).ok_or_else(|| Broken {
+            promise: InvariantId::LeavesOnce,
+            how: format!("call {} is {fate} and was not queued", id.0),
+        })
+    }
+
+    /// Which refusal the limits ask for.
+    fn refusal(&self, call: &Call) -> Option<RejectionReason> {
+        if self.queue.is_empty() {
+            return None;
+        }
+        let scope = self.limits.scope(call.scope);
+        let (items, bytes) = self.held(|_| true);
+        let (scope_items, scope_bytes) = self.held(|other| other.scope == call.scope);
+        let (own, _) = self.held(|other| other.tenant == call.tenant);
+        let (more, items_max) = (u64::from(call.items), u64::from(self.limits.queue_items_max));
+        let scope_over = |over: bool| scope_items > 0 && over;
+        if items + more > items_max || scope_over(scope_items + more > u64::from(scope.queue_items_max)) {
+            Some(RejectionReason::QueueFull)
+        } else if bytes + call.bytes > self.limits.queue_bytes_max
+            || scope_over(scope_bytes + call.bytes > scope.queue_bytes_max)
+        {
+            Some(RejectionReason::BytesFull)
+        } else if own > 0 && own < items && items >= items_max / 2 && own + more > items_max / 2 {
+            // Somebody else waits too, and the queue is half full: half of it is this one's share.
+            Some(RejectionReason::TenantShare)
+        } else {
+            None
+        }
+    }
+
+    fn offered(&mut self, call: &Call, result: &Result<(), Rejection>) -> Held {
+        let expected = self.refusal(call);
+        let reason = result.err().map(|rejection| rejection.reason);
+        promise(InvariantId::QueueBound, reason == expected, || {
+            format!("call {}: {reason:?} where the limits say {expected:?}", call.id.0)
+        })?;
+        match result {
+            Ok(()) => {
+                self.saw("accepted");
+                self.fates.insert(call.id, None);
+                self.queue.push(Waiting { call: call.clone(), arrived: self.now, forgiven: false });
+                let (items, bytes) = self.held(|_| true);
+                let within = items <= u64::from(self.limits.queue_items_max) && bytes <= self.limits.queue_bytes_max;
+                promise(InvariantId::QueueBound, within || self.queue.len() == 1, || {
+                    format!("{items} items and {bytes} bytes are queued after call {}", call.id.0)
+                })
+            }
+            Err(Rejection { reason, retry_after }) => {
+                self.saw(match reason {
+                    RejectionReason::QueueFull => "refused: queue full",
+                    RejectionReason::BytesFull => "refused: bytes full",
+                    RejectionReason::TenantShare => "refused: tenant share",
+                });
+                let (low, high) = self.drain_seconds();
+                let seconds = retry_after.as_secs();
+                promise(InvariantId::RetryLater, seconds >= 1 && retry_after.subsec_nanos() == 0, || {
+                    format!("call {} is to come again after {retry_after:?}", call.id.0)
+                })?;
+                promise(InvariantId::RetryLater, (low..=high).contains(&seconds), || {
+                    format!(
+                        "call {} is to come again after {seconds} s: the queue drains in {low} to {high} s",
+                        call.id.0
+                    )
+                })
+            }
+        }
+    }
+
+    /// The least and the most that `Retry-After` may say: the mean of what was seen lies between its extremes, the draw between one and 1.5.
+    fn drain_seconds(&self) -> (u64, u64) {
+        let Some((least, most)) = self.pace else { return (1, 1) };
+        let (items, _) = self.held(|_| true);
+        let nanos = |pace: Pace, items_each: u32| {
+            pace.duration.as_nanos() * u128::from(items.div_ceil(u64::from(items_each))) / u128::from(self.limits.slots)
+        };
+        let whole = |nanos: u128| u64::try_from(nanos.div_ceil(1_000_000_000)).unwrap_or(u64::MAX);
+        // A thousandth for the rounding of running means.
+        let low = nanos(least, most.items) * 999 / 1000;
+        let high = nanos(most, least.items) * 1501 / 1000;
+        (whole(low).clamp(1, 3600), whole(high).clamp(1, 3600))
+    }
+
+    fn cancelled(&mut self, id: CallId, left: bool) -> Held {
+        let queued = self.queue.iter().any(|waiting| waiting.call.id == id);
+        let flight = self.flights.values_mut().find(|flight| flight.waiting.contains(&id));
+        let known = queued || flight.is_some();
+        promise(InvariantId::LeavesOnce, left == known, || {
+            format!("cancel of call {} says {left}, and it was {}", id.0, if known { "there" } else { "not there" })
+        })?;
+        if let Some(flight) = flight {
+            flight.waiting.remove(&id);
+            if flight.waiting.is_empty() {
+                flight.abort = Abort::Due;
+            }
+        }
+        if queued {
+            self.leave(id, "cancelled")?;
+            self.saw("cancelled: queued");
+        } else if known {
+            self.saw("cancelled: in flight");
+        } else {
+            self.saw("cancelled: unknown");
+        }
+        Ok(())
+    }
+
+    fn completed(&mut self, batch: BatchId, observed: &Observed) {
+        let was_free = self.slot_is_free();
+        let Some(Flight { class, size, .. }) = self.flights.remove(&batch) else { return };
+        if !was_free && self.slot_is_free() {
+            self.slot_free_since = self.now;
+        }
+        let learned = self.learned.entry(class).or_default();
+        let before = (learned.ceiling(), learned.quarantine());
+        learned.observe(self.now, self.limits.quarantine, size, observed);
+        let after = (learned.ceiling(), learned.quarantine());
+        if after.0 < before.0 || before.0.is_none() && after.0.is_some() {
+            self.saw("ceiling lowered");
+        } else if after.0 > before.0 {
+            self.saw("ceiling raised");
+        }
+        match (before.1, after.1) {
+            (Some(before), Some(after)) if after > before => self.saw("quarantine grew"),
+            (Some(before), Some(after)) if after < before => self.saw("quarantine small again"),
+            _ => {}
+        }
+        if observed.outcome == ObservedOutcome::Ok {
+            let this = Pace { duration: observed.duration, items: size.items };
+            let (least, most) = self.pace.unwrap_or((this, this));
+            self.pace = Some((
+                Pace { duration: least.duration.min(this.duration), items: least.items.min(this.items) },
+                Pace { duration: most.duration.max(this.duration), items: most.items.max(this.items) },
+            ));
+        }
+    }
+
+    fn aborted(&mut self, batch: BatchId) -> Held {
+        let abort = self.flights.get_mut(&batch).map(|flight| &mut flight.abort);
+        let due = abort.as_deref() == Some(&Abort::Due);
+        if let Some(abort) = abort {
+            *abort = Abort::Told;
+        }
+        self.saw("aborted");
+        promise(InvariantId::Aborts, due, || format!("batch {} is aborted and was not abandoned just now", batch.0))
+    }
+
+    fn expired(&mut self, id: CallId) -> Held {
+        let deadline = self.leave(id, "expired")?.deadline();
+        self.saw("expired");
+        promise(InvariantId::OnTime, deadline.is_some_and(|deadline| deadline <= self.now), || {
+            format!("call {} expires before its deadline, {deadline:?}", id.0)
+        })
+    }
+
+    fn dispatched(&mut self, batch: &Batch) -> Held {
+        let id = batch.id.0;
+        promise(InvariantId::WithinSlots, self.slot_is_free(), || format!("batch {id} leaves without a free slot"))?;
+        promise(InvariantId::LeavesOnce, id == self.batches, || format!("batch {id} is the {}th", self.batches))?;
+        self.batches += 1;
+        let Some(first) = batch.members.first().map(|member| member.id) else {
+            return promise(InvariantId::Balanced, false, || format!("batch {id} is empty"));
+        };
+        let scope = self.queue.iter().find(|waiting| waiting.call.id == first).map(|waiting| waiting.call.scope);
+        let Some(scope) = scope else {
+            return promise(InvariantId::LeavesOnce, false, || format!("call {} was not queued", first.0));
+        };
+        promise(InvariantId::WithinSlots, self.scope_is_free(scope), || {
+            format!("batch {id} leaves without a free slot of its route")
+        })?;
+        let (leaving, due, full) = self.in_order(batch)?;
+        batch::named(batch, &leaving, due)?;
+        let mut members = Vec::new();
+        for member in &batch.members {
+            members.push(self.leave(member.id, "dispatched")?);
+        }
+        batch::whole(batch, &members, self.now)?;
+        batch::within(batch, &members, self.rules(batch.cost_class))?;
+        promise(InvariantId::WithinLimits, members.len() <= leaving.calls, || {
+            format!("batch {id} holds {} calls where {} may share it", members.len(), leaving.calls)
+        })?;
+        let size = Size { items: batch.items, shared: members.len() > 1, full };
+        let waiting = batch.members.iter().map(|member| member.id).collect();
+        self.flights.insert(batch.id, Flight { class: batch.cost_class, scope, size, waiting, abort: Abort::No });
+        self.saw(match batch.cause {
+            Cause::Full => "cause: full",
+            Cause::Weight => "cause: weight",
+            Cause::Bytes => "cause: bytes",
+            Cause::Deadline => "cause: deadline",
+            Cause::Delay => "cause: delay",
+            Cause::Idle => "cause: idle",
+            Cause::Drain => "cause: drain",
+            Cause::Lead | Cause::Probe => "cause: not built yet",
+        });
+        if members.len() > 1 {
+            self.saw("shared");
+        }
+        if leaving.exclusive {
+            self.saw("cut: exclusive");
+        }
+        match batch.lone {
+            Some(Lone::ClientBatchFull) => self.saw("alone: client batch full"),
+            Some(Lone::Quarantined) => self.saw("alone: quarantined"),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// The first line that is due leaves, from its front, with as many as the limits allow. Says also whether the batch is as large as its class allows.
+    fn in_order(&self, batch: &Batch) -> Result<(Leaving, Cause, bool), Broken> {
+        let id = batch.id.0;
+        let lines = self.lines();
+        let first = lines
+            .iter()
+            .filter(|line| self.scope_is_free(line.head().call.scope))
+            .find_map(|line| if let Due::Now(cause) = self.due(line) { Some((line, cause)) } else { None });
+        let Some((line, due)) = first else {
+            return Err(Broken {
+                promise: InvariantId::HoldsOut,
+                how: format!("batch {id} leaves while every line is held"),
+            });
+        };
+        promise(InvariantId::InOrder, line.key == batch.key, || {
+            format!("batch {id} is of key {}, and key {} has waited longer", batch.key.0, line.key.0)
+        })?;
+        let rules = self.rules(line.head().call.cost_class);
+        let leaving = line.leaving(rules);
+        let front: Vec<_> = line.calls.iter().take(batch.members.len()).map(|waiting| waiting.call.id).collect();
+        let members: Vec<_> = batch.members.iter().map(|member| member.id).collect();
+        promise(InvariantId::InOrder, front == members, || {
+            format!("batch {id} holds {members:?} and the front of its line is {front:?}")
+        })?;
+        // More than the limits allow is told apart below, by the limit.
+        promise(InvariantId::NoIdleWait, members.len() >= leaving.calls, || {
+            format!("batch {id} leaves with {} calls where {} may share it", members.len(), leaving.calls)
+        })?;
+        let full = batch.items >= rules.cap(self.limits.scope(line.head().call.scope));
+        Ok((leaving, due, full))
+    }
+
+    fn idle(&mut self, wakeup: Option<Tick>) -> Held {
+        let owed = self.flights.iter().find(|(_, flight)| flight.abort == Abort::Due);
+        promise(InvariantId::Aborts, owed.is_none(), || format!("every member of {owed:?} has left, and it runs on"))?;
+        let late = self.queue.iter().find(|waiting| waiting.deadline().is_some_and(|deadline| deadline <= self.now));
+        promise(InvariantId::OnTime, late.is_none(), || {
+            format!("the deadline has passed of {late:?}, and it stays queued")
+        })?;
+        let mut wakes: Vec<Tick> = self.queue.iter().filter_map(Waiting::deadline).collect();
+        let mut held = false;
+        for line in self.lines().iter().filter(|line| self.slot_is_free() && self.scope_is_free(line.head().call.scope))
+        {
+            match self.due(line) {
+                Due::Now(cause) => {
+                    return promise(InvariantId::NoIdleWait, false, || {
+                        format!("key {} waits beside a free slot and is due: {cause:?}", line.key.0)
+                    });
+                }
+                Due::At(at) => {
+                    wakes.push(at);
+                    held = true;
+                }
+            }
+        }
+        if held {
+            self.saw("held");
+        }
+        promise(InvariantId::WakesLater, wakeup.is_none_or(|at| at > self.now), || {
+            format!("asks for {wakeup:?}, which is not later")
+        })?;
+        let expected = wakes.into_iter().min();
+        promise(InvariantId::WakesLater, wakeup == expected, || {
+            format!("asks to be woken at {wakeup:?} where the next thing is due at {expected:?}")
+        })
+    }
+
+    /// Counters agree with what is held.
+    fn compare(&self, core: &Batcher) -> Held {
+        let (items, bytes) = self.held(|_| true);
+        let expected = Counts {
+            queue_calls: self.queue.len(),
+            queue_items: items,
+            queue_bytes: bytes,
+            oldest: self.queue.first().map(|waiting| waiting.arrived),
+            in_flight: self.flights.len(),
+            slots: self.limits.slots,
+        };
+        let counts = core.counts();
+        promise(InvariantId::Balanced, counts == expected, || format!("{counts:?} where {expected:?} is held"))?;
+        for (class, learned) in &self.learned {
+            let (said, known) = (core.ceiling(*class), learned.ceiling());
+            promise(InvariantId::WithinLimits, said == known, || {
+                format!("the ceiling of class {} is {said:?} where {known:?} was learned", class.0)
+            })?;
+        }
+        Ok(())
+    }
+}

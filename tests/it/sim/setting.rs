@@ -1,0 +1,186 @@
+//! What a seed draws before its story begins: limits small enough that each is hit, who calls, and how the upstream is.
+
+use std::time::Duration;
+
+use groupage::batching::{
+    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Limits, Observed, ObservedOutcome, Policy, ScopeId,
+    ScopeLimits, TenantId, Tick, Weight,
+};
+
+use super::draw::Draw;
+
+/// The circumstances of a story.
+#[derive(Debug, Clone)]
+pub(crate) struct Setting {
+    /// Instants are whole milliseconds.
+    pub(crate) coarse: bool,
+    /// Calls to come.
+    pub(crate) calls: u64,
+    /// Longest time between bursts, in milliseconds.
+    pub(crate) gap: u64,
+    /// Calls that come at one instant, at most.
+    pub(crate) burst: u64,
+    /// How often in a thousand a caller goes.
+    pub(crate) cancels: u64,
+    /// How often in a thousand something else happens beside a burst.
+    pub(crate) turns: u64,
+    /// How late `poll` may be called after `next_wakeup`, in milliseconds.
+    pub(crate) late: u64,
+    /// When the process is told to end, in milliseconds; else once nothing more comes.
+    pub(crate) drain: Option<u64>,
+    /// Batches may be large.
+    friendly: bool,
+    /// A key names a class and a route.
+    keys: Vec<(CostClassId, ScopeId)>,
+    tenants: u32,
+    items: u32,
+    exclusive: bool,
+    /// How often in a thousand a call has a deadline, and the longest.
+    deadlines: u64,
+    deadline: u64,
+    quarantine: Duration,
+    /// An execution takes `base + each * items` and up to `jitter`, in milliseconds.
+    base: u64,
+    each: u64,
+    jitter: u64,
+    /// How often in a thousand an execution goes wrong, and how.
+    faults: u64,
+    fault: Option<ObservedOutcome>,
+}
+
+// === impl Setting ===
+
+impl Setting {
+    pub(crate) fn new(draw: &mut Draw) -> Self {
+        let long = draw.chance(40);
+        // Large shares need company: calls of one item, few keys, room, an upstream that mostly works.
+        let friendly = long || draw.chance(400);
+        let slow = draw.chance(100);
+        let scopes = draw.between(1, 3);
+        let classes = if friendly { 1 } else { draw.count(1, 3) };
+        let quarantine = match draw.between(0, 5) {
+            0 => Duration::from_secs(draw.between(60, 2400)),
+            1 => Duration::from_secs(2),
+            _ => Duration::from_millis(draw.between(1, 40)),
+        };
+        let keys = (0..*draw.pick(if friendly { &[1, 2] } else { &[1, 2, 3, 6] }))
+            .map(|_| {
+                (CostClassId(draw.count(0, classes - 1)), ScopeId(u16::try_from(draw.between(0, scopes)).unwrap_or(0)))
+            })
+            .collect();
+        Self {
+            coarse: draw.chance(800),
+            calls: if long { draw.between(800, 2000) } else { draw.between(20, 150) },
+            gap: *draw.pick(&[1, 3, 3, 10, 30, if quarantine.as_secs() > 0 { 400_000 } else { 60 }]),
+            burst: if friendly { *draw.pick(&[3, 10]) } else { *draw.pick(&[1, 1, 3, 10]) },
+            cancels: *draw.pick(&[0, 30, 150, 400]),
+            turns: *draw.pick(&[0, 20, 100]),
+            late: if draw.chance(850) { 0 } else { 4 },
+            drain: draw.chance(100).then(|| draw.between(0, 400)),
+            friendly,
+            keys,
+            tenants: draw.count(1, 4),
+            items: if friendly { 1 } else { *draw.pick(&[1, 2, 5, 12]) },
+            exclusive: draw.chance(250),
+            deadlines: *draw.pick(&[0, 300, 900]),
+            deadline: *draw.pick(&[10, 40, 200]),
+            quarantine,
+            base: if slow { draw.between(100, 5000) } else { draw.between(0, 15) },
+            each: draw.between(0, 3),
+            jitter: *draw.pick(&[0, 2, 20]),
+            faults: if friendly { *draw.pick(&[0, 5, 15]) } else { *draw.pick(&[0, 50, 300, 900]) },
+            fault: *draw.pick(&[
+                None,
+                None,
+                Some(ObservedOutcome::Mismatched),
+                Some(ObservedOutcome::Overloaded { retry_after: None }),
+            ]),
+        }
+    }
+
+    /// Limits, first or new ones.
+    pub(crate) fn limits(&self, draw: &mut Draw) -> Limits {
+        let (items, delay) = (draw.count(1, 8), draw.span(self.coarse, 20) * draw.count(0, 2));
+        let policy = match draw.between(0, 4) {
+            0 | 1 => Policy::WorkConserving,
+            2 | 3 => Policy::Window { items, delay },
+            _ => Policy::Static { items, delay },
+        };
+        let roomy = self.friendly || draw.chance(600);
+        let scopes = (0..draw.between(1, 3))
+            .map(|_| ScopeLimits {
+                batch_items_max: draw.count(if self.friendly { 4 } else { 1 }, 9),
+                batch_weight_max: draw.chance(if self.friendly { 100 } else { 500 }).then(|| draw.between(4, 60)),
+                batch_bytes_max: *draw.pick(&[100, 300, 1000]),
+                queue_delay_max: draw.span(self.coarse, 25),
+                queue_items_max: if roomy { 1000 } else { draw.count(1, 30) },
+                queue_bytes_max: if roomy { 100_000 } else { draw.between(100, 3000) },
+                slots_max: draw.count(1, 4),
+            })
+            .collect();
+        Limits {
+            policy,
+            slots: draw.count(1, 4),
+            queue_items_max: *draw.pick(&[3, 12, 40, 150]),
+            queue_bytes_max: *draw.pick(&[200, 2000, 20_000, 20_000]),
+            scopes,
+            quarantine: self.quarantine,
+        }
+    }
+
+    /// The next caller's call.
+    pub(crate) fn call(&self, draw: &mut Draw, now: Tick, id: CallId) -> Call {
+        let at = draw.between(0, u64::try_from(self.keys.len()).unwrap_or(1) - 1);
+        let (cost_class, scope) = self.keys[usize::try_from(at).unwrap_or(0)];
+        let alone = draw.chance(40);
+        // A call that goes alone has a key of its own; that it shares nothing must hold whatever its key is.
+        let key = if alone && draw.chance(700) { KeyId(1000 + id.0) } else { KeyId(at) };
+        let items = if draw.chance(600) { 1 } else { draw.count(1, self.items) };
+        let max = draw.between(0, 9);
+        let mut exclusive: Vec<u64> = Vec::new();
+        if self.exclusive {
+            exclusive.extend((0..draw.between(0, 2)).map(|_| draw.between(0, 4)));
+            exclusive.dedup();
+        }
+        let deadline = draw.chance(self.deadlines).then(|| Deadline {
+            at: now.after(draw.span(self.coarse, self.deadline)),
+            source: *draw.pick(&[DeadlineSource::Slo, DeadlineSource::Caller, DeadlineSource::Timeout]),
+        });
+        let later = deadline.filter(|_| draw.chance(500)).map(|first| Deadline {
+            at: first.at.after(draw.span(self.coarse, self.deadline)),
+            source: DeadlineSource::Timeout,
+        });
+        Call {
+            id,
+            key,
+            cost_class,
+            tenant: TenantId(if draw.chance(400) { 0 } else { draw.count(0, self.tenants - 1) }),
+            scope,
+            alone,
+            deadline,
+            later,
+            items,
+            weight: Weight { sum: max * u64::from(items), max },
+            bytes: draw.between(0, 80),
+            exclusive,
+        }
+    }
+
+    /// How an execution of this many items will end.
+    pub(crate) fn execution(&self, draw: &mut Draw, items: u32) -> Observed {
+        let millis = self.base + self.each * u64::from(items);
+        let duration = Duration::from_millis(millis) + draw.span(self.coarse, self.jitter);
+        let outcome = if draw.chance(self.faults) {
+            self.fault.unwrap_or_else(|| match draw.between(0, 7) {
+                0 | 1 => ObservedOutcome::TooLarge { limit: draw.chance(600).then(|| draw.count(0, 10)) },
+                2 | 3 => ObservedOutcome::Overloaded { retry_after: None },
+                4 | 5 => ObservedOutcome::Mismatched,
+                6 => ObservedOutcome::OutOfMemory,
+                _ => ObservedOutcome::Failed,
+            })
+        } else {
+            ObservedOutcome::Ok
+        };
+        Observed { duration, first_byte: None, outcome }
+    }
+}

@@ -1,0 +1,162 @@
+//! What the core was told and what it said: the story, and its replay.
+
+use std::fmt::{self, Write as _};
+
+use groupage::batching::{
+    Batch, BatchId, Batcher, Call, CallId, CostClassId, Decision, Limits, Observed, Rejection, Tick,
+};
+
+/// One thing told to the core.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    Offer(Tick, Call),
+    Cancel(Tick, CallId),
+    Answered(CallId),
+    Complete(Tick, BatchId, Observed),
+    SetLimits(Limits),
+    Publish(Tick, CostClassId, u32),
+    Drain(Tick),
+    Poll(Tick),
+}
+
+/// What the core said to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Said {
+    Nothing,
+    Offered(Result<(), Rejection>),
+    Cancelled(bool),
+    Decided(Decision),
+    /// `poll` had nothing; when it will have.
+    Idle(Option<Tick>),
+}
+
+/// A run, from its limits to its last event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Trace {
+    pub(crate) limits: Limits,
+    pub(crate) seed: u64,
+    pub(crate) events: Vec<Event>,
+    /// As long as `events`, or one shorter if the core panicked.
+    pub(crate) said: Vec<Said>,
+}
+
+/// Tells the core one thing.
+pub(crate) fn tell(core: &mut Batcher, event: &Event) -> Said {
+    match event.clone() {
+        Event::Offer(now, call) => return Said::Offered(core.offer(now, call)),
+        Event::Cancel(now, id) => return Said::Cancelled(core.cancel(now, id)),
+        Event::Poll(now) => {
+            return core.poll(now).map_or_else(|| Said::Idle(core.next_wakeup()), Said::Decided);
+        }
+        Event::Answered(id) => core.answered(id),
+        Event::Complete(now, batch, observed) => core.complete(now, batch, observed),
+        Event::SetLimits(limits) => core.set_limits(limits),
+        Event::Publish(now, class, items_max) => core.publish(now, class, items_max),
+        Event::Drain(now) => core.drain(now),
+    }
+    Said::Nothing
+}
+
+// === impl Trace ===
+
+impl Trace {
+    /// What a fresh core says to the same events.
+    pub(crate) fn replay(&self) -> Vec<Said> {
+        let mut core = Batcher::new(self.limits.clone(), self.seed);
+        self.events.iter().map(|event| tell(&mut core, event)).collect()
+    }
+
+    /// The story in words, a line for each event.
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!("limits {:?}\n", self.limits);
+        let mut said = self.said.iter();
+        for event in &self.events {
+            match said.next() {
+                Some(Said::Nothing) => _ = writeln!(text, "{event}"),
+                Some(said) => _ = writeln!(text, "{event} -> {said}"),
+                None => _ = writeln!(text, "{event} -> (no answer)"),
+            }
+        }
+        text
+    }
+}
+
+// === impl Event ===
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Offer(now, call) => {
+                let Call {
+                    id,
+                    key,
+                    cost_class,
+                    tenant,
+                    scope,
+                    alone,
+                    deadline,
+                    items,
+                    weight,
+                    bytes,
+                    exclusive,
+                    later,
+                } = call;
+                write!(
+                    f,
+                    "{now:?} offer {} key {} class {} tenant {} scope {}",
+                    id.0, key.0, cost_class.0, tenant.0, scope.0
+                )?;
+                write!(f, ", {items} items, weight {}, {bytes} bytes", weight.sum)?;
+                if *alone {
+                    f.write_str(", alone")?;
+                }
+                if !exclusive.is_empty() {
+                    write!(f, ", exclusive {exclusive:?}")?;
+                }
+                for deadline in [deadline, later].into_iter().flatten() {
+                    write!(f, ", until {:?} ({:?})", deadline.at, deadline.source)?;
+                }
+                Ok(())
+            }
+            Self::Cancel(now, id) => write!(f, "{now:?} cancel {}", id.0),
+            Self::Answered(id) => write!(f, "answered {}", id.0),
+            Self::Complete(now, batch, Observed { duration, outcome, .. }) => {
+                write!(f, "{now:?} complete batch {} after {duration:?}: {outcome:?}", batch.0)
+            }
+            Self::SetLimits(limits) => write!(f, "set {limits:?}"),
+            Self::Publish(now, class, items_max) => write!(f, "{now:?} publish class {}: {items_max} items", class.0),
+            Self::Drain(now) => write!(f, "{now:?} drain"),
+            Self::Poll(now) => write!(f, "{now:?} poll"),
+        }
+    }
+}
+
+// === impl Said ===
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Offered(Ok(())) => f.write_str("accepted"),
+            Self::Offered(Err(Rejection { reason, retry_after })) => {
+                write!(f, "refused, {reason:?}, again after {retry_after:?}")
+            }
+            Self::Cancelled(left) => write!(f, "{}", if *left { "left" } else { "unknown" }),
+            Self::Decided(Decision::Dispatch(batch)) => {
+                let Batch { id, key, cost_class, members, items, weight, bytes, cause, lone } = batch;
+                write!(
+                    f,
+                    "batch {} key {} class {} {cause:?}, {items} items, weight {weight}",
+                    id.0, key.0, cost_class.0
+                )?;
+                write!(f, ", {bytes} bytes: ")?;
+                f.debug_list().entries(members.iter().map(|member| member.id.0)).finish()?;
+                lone.map_or(Ok(()), |lone| write!(f, " {lone:?}"))
+            }
+            Self::Decided(Decision::Expire { id, reason }) => write!(f, "expire {}, {reason:?}", id.0),
+            Self::Decided(Decision::Abort(batch)) => write!(f, "abort batch {}", batch.0),
+            Self::Idle(None) => f.write_str("idle"),
+            Self::Idle(Some(at)) => write!(f, "idle until {at:?}"),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Callers, a fake upstream and the clock around one core.
+
+use std::collections::BTreeMap;
+
+use groupage::batching::{
+    Batch, BatchId, Batcher, CallId, CostClassId, Decision, InvariantId, Observed, ObservedOutcome, Tick,
+};
+
+use super::draw::Draw;
+use super::model::Model;
+use super::promise::{Broken, Held, promise};
+use super::setting::Setting;
+use super::trace::{Event, Said, Trace, tell};
+
+/// What will happen.
+#[derive(Debug, Clone, Copy)]
+enum Planned {
+    Burst,
+    Cancel(CallId),
+    Answer(CallId),
+    End(BatchId, Observed),
+    Drain,
+}
+
+/// One story in the making.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) trace: Trace,
+    pub(crate) model: Model,
+    core: Batcher,
+    draw: Draw,
+    setting: Setting,
+    planned: BTreeMap<(Tick, u64), Planned>,
+    plans: u64,
+    calls: u64,
+    now: Tick,
+}
+
+// === impl World ===
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut draw = Draw::new(seed);
+        let setting = Setting::new(&mut draw);
+        let limits = setting.limits(&mut draw);
+        Self {
+            trace: Trace { limits: limits.clone(), seed, events: Vec::new(), said: Vec::new() },
+            model: Model::new(limits.clone()),
+            core: Batcher::new(limits, seed),
+            draw,
+            setting,
+            planned: BTreeMap::new(),
+            plans: 0,
+            calls: 0,
+            now: Tick::default(),
+        }
+    }
+
+    /// Lives through the story to its end, or to the first promise that breaks.
+    pub(crate) fn run(&mut self) -> Held {
+        self.plan(Tick::from_millis(1), Planned::Burst);
+        if let Some(at) = self.setting.drain {
+            self.plan(Tick::from_millis(at), Planned::Drain);
+        }
+        // A call comes, is cancelled, answered and ends in an execution at most once each, and none has more than three wake-ups of its own.
+        let steps_max = 8 * self.setting.calls + 100;
+        let mut wakeup = None;
+        for _ in 0..steps_max {
+            let next = self.planned.first_key_value().map(|((at, _), _)| *at);
+            let woken = match (next, wakeup) {
+                (None, None) => return self.end(),
+                (Some(next), Some(wakeup)) => wakeup < next || wakeup == next && self.draw.chance(500),
+                (next, _) => next.is_none(),
+            };
+            if woken {
+                let late = self.draw.span(self.setting.coarse, self.setting.late);
+                let at = wakeup.unwrap_or(self.now).after(late);
+                self.now = next.map_or(at, |next| at.min(next));
+            } else {
+                self.happen()?;
+            }
+            wakeup = self.decide(woken)?;
+        }
+        promise(InvariantId::Ends, false, || format!("not at its end after {steps_max} steps"))
+    }
+
+    fn end(&mut self) -> Held {
+        self.model.ended()
+    }
+
+    fn plan(&mut self, at: Tick, what: Planned) {
+        self.planned.insert((at, self.plans), what);
+        self.plans += 1;
+    }
+
+    fn tell(&mut self, event: Event) -> Result<Said, Broken> {
+        self.trace.events.push(event);
+        let event = &self.trace.events[self.trace.events.len() - 1];
+        let said = tell(&mut self.core, event);
+        self.trace.said.push(said.clone());
+        self.model.step(event, &said, &self.core)?;
+        Ok(said)
+    }
+
+    /// The next planned thing, and sometimes the others of that instant before anybody polls.
+    fn happen(&mut self) -> Held {
+        while let Some(((at, _), planned)) = self.planned.pop_first() {
+            self.now = self.now.max(at);
+            match planned {
+                Planned::Burst => self.burst()?,
+                Planned::Cancel(id) => _ = self.tell(Event::Cancel(self.now, id))?,
+                Planned::Answer(id) => _ = self.tell(Event::Answered(id))?,
+                Planned::End(batch, observed) => _ = self.tell(Event::Complete(self.now, batch, observed))?,
+                Planned::Drain => _ = self.tell(Event::Drain(self.now))?,
+            }
+            let more = self.planned.first_key_value().is_some_and(|((next, _), _)| *next == at);
+            if !more || self.draw.chance(300) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn burst(&mut self) -> Held {
+        for _ in 0..self.draw.between(1, self.setting.burst) {
+            let id = CallId(self.calls);
+            self.calls += 1;
+            let call = self.setting.call(&mut self.draw, self.now, id);
+            if self.draw.chance(self.setting.cancels) {
+                let at = self.now.after(self.draw.span(self.setting.coarse, 40));
+                self.plan(at, Planned::Cancel(id));
+            }
+            // A shell may read the clock before another's event was told.
+            let seen = if self.draw.chance(30) { self.now.before(self.draw.span(true, 5)) } else { self.now };
+            self.tell(Event::Offer(seen, call))?;
+        }
+        if self.draw.chance(self.setting.turns) {
+            self.turn()?;
+        }
+        if self.calls < self.setting.calls {
+            let at = self.now.after(self.draw.span(self.setting.coarse, self.setting.gap));
+            self.plan(at, Planned::Burst);
+        } else if self.setting.drain.is_none() {
+            let at = self.now.after(self.draw.span(self.setting.coarse, 40));
+            self.plan(at, Planned::Drain);
+        }
+        Ok(())
+    }
+
+    /// What is rare, and what means nothing.
+    fn turn(&mut self) -> Held {
+        let unknown = 1_000_000;
+        let event = match self.draw.between(0, 6) {
+            0..=2 => Event::SetLimits(self.setting.limits(&mut self.draw)),
+            3 => Event::Publish(self.now, CostClassId(self.draw.count(0, 2)), self.draw.count(0, 9)),
+            4 => Event::Cancel(self.now, CallId(self.draw.between(0, unknown))),
+            5 => Event::Answered(CallId(unknown + self.calls)),
+            _ => Event::Complete(self.now, BatchId(unknown), self.setting.execution(&mut self.draw, 3)),
+        };
+        self.tell(event).map(|_| ())
+    }
+
+    /// Asks until there is nothing to do; says when there will be.
+    fn decide(&mut self, woken: bool) -> Result<Option<Tick>, Broken> {
+        for asked in 0..=self.model.decisions_max() {
+            match self.tell(Event::Poll(self.now))? {
+                Said::Decided(Decision::Dispatch(batch)) => self.execute(&batch),
+                Said::Decided(Decision::Abort(batch)) => self.abort(batch),
+                Said::Decided(Decision::Expire { .. }) => {}
+                Said::Idle(wakeup) => {
+                    let moved = asked > 0 || self.model.forgave;
+                    promise(InvariantId::WakesLater, !woken || moved, || {
+                        format!("woken at {:?} for nothing", self.now)
+                    })?;
+                    return Ok(wakeup);
+                }
+                said => unreachable!("poll says {said:?}"),
+            }
+        }
+        Err(Broken { promise: InvariantId::Ends, how: format!("decides on and on at {:?}", self.now) })
+    }
+
+    fn execute(&mut self, batch: &Batch) {
+        let observed = self.setting.execution(&mut self.draw, batch.items);
+        let end = self.now.after(observed.duration);
+        self.plan(end, Planned::End(batch.id, observed));
+        // Isolation answers members one by one before the end; so do upstreams that answer early.
+        let early = observed.outcome != ObservedOutcome::Ok || self.draw.chance(100);
+        if early && self.draw.chance(700) {
+            for member in &batch.members {
+                if self.draw.chance(800) {
+                    let at = self
+                        .now
+                        .after(self.draw.span(true, 1 + u64::try_from(observed.duration.as_millis()).unwrap_or(0)));
+                    self.plan(at.min(end), Planned::Answer(member.id));
+                }
+            }
+        }
+    }
+
+    /// The execution is dropped; its end is told at once or a moment later.
+    fn abort(&mut self, batch: BatchId) {
+        let end = self.planned.iter().find_map(|(at, planned)| match planned {
+            Planned::End(id, observed) if *id == batch => Some((*at, *observed)),
+            _ => None,
+        });
+        let Some((at, observed)) = end else { return };
+        self.planned.remove(&at);
+        let cancelled = Observed { outcome: ObservedOutcome::Cancelled, ..observed };
+        let end = self.now.after(self.draw.span(true, 2)).min(at.0);
+        self.plan(end, Planned::End(batch, cancelled));
+    }
+}

@@ -1,0 +1,69 @@
+//! Stories of the batching core on demand: `sim SEED...` prints them, `sim --count N [FIRST]` tells N of them and names those that break.
+#![expect(clippy::print_stdout, reason = "this is what it is for")]
+
+use std::process::ExitCode;
+
+/// The simulator without its tests, which are in `tests/it`.
+#[path = "../it/sim"]
+mod sim {
+    pub(crate) mod batch;
+    pub(crate) mod draw;
+    pub(crate) mod learned;
+    pub(crate) mod line;
+    pub(crate) mod model;
+    pub(crate) mod promise;
+    pub(crate) mod setting;
+    pub(crate) mod story;
+    pub(crate) mod trace;
+    pub(crate) mod world;
+}
+
+use sim::promise::Tally;
+use sim::story;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let numbers: Result<Vec<u64>, _> =
+        words.iter().filter(|word| *word != "--count").map(|word| word.parse()).collect();
+    let count = words.first().is_some_and(|word| word == "--count");
+    let well = match numbers.as_deref() {
+        Ok([count_max]) if count => many(0, *count_max),
+        Ok([count_max, first]) if count => many(*first, *count_max),
+        Ok(seeds @ [_, ..]) if !count => seeds.iter().all(|seed| print(*seed)),
+        _ => {
+            println!("usage: sim SEED... | sim --count N [FIRST]");
+            false
+        }
+    };
+    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Prints the story of a seed and how it ends.
+fn print(seed: u64) -> bool {
+    print!("seed {seed}\n{}", story::tell(seed).trace.text());
+    let end = story::check(seed);
+    match &end {
+        Ok(_) => println!("seed {seed}: every promise held"),
+        Err(how) => println!("{how}"),
+    }
+    end.is_ok()
+}
+
+/// Tells many stories; prints those that break and what all touched.
+fn many(first: u64, count: u64) -> bool {
+    let (mut broken, mut touched) = (0_u64, Tally::new());
+    for seed in first..first.saturating_add(count) {
+        match story::check(seed) {
+            Ok(story) => story.tally.into_iter().for_each(|(what, times)| *touched.entry(what).or_default() += times),
+            Err(how) => {
+                println!("{how}");
+                broken += 1;
+            }
+        }
+    }
+    for (what, times) in touched {
+        println!("{times:>12} {what}");
+    }
+    println!("{} held, {broken} broken", count - broken);
+    broken == 0
+}

@@ -1,0 +1,192 @@
+//! One caller on a connection of its own: it sends a request exactly as told and reads whatever comes back, proper or
+//! not.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::upstream::{chunk, now};
+use super::wire::{self, End, Framing, Headers, Wire};
+
+/// How long `expect: 100-continue` waits for its 100.
+const CONTINUE_MAX: Duration = Duration::from_secs(1);
+
+/// A request to send.
+#[derive(Debug, Clone)]
+pub(crate) struct Outgoing {
+    /// As it goes out.
+    pub(crate) method: String,
+    /// Path with query.
+    pub(crate) target: String,
+    /// Header lines, `host` and framing included.
+    pub(crate) headers: Headers,
+    /// The body; chunked in two where the headers say so.
+    pub(crate) body: Vec<u8>,
+}
+
+/// What came back so far.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Answer {
+    /// The 1xx statuses before the final one.
+    pub(crate) interim: Vec<u16>,
+    /// The final status, once its head is there.
+    pub(crate) status: Option<u16>,
+    /// Its header lines.
+    pub(crate) headers: Headers,
+    /// Its body without framing.
+    pub(crate) body: Vec<u8>,
+    /// Trailers of a chunked answer.
+    pub(crate) trailers: Headers,
+    /// How it ended; none: not within the time.
+    pub(crate) end: Option<End>,
+    /// When the request was sent whole.
+    pub(crate) sent: Option<Instant>,
+    /// When the answer ended.
+    pub(crate) done: Option<Instant>,
+}
+
+/// A connection to the proxy.
+#[derive(Debug)]
+pub(crate) struct Client {
+    wire: Wire,
+}
+
+// === impl Outgoing ===
+
+impl Outgoing {
+    /// Adds what a client has to say itself: `host` first, and the length of a body that is not chunked.
+    pub(crate) fn new(method: &str, target: &str, host: SocketAddr, own: &Headers, body: Option<&[u8]>) -> Self {
+        let has = |name| !wire::values(own, name).is_empty();
+        let mut headers = Headers::new();
+        if !has("host") {
+            headers.push(("host".to_owned(), host.to_string().into_bytes()));
+        }
+        headers.extend(own.iter().cloned());
+        // Without a body only a method that expects one says that it is empty.
+        let counted = body.is_some() || !matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "DELETE" | "CONNECT");
+        if counted && !has("transfer-encoding") && !has("content-length") {
+            let length = body.map_or(0, <[u8]>::len);
+            headers.push(("content-length".to_owned(), length.to_string().into_bytes()));
+        }
+        Self { method: method.to_owned(), target: target.to_owned(), headers, body: body.unwrap_or_default().to_vec() }
+    }
+
+    fn head(&self) -> Vec<u8> {
+        let mut text = format!("{} {} HTTP/1.1\r\n", self.method, self.target).into_bytes();
+        for (name, value) in &self.headers {
+            text.extend_from_slice(name.as_bytes());
+            text.extend_from_slice(b": ");
+            text.extend_from_slice(value);
+            text.extend_from_slice(b"\r\n");
+        }
+        text.extend_from_slice(b"\r\n");
+        text
+    }
+
+    fn waits_for_continue(&self) -> bool {
+        wire::values(&self.headers, "expect").iter().any(|v| v.eq_ignore_ascii_case(b"100-continue"))
+    }
+}
+
+// === impl Client ===
+
+impl Client {
+    /// Connects.
+    pub(crate) async fn connect(address: SocketAddr) -> io::Result<Self> {
+        Ok(Self { wire: Wire::new(TcpStream::connect(address).await?)? })
+    }
+
+    /// Sends a request whole, waiting for the 100 between head and body where it asks for one. A connection that the
+    /// proxy closes meanwhile is no error here: its answer tells.
+    pub(crate) async fn send(&mut self, request: &Outgoing, answer: &mut Answer) {
+        self.write(request, answer).await.ok();
+        answer.sent = Some(now());
+    }
+
+    async fn write(&mut self, request: &Outgoing, answer: &mut Answer) -> io::Result<()> {
+        let mut text = request.head();
+        if request.waits_for_continue() {
+            self.wire.write(&text).await?;
+            text.clear();
+            let waited = tokio::time::timeout(CONTINUE_MAX, self.head(answer)).await;
+            if matches!(waited, Ok(Err(_))) || answer.status.is_some() {
+                return Ok(());
+            }
+        }
+        if !wire::values(&request.headers, "transfer-encoding").is_empty() {
+            let (first, second) = request.body.split_at(request.body.len() / 2);
+            for part in [first, second].into_iter().filter(|part| !part.is_empty()) {
+                text.extend(chunk(part));
+                self.wire.write(&text).await?;
+                text.clear();
+            }
+            text.extend_from_slice(b"0\r\n\r\n");
+        } else {
+            text.extend_from_slice(&request.body);
+        }
+        self.wire.write(&text).await
+    }
+
+    /// Reads the next head into the answer: a 1xx, or the final one.
+    async fn head(&mut self, answer: &mut Answer) -> Result<(), End> {
+        let head = self.wire.head().await?.ok_or(End::Closed)?;
+        let status = status(&head.start).ok_or_else(|| End::Garbled(head.start.escape_debug().to_string()))?;
+        if (100..200).contains(&status) && status != 101 {
+            answer.interim.push(status);
+        } else {
+            answer.status = Some(status);
+            answer.headers = head.headers;
+        }
+        Ok(())
+    }
+
+    /// Reads the answer to its end, into `answer` as it comes, so that a caller that gives up still has what arrived.
+    pub(crate) async fn receive(&mut self, method: &str, answer: &mut Answer) {
+        let end = self.read(method, answer).await.err().unwrap_or(End::Proper);
+        answer.end = Some(end);
+        answer.done = Some(now());
+    }
+
+    async fn read(&mut self, method: &str, answer: &mut Answer) -> Result<(), End> {
+        while answer.status.is_none() {
+            self.head(answer).await?;
+        }
+        let bodiless = method == "HEAD" || matches!(answer.status, Some(101 | 204 | 304));
+        let framing = wire::framing(&answer.headers, Framing::UntilClose).map_err(End::Garbled)?;
+        let framing = if bodiless { Framing::Empty } else { framing };
+        answer.trailers = self.wire.body(framing, &mut answer.body).await?;
+        // An end by close cannot be told from a cut one; a proxy that knows HTTP/1.1 never answers so.
+        if framing == Framing::UntilClose { Err(End::Closed) } else { Ok(()) }
+    }
+
+    /// One more request and its answer.
+    pub(crate) async fn ask(&mut self, request: &Outgoing) -> Answer {
+        let mut answer = Answer::default();
+        self.send(request, &mut answer).await;
+        self.receive(&request.method, &mut answer).await;
+        answer
+    }
+
+    /// Raw bytes, as they are.
+    pub(crate) async fn write_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.wire.write(bytes).await
+    }
+
+    /// What arrived after the answer, without waiting.
+    pub(crate) fn stray(&mut self) -> Vec<u8> {
+        self.wire.stray()
+    }
+}
+
+fn status(line: &str) -> Option<u16> {
+    let rest = line.strip_prefix("HTTP/1.1 ").or_else(|| line.strip_prefix("HTTP/1.0 "))?;
+    let code = rest.split(' ').next()?;
+    code.parse().ok().filter(|code| code_is_plain(*code))
+}
+
+const fn code_is_plain(code: u16) -> bool {
+    code >= 100 && code <= 999
+}

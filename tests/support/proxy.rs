@@ -1,0 +1,144 @@
+//! The real binary as a process of its own: started on ports that the kernel picks, found by its first log line, killed
+//! by its handle. Nothing of the proxy's insides is reached from here.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::json;
+
+/// A debug build on a busy machine starts in a fraction of this.
+const START_MAX: Duration = Duration::from_secs(20);
+/// So many lines of the log are kept for a failure's report.
+const TAIL_LINES: usize = 40;
+
+/// How to start it.
+#[derive(Debug, Clone)]
+pub(crate) struct Start<'a> {
+    /// The binary.
+    pub(crate) binary: PathBuf,
+    /// Where it sends calls.
+    pub(crate) upstream: SocketAddr,
+    /// The policy file; none: the defaults.
+    pub(crate) config: Option<&'a Path>,
+    /// Whether the metrics port is open.
+    pub(crate) metrics: bool,
+}
+
+/// A running proxy; dropping it kills it.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    child: Child,
+    /// The data port.
+    pub(crate) listen: SocketAddr,
+    /// The metrics port, where it was asked for.
+    pub(crate) metrics: Option<SocketAddr>,
+    /// The admin port.
+    pub(crate) admin: Option<SocketAddr>,
+    tail: Arc<Mutex<VecDeque<String>>>,
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Starts it and waits for the log line that names its addresses.
+    pub(crate) async fn start(start: &Start<'_>) -> Result<Self, String> {
+        let mut command = Command::new(&start.binary);
+        command.args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"]);
+        command.args(["--metrics", if start.metrics { "127.0.0.1:0" } else { "off" }]);
+        command.arg("--upstream").arg(format!("http://{}", start.upstream));
+        if let Some(config) = start.config {
+            command.arg("--config").arg(config);
+        }
+        // Whoever runs the tests may have set these for a proxy of their own.
+        command.env_remove("RUST_LOG");
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GROUPAGE_")) {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| format!("cannot start {}: {e}", start.binary.display()))?;
+        let log = child.stderr.take().ok_or("no stderr")?;
+        let tail = Arc::new(Mutex::new(VecDeque::new()));
+        let (first, named) = oneshot::channel();
+        let kept = Arc::clone(&tail);
+        // A thread of its own drains the pipe, or a chatty proxy would block on it; it ends with the process.
+        std::thread::spawn(move || drain(BufReader::new(log), first, &kept));
+        let unbound = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut proxy = Self { child, listen: unbound, metrics: None, admin: None, tail };
+        let line = match tokio::time::timeout(START_MAX, named).await {
+            Ok(Ok(line)) => line,
+            Ok(Err(_)) => {
+                let status = proxy.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
+                return Err(format!("the proxy ended before it listened ({status})\n{}", proxy.tail()));
+            }
+            Err(_) => return Err(format!("the proxy does not say where it listens\n{}", proxy.tail())),
+        };
+        proxy.read_addresses(&line).map_err(|e| format!("first log line: {e}: {line}"))?;
+        Ok(proxy)
+    }
+
+    fn read_addresses(&mut self, line: &str) -> Result<(), String> {
+        let line = json::parse(line.as_bytes())?;
+        let address = |value: Option<&json::Json>, name: &str| {
+            let text = value.and_then(json::Json::as_str).ok_or_else(|| format!("no {name}"))?;
+            if text == "off" { Ok(None) } else { text.parse().map(Some).map_err(|_| format!("{name} is no address")) }
+        };
+        if line.get("msg").and_then(json::Json::as_str).as_deref() != Some("listening") {
+            return Err("not the one that names the addresses".to_owned());
+        }
+        let listen = line.get("listen").and_then(json::Json::elements).and_then(<[json::Json]>::first);
+        self.listen = address(listen, "listen")?.ok_or("listen is off")?;
+        self.metrics = address(line.get("metrics"), "metrics")?;
+        self.admin = address(line.get("admin"), "admin")?;
+        Ok(())
+    }
+
+    /// What the log ends with, one line after the other.
+    pub(crate) fn tail(&self) -> String {
+        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        tail.iter().map(|line| format!("    | {line}\n")).collect()
+    }
+
+    /// Why the process is not well: it ended, or it wrote of a panic.
+    pub(crate) fn fault(&mut self) -> Option<String> {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            return Some(format!("the proxy ended by itself ({status})"));
+        }
+        self.tail().contains("panicked at").then(|| "the proxy panicked".to_owned())
+    }
+}
+
+fn drain(log: impl BufRead, first: oneshot::Sender<String>, tail: &Mutex<VecDeque<String>>) {
+    let mut first = Some(first);
+    for line in log.split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line).chars().take(500).collect::<String>();
+        {
+            let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+            if tail.len() >= TAIL_LINES {
+                tail.pop_front();
+            }
+            tail.push_back(line.clone());
+        }
+        // A refused start logs too, and is no JSON line of ours; its end is what tells.
+        if line.contains("listening")
+            && let Some(first) = first.take()
+        {
+            // Nobody waits any more only when the start was given up.
+            first.send(line).ok();
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // Both fail only where the process is gone already.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
