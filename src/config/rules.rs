@@ -67,9 +67,9 @@ fn merging(check: &mut Check, path: &str, route: &Json, tenant: Option<&str>) {
         for (index, entry) in list(&route["mergeOver"][kind]).iter().enumerate() {
             let (name, at) = (fold(entry), format!("{path}.mergeOver.{kind}[{index}]"));
             if on.contains(&name) {
-                check.excluded(&at, format!("`{name}` stands in both mergeOn and mergeOver"));
+                check.excluded(&at, &format!("`{name}` stands in both mergeOn and mergeOver"));
             } else if kind == "headers" && (identity(&name) || tenant == Some(name.as_str())) {
-                check.bad(&at, format!("`mergeOver` cannot name `{name}`"), "identity always separates batches");
+                check.bad(&at, &format!("`mergeOver` cannot name `{name}`"), "identity always separates batches");
             }
         }
     }
@@ -78,7 +78,7 @@ fn merging(check: &mut Check, path: &str, route: &Json, tenant: Option<&str>) {
             if entry == "" {
                 check.bad(
                     &format!("{path}.{side}.fields[{index}]"),
-                    format!("`{side}.fields` cannot name the whole body"),
+                    &format!("`{side}.fields` cannot name the whole body"),
                     "name a field, such as /user",
                 );
             }
@@ -93,7 +93,7 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
     if !declared {
         if protocol == Some("Generic") {
             let message = format!("`{path}.protocol: Generic` needs `generic`");
-            check.bad(&format!("{path}.protocol"), message, "write generic: {items: /POINTER, results: /POINTER}");
+            check.bad(&format!("{path}.protocol"), &message, "write generic: {items: /POINTER, results: /POINTER}");
         }
         return;
     }
@@ -111,32 +111,27 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
     }
     let generic = &route["generic"];
     let several = |key: &str| generic[key].as_array().is_some_and(|list| list.len() > 1);
-    let wraps = generic["single"]["wrapScalar"] == true;
-    let wrapped = generic["resultWrap"] == "List";
     if check.has(&at("single.items")) && !check.has(&at("single.results")) && !check.has(&at("resultWrap")) {
-        let message = "`single.items` needs `single.results`, or `resultWrap: List`".to_owned();
+        let message = "`single.items` needs `single.results`, or `resultWrap: List`";
         check.bad(&at("single.items"), message, "say where the one result stands");
     }
     if check.has(&at("single.results")) && !check.has(&at("single.items")) && !check.has(&at("single.wrapScalar")) {
-        let message = "`single.results` needs `single.items`, or `single.wrapScalar: true`".to_owned();
+        let message = "`single.results` needs `single.items`, or `single.wrapScalar: true`";
         check.bad(&at("single.results"), message, "say where the one item stands");
     }
     for key in ["single.items", "single.results"] {
         if check.has(&at(key)) && (several("items") || several("results")) {
-            check.excluded(&at(key), format!("`{key}` cannot stand beside parallel lists in `items` or `results`"));
+            check.excluded(&at(key), &format!("`{key}` cannot stand beside parallel lists in `items` or `results`"));
         }
-    }
-    if wrapped && check.has(&at("single.results")) && !wraps {
-        check.excluded(&at("single.results"), "`single.results` and `resultWrap: List` exclude each other".to_owned());
     }
     if check.has(&at("resultKey")) && check.has(&at("index")) {
         check.exclude(&at("resultKey"), &at("index"));
     }
     if check.has(&at("resultKey")) && several("results") {
-        check.excluded(&at("resultKey"), "`resultKey` goes with one list in `results` only".to_owned());
+        check.excluded(&at("resultKey"), "`resultKey` goes with one list in `results` only");
     }
     if generic["select"] == "Sorted" && !check.has(&at("index")) {
-        check.bad(&at("select"), "`select: Sorted` needs `index`".to_owned(), "say where a result names its item");
+        check.bad(&at("select"), "`select: Sorted` needs `index`", "say where a result names its item");
     }
     let items: Vec<&Json> = match &generic["items"] {
         Json::Array(items) => items.iter().collect(),
@@ -145,7 +140,7 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
     for (index, field) in list(&route["mergeOver"]["fields"]).iter().enumerate() {
         if items.iter().any(|item| *item == field && item.is_string()) {
             let message = format!("`{}` is both merged over and the list of items", field.as_str().unwrap_or_default());
-            check.excluded(&format!("{path}.mergeOver.fields[{index}]"), message);
+            check.excluded(&format!("{path}.mergeOver.fields[{index}]"), &message);
         }
     }
 }
@@ -172,11 +167,11 @@ impl Check {
     fn exclude(&mut self, one: &str, other: &str) {
         let (Some(first), Some(second)) = (self.places.get(one), self.places.get(other)) else { return };
         let later = if first.key > second.key { one } else { other };
-        self.excluded(later, format!("`{one}` and `{other}` exclude each other"));
+        self.excluded(later, &format!("`{one}` and `{other}` exclude each other"));
     }
 
-    fn excluded(&mut self, path: &str, message: String) {
-        self.told(Code::Excluded, path, &message, "leave one of them out");
+    fn excluded(&mut self, path: &str, message: &str) {
+        self.told(Code::Excluded, path, message, "leave one of them out");
     }
 
     fn told(&mut self, code: Code, path: &str, message: &str, help: &str) {
@@ -184,9 +179,9 @@ impl Check {
         self.once(Finding::new(code, path, at, message).help(help));
     }
 
-    fn bad(&mut self, path: &str, message: String, help: &str) {
+    fn bad(&mut self, path: &str, message: &str, help: &str) {
         let at = self.places.get(path).map(|place| place.value).unwrap_or_default();
-        self.once(Finding::new(Code::BadValue, path, at, &message).help(help));
+        self.once(Finding::new(Code::BadValue, path, at, message).help(help));
     }
 
     /// A key about which something was told already is put right first.

@@ -180,7 +180,10 @@ impl fmt::Debug for Call {
 
 impl fmt::Debug for Head {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Head").field("method", &self.method).field("headers", &self.headers.len()).finish_non_exhaustive()
+        f.debug_struct("Head")
+            .field("method", &self.method)
+            .field("headers", &self.headers.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -89,7 +89,11 @@ mod tests {
         );
         check(Dialect::Error, timeout, r#"{"error":"upstream timeout"}"#);
         check(Dialect::Tei, timeout, r#"{"error":"upstream timeout","error_type":"Backend"}"#);
-        check(Dialect::Tei, FailureKind::TenantShare, r#"{"error":"share of the queue used up","error_type":"Overloaded"}"#);
+        check(
+            Dialect::Tei,
+            FailureKind::TenantShare,
+            r#"{"error":"share of the queue used up","error_type":"Overloaded"}"#,
+        );
         check(
             Dialect::Problem,
             FailureKind::Mismatch,
@@ -111,7 +115,10 @@ mod tests {
     fn a_hint_is_sent_in_whole_seconds_and_in_milliseconds_on_overload_only() {
         let after = Duration::from_millis(1200);
         let reply = Dialect::OpenAi.reply(&Failure::retry(FailureKind::QueueFull, after));
-        assert_eq!((&reply.headers["retry-after"], &reply.headers["retry-after-ms"]), (&"2".parse().unwrap(), &"1200".parse().unwrap()));
+        assert_eq!(
+            (&reply.headers["retry-after"], &reply.headers["retry-after-ms"]),
+            (&"2".parse().unwrap(), &"1200".parse().unwrap())
+        );
         let reply = Dialect::OpenAi.reply(&Failure::retry(FailureKind::Mismatch, after));
         assert!(!reply.headers.contains_key("retry-after"));
     }

@@ -222,7 +222,9 @@ impl Spec {
             return no("of parallel arrays none may hold another");
         }
         if let Some(single) = &self.single.items
-            && (self.items.len() > 1 || !self.items.iter().all(|items| single.is_sibling(items)) || self.items.contains(single))
+            && (self.items.len() > 1
+                || !self.items.iter().all(|items| single.is_sibling(items))
+                || self.items.contains(single))
         {
             return no("single.items must stand beside the one pointer of items");
         }
@@ -231,10 +233,14 @@ impl Spec {
         {
             return no("single.results must stand beside the one pointer of results");
         }
-        if self.result_key.is_some() && (self.results.len() > 1 || self.index.is_some() || self.select == Select::Sorted) {
+        if self.result_key.is_some()
+            && (self.results.len() > 1 || self.index.is_some() || self.select == Select::Sorted)
+        {
             return no("resultKey goes with one pointer of results, without index and select");
         }
-        if self.result_key.is_some() && (self.single.items.is_some() || self.single.results.is_some() || self.single.wrap_scalar) {
+        if self.result_key.is_some()
+            && (self.single.items.is_some() || self.single.results.is_some() || self.single.wrap_scalar)
+        {
             return no("resultKey does not go with single");
         }
         if self.select == Select::Sorted && (self.index.is_none() || self.results.len() > 1) {

@@ -39,10 +39,9 @@ pub(crate) fn check(head: &Parts, common: &Common) -> Option<Reason> {
                 // HTTP/2 lets a client send its cookies in several fields.
                 again() && !(*name == header::COOKIE && head.version == Version::HTTP_2)
             }
-            Class::Identity => false,
             Class::Ignored => *name == header::EXPECT && !expects_continue(headers),
             Class::Behaviour => *name == header::HOST && again(),
-            Class::HopByHop => false,
+            Class::Identity | Class::HopByHop => false,
         };
         if alone {
             return Some(Reason::Header);
@@ -129,17 +128,24 @@ pub(crate) fn shared(members: &[&Call], rules: &RouteRules, common: &Common) -> 
 
 /// Whether a header named in `mergeOn` may be sent along although it is otherwise ignored: not if every shared call has its own.
 fn is_kept(name: &HeaderName, common: &Common) -> bool {
-    let own = [headers::REQUEST_ID, headers::TRACEPARENT, headers::GRPC_TIMEOUT, header::ACCEPT_ENCODING, header::EXPECT]
-        .contains(name)
-        || [header::HOST, header::CONTENT_TYPE, header::CONTENT_LENGTH, header::ACCEPT].contains(name);
+    let own =
+        [headers::REQUEST_ID, headers::TRACEPARENT, headers::GRPC_TIMEOUT, header::ACCEPT_ENCODING, header::EXPECT]
+            .contains(name)
+            || [header::HOST, header::CONTENT_TYPE, header::CONTENT_LENGTH, header::ACCEPT].contains(name);
     let class = headers::classify(name);
-    !own && !matches!(class, Class::HopByHop | Class::Alone) && !common.deadline_headers.contains(name) && *name != header::COOKIE
+    !own && !matches!(class, Class::HopByHop | Class::Alone)
+        && !common.deadline_headers.contains(name)
+        && *name != header::COOKIE
 }
 
 /// Every member's `Accept` is of one class; of the JSON class the most telling one is sent.
 fn shared_accept(members: &[&Call]) -> Vec<HeaderValue> {
-    let named = |call: &&&Call| call.head.headers.get(header::ACCEPT).is_some_and(|value| is_token(value, b"application/json"));
-    let from = members.iter().find(named).or_else(|| members.iter().find(|call| call.head.headers.contains_key(header::ACCEPT)));
+    let named =
+        |call: &&&Call| call.head.headers.get(header::ACCEPT).is_some_and(|value| is_token(value, b"application/json"));
+    let from = members
+        .iter()
+        .find(named)
+        .or_else(|| members.iter().find(|call| call.head.headers.contains_key(header::ACCEPT)));
     from.map(|call| call.head.headers.get_all(header::ACCEPT).iter().cloned().collect()).unwrap_or_default()
 }
 
@@ -222,7 +228,9 @@ fn is_utf8_charset(parameter: &[u8]) -> bool {
 fn accept(headers: &HeaderMap) -> Accept {
     let mut values = headers.get_all(header::ACCEPT).iter();
     let (first, second) = (values.next(), values.next());
-    let stream = |value: &HeaderValue| memchr::memmem::find(&value.as_bytes().to_ascii_lowercase(), b"text/event-stream").is_some();
+    let stream = |value: &HeaderValue| {
+        memchr::memmem::find(&value.as_bytes().to_ascii_lowercase(), b"text/event-stream").is_some()
+    };
     if headers.get_all(header::ACCEPT).iter().any(stream) {
         return Accept::Stream;
     }

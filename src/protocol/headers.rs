@@ -83,15 +83,7 @@ const IGNORED: Names = Names {
 };
 
 const HOP_BY_HOP: Names = Names {
-    exact: &[
-        "connection",
-        "proxy-connection",
-        "keep-alive",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "http2-settings",
-    ],
+    exact: &["connection", "proxy-connection", "keep-alive", "te", "trailer", "transfer-encoding", "http2-settings"],
     prefixes: &[],
 };
 
@@ -300,7 +292,9 @@ mod tests {
         for name in ["x-acme-mode", "accept-language", "origin", "x-vllm-priority", "x_tenant", "x-amzn-sagemaker-x"] {
             assert_eq!(class_of(name), Class::Behaviour, "{name}");
         }
-        for name in ["traceparent", "x-b3-traceid", "x-datadog-origin", "x-amz-cf-id", "x-amzn-trace-id", "x-groupage-debug"] {
+        for name in
+            ["traceparent", "x-b3-traceid", "x-datadog-origin", "x-amz-cf-id", "x-amzn-trace-id", "x-groupage-debug"]
+        {
             assert_eq!(class_of(name), Class::Ignored, "{name}");
         }
         for name in ["idempotency-key", "if-match", "range", "upgrade", "ce-id", "content-encoding", "content-md5"] {

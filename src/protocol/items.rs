@@ -82,11 +82,10 @@ fn locate_single(doc: &[u8], found: Found) -> Result<Items, Refusal> {
 fn list(doc: &[u8], value: Span, shape: &Shape, count_max: usize) -> Result<(Vec<Span>, bool), Refusal> {
     match kind(doc, value.start) {
         Kind::Array => {}
-        Kind::Null => return Err(Refusal::Form),
         // "" is not [""]: servers refuse the one and take the other.
         Kind::String if value.len() > 2 && shape.bare != Bare::Never => return Ok((vec![value], true)),
         Kind::Object | Kind::Number | Kind::Bool if shape.bare == Bare::Always => return Ok((vec![value], true)),
-        Kind::Object | Kind::String | Kind::Number | Kind::Bool => return Err(Refusal::Form),
+        Kind::Object | Kind::String | Kind::Number | Kind::Bool | Kind::Null => return Err(Refusal::Form),
     }
     let flat = Elements::new(doc, value).next().is_some_and(|first| kind(doc, first.start) == Kind::Number);
     if flat && shape.item_is != ItemIs::Element {
@@ -201,11 +200,10 @@ pub(crate) fn amount(doc: &[u8], item: Span, measure: &Measure) -> u64 {
     let count = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
     let here = kind(doc, item.start);
     match measure {
-        Measure::Items => 1,
         Measure::Bytes => count(item.len()),
         Measure::Chars => chars(doc, item).unwrap_or(1),
         Measure::ListLen if here == Kind::Array => count(Elements::new(doc, item).count()),
-        Measure::ListLen => 1,
+        Measure::Items | Measure::ListLen => 1,
         Measure::At(pointer) => number_at(doc, item, pointer).unwrap_or(1),
         Measure::Text => match here {
             Kind::String => json::code_points(item.inside(doc)),
@@ -215,7 +213,9 @@ pub(crate) fn amount(doc: &[u8], item: Span, measure: &Measure) -> u64 {
         },
         Measure::Tokens => match here {
             Kind::Array => count(Elements::new(doc, item).count()).max(1),
-            Kind::Object => text_member(doc, item).map_or(item.len(), Span::len).div_ceil(4).max(1).try_into().unwrap_or(1),
+            Kind::Object => {
+                text_member(doc, item).map_or(item.len(), Span::len).div_ceil(4).max(1).try_into().unwrap_or(1)
+            }
             Kind::String => count(item.inside(doc).len().div_ceil(4)).max(1),
             Kind::Number | Kind::Bool | Kind::Null => 1,
         },

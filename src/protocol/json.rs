@@ -1,7 +1,7 @@
 //! JSON as bytes: checked once, then walked by spans.
 //!
 //! A batch is spliced from raw bytes, so nothing here turns a value into anything else: no number is parsed and printed again, no string decoded
-//! but to compare a key or to count its characters. [`check`] reads a document once, with a constant stack and no allocation; everything after it
+//! but to compare a key or to count its characters. [`check()`] reads a document once, with a constant stack and no allocation; everything after it
 //! walks bytes known to be good and may skip whole values by looking for brackets and quotes only. The walkers never panic and always end, also on
 //! bytes that were not checked, but then their answers mean nothing.
 //!

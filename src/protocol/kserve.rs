@@ -77,10 +77,21 @@ mod tests {
 
     #[test]
     fn model_paths_are_matched_raw() {
-        for path in ["/v1/models/m:predict", "/v1/models/a%2Fb:predict", "/v1/models/m/versions/3:predict", "/v1/models/a:b:predict"] {
+        for path in [
+            "/v1/models/m:predict",
+            "/v1/models/a%2Fb:predict",
+            "/v1/models/m/versions/3:predict",
+            "/v1/models/a:b:predict",
+        ] {
             assert!(is_model_path(path), "{path}");
         }
-        for path in ["/v1/models/:predict", "/v1/models/m/x/3:predict", "/v1/models/m", "//v1/models/m:predict", "/v1/models/m/labels/:predict"] {
+        for path in [
+            "/v1/models/:predict",
+            "/v1/models/m/x/3:predict",
+            "/v1/models/m",
+            "//v1/models/m:predict",
+            "/v1/models/m/labels/:predict",
+        ] {
             assert!(!is_model_path(path), "{path}");
         }
         assert_eq!(verb("/v1/models/m:explain"), Some(Verb::Explain));

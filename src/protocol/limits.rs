@@ -22,15 +22,15 @@ const fn phrase(text: &'static str, end: &'static str) -> Phrase {
 }
 
 const PHRASES: [Phrase; 9] = [
-    phrase("maximum allowed batch size", ""),                                   // TEI, TGI
-    phrase("list should have at most ", " item"),                               // pydantic: infinity, FastAPI
-    phrase("batch-size must be <= ", ""),                                       // Triton
-    phrase("expected an array with maximum length ", ""),                       // OpenAI
-    phrase("number of texts must be at most ", ""),                             // Cohere
-    phrase("total number of texts must be less than ", ""),                     // Cohere, older
-    phrase("batch size limit is ", ""),                                         // Voyage
-    Phrase { text: "prompt list length ", end: "", named: false },              // vLLM: the first number is what was sent
-    Phrase { text: "tokens per request", end: "", named: false },               // OpenAI: a limit of tokens, not of items
+    phrase("maximum allowed batch size", ""),                      // TEI, TGI
+    phrase("list should have at most ", " item"),                  // pydantic: infinity, FastAPI
+    phrase("batch-size must be <= ", ""),                          // Triton
+    phrase("expected an array with maximum length ", ""),          // OpenAI
+    phrase("number of texts must be at most ", ""),                // Cohere
+    phrase("total number of texts must be less than ", ""),        // Cohere, older
+    phrase("batch size limit is ", ""),                            // Voyage
+    Phrase { text: "prompt list length ", end: "", named: false }, // vLLM: the first number is what was sent
+    Phrase { text: "tokens per request", end: "", named: false },  // OpenAI: a limit of tokens, not of items
 ];
 
 /// Names of members that hold a message.
@@ -78,10 +78,9 @@ fn collect(doc: &[u8], value: Span, is_message: bool, out: &mut Vec<Vec<u8>>) {
         Kind::Object => {
             for member in Members::new(doc, value) {
                 let named = MESSAGES.contains(&unescape(member.key.inside(doc)).as_ref());
-                let nested = named && kind(doc, member.value.start) != Kind::String;
                 // `error` and `detail` may hold the message one level down.
-                if named || nested {
-                    collect(doc, member.value, named, out);
+                if named {
+                    collect(doc, member.value, true, out);
                 }
             }
         }

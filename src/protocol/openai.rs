@@ -1,4 +1,4 @@
-//! OpenAI embeddings, as spoken by OpenAI, vLLM, SGLang, TEI, infinity, Ollama, LiteLLM, Voyage, Jina and others.
+//! OpenAI embeddings, as spoken by OpenAI, vLLM, SGLang, TEI, infinity, Ollama, `LiteLLM`, Voyage, Jina and others.
 //!
 //! `input` is a string, a list of strings, one list of token ids, a list of such lists, or a list of objects; the answer is always a list under
 //! `data`, each element with its `index`.

@@ -22,9 +22,11 @@ impl Pointer {
         let Some(path) = text.strip_prefix('/') else {
             return Err(format!("a JSON Pointer starts with '/' or is empty: {text:?}"));
         };
-        path.split('/').map(unescape).collect::<Option<Vec<_>>>().map(|tokens| Self { tokens }).ok_or_else(|| {
-            format!("'~' in a JSON Pointer is followed by 0 or 1: {text:?}")
-        })
+        path.split('/')
+            .map(unescape)
+            .collect::<Option<Vec<_>>>()
+            .map(|tokens| Self { tokens })
+            .ok_or_else(|| format!("'~' in a JSON Pointer is followed by 0 or 1: {text:?}"))
     }
 
     /// Reads a pointer, or a bare field name, which is a pointer of one step.
@@ -32,7 +34,11 @@ impl Pointer {
     /// # Errors
     /// As [`Pointer::parse`].
     pub fn parse_field(text: &str) -> Result<Self, String> {
-        if text.is_empty() || text.starts_with('/') { Self::parse(text) } else { Ok(Self { tokens: vec![text.to_owned()] }) }
+        if text.is_empty() || text.starts_with('/') {
+            Self::parse(text)
+        } else {
+            Ok(Self { tokens: vec![text.to_owned()] })
+        }
     }
 
     /// The steps, unescaped.

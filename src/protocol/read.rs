@@ -11,7 +11,7 @@ use crate::protocol::key::Key;
 use crate::protocol::pointer::Pointer;
 use crate::protocol::route::Endpoint;
 use crate::protocol::secret::Secret;
-use crate::protocol::shape::{AloneIf, Counters, Measure, Results, Share, Shape};
+use crate::protocol::shape::{AloneIf, Counters, Measure, Results, Shape, Share};
 use crate::protocol::{Reason, head};
 
 /// A call that goes alone, and what is known of it all the same.
@@ -105,7 +105,8 @@ impl Endpoint {
         self.write_fields(doc, root, &mut items, &mut key)?;
         self.write_class(doc, &items, &mut key)?;
         let exclusive = exclusive(doc, &items, &self.shape)?;
-        let model = self.shape.model.as_ref().map(|model| json::find(doc, root, model)).transpose().map_err(Refusal::from)?;
+        let model =
+            self.shape.model.as_ref().map(|model| json::find(doc, root, model)).transpose().map_err(Refusal::from)?;
         let model = model.flatten().map_or(Span { start: 0, end: 0 }, |found| found.value);
         Ok(Mergeable { key, items, exclusive, model })
     }
@@ -114,8 +115,10 @@ impl Endpoint {
     fn write_fields(&self, doc: &[u8], root: Span, items: &mut Items, key: &mut Key) -> Result<(), Refusal> {
         let over = &self.rules.merge_over_fields;
         let (cuts, mut without) = items::cuts(doc, root, over)?;
-        let inside = |slot: &items::Slot| cuts.iter().any(|cut| cut.start <= slot.value.start && slot.value.end <= cut.end);
-        if items.slots.iter().any(inside) {
+        // What is cut may neither hold items nor be a part of one.
+        let touches =
+            |slot: &items::Slot| cuts.iter().any(|cut| cut.start < slot.value.end && slot.value.start < cut.end);
+        if items.slots.iter().any(touches) {
             return Err(Refusal::Form);
         }
         without.extend(items.slots.iter().map(|slot| slot.value.start));
@@ -123,7 +126,12 @@ impl Endpoint {
         let pointers: Vec<&Pointer> =
             self.shape.items.iter().chain(&self.shape.single).chain(over).chain(&self.rules.merge_on_fields).collect();
         let mut text = Vec::new();
-        json::canonical(doc, root, Looked { known: self.shape.known, pointers: &pointers, without: &without }, &mut text)?;
+        json::canonical(
+            doc,
+            root,
+            Looked { known: self.shape.known, pointers: &pointers, without: &without },
+            &mut text,
+        )?;
         key.field(&text);
         for pointer in &self.rules.merge_on_fields {
             text.clear();
@@ -144,7 +152,8 @@ impl Endpoint {
         if let Counters::Totals { share: Share::Exact, .. } = self.shape.counters
             && matches!(self.shape.share_by, Measure::Bytes | Measure::Chars)
         {
-            let mut same = items.slots.iter().map(|slot| slot.items.iter().map(|item| item.of(doc)).collect::<Vec<_>>());
+            let mut same =
+                items.slots.iter().map(|slot| slot.items.iter().map(|item| item.of(doc)).collect::<Vec<_>>());
             if same.any(|slot| slot.windows(2).any(|pair| pair[0] != pair[1])) {
                 return Err(Refusal::Form);
             }
@@ -161,7 +170,9 @@ fn goes_alone(doc: &[u8], root: Span, shape: &Shape) -> Option<Reason> {
     for member in Members::new(doc, root) {
         let key = unescape(member.key.inside(doc));
         let value = member.value.of(doc);
-        if *key == *b"stream" && !matches!(value, b"false" | b"null") {
+        // Servers of the known protocols read `1` and `"true"` as true; elsewhere the name may mean anything.
+        let asks = value == b"true" || (!shape.known.is_empty() && !matches!(value, b"false" | b"null"));
+        if *key == *b"stream" && asks {
             return Some(Reason::Streaming);
         }
         let Some((_, when)) = shape.alone.iter().find(|(name, _)| *name.as_bytes() == *key) else { continue };

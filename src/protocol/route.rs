@@ -198,7 +198,8 @@ impl Routes {
         let route = |(index, rules): (usize, RouteRules)| {
             let rules = Arc::new(rules);
             let endpoint = |adapter| Endpoint::new(index, adapter, &rules, &common, generation);
-            let endpoints = Adapter::of(&rules).into_iter().map(|adapter| (adapter, Arc::new(endpoint(adapter)))).collect();
+            let endpoints =
+                Adapter::of(&rules).into_iter().map(|adapter| (adapter, Arc::new(endpoint(adapter)))).collect();
             Route { rules, endpoints, any_path }
         };
         Self { routes: rules.into_iter().enumerate().map(route).collect() }
@@ -207,7 +208,8 @@ impl Routes {
     /// How a call is to be treated; none: it passes through. The first route that matches decides.
     #[must_use]
     pub fn recognise(&self, method: &Method, path: &str) -> Option<Arc<Endpoint>> {
-        let matches = |route: &&Route| route.rules.method == *method && (route.any_path || route.rules.path.matches(path));
+        let matches =
+            |route: &&Route| route.rules.method == *method && (route.any_path || route.rules.path.matches(path));
         let route = self.routes.iter().find(matches)?;
         let adapter = Adapter::recognise(route.rules.protocol, path)?;
         route.endpoints.iter().find(|(own, _)| *own == adapter).map(|(_, endpoint)| Arc::clone(endpoint))

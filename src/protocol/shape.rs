@@ -7,6 +7,7 @@ use crate::protocol::json::Scalars;
 use crate::protocol::pointer::Pointer;
 
 /// One protocol.
+#[expect(clippy::struct_excessive_bools, reason = "a table of switches that do not bear on each other")]
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
     /// Parallel arrays of items.
@@ -113,7 +114,10 @@ pub(crate) enum Counters {
     /// Everything numeric below this object; `prompt_tokens` plus `completion_tokens` make `total_tokens`.
     Usage(Pointer),
     /// These.
-    Totals { at: Vec<Pointer>, share: Share },
+    Totals {
+        at: Vec<Pointer>,
+        share: Share,
+    },
 }
 
 /// What becomes of a counter on a shared answer.

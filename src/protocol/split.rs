@@ -7,8 +7,8 @@ mod plan;
 mod results;
 
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::StatusCode;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::protocol::call::{Call, Mismatch, MismatchKind, Outgoing, Reply};
 use crate::protocol::route::Endpoint;
@@ -31,7 +31,9 @@ impl Endpoint {
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<Vec<Reply>, Mismatch> {
-        if matches!(status, StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::PARTIAL_CONTENT) || !status.is_success() {
+        if matches!(status, StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::PARTIAL_CONTENT)
+            || !status.is_success()
+        {
             return Err(MismatchKind::Status.into());
         }
         if is_coded(headers) {
@@ -74,7 +76,8 @@ impl Endpoint {
     /// What of upstream's head a member may see, with what echoes our id replaced by its own.
     fn answer_headers(&self, call: &Call, sent: &Outgoing, headers: &HeaderMap) -> HeaderMap {
         let nominated = headers::nominated(headers);
-        let never = [header::CONTENT_LENGTH, header::CONTENT_ENCODING, headers::COMPUTE_CHARACTERS, headers::COMPUTE_TOKENS];
+        let never =
+            [header::CONTENT_LENGTH, header::CONTENT_ENCODING, headers::COMPUTE_CHARACTERS, headers::COMPUTE_TOKENS];
         let shown = |name: &HeaderName| {
             (headers::is_shared_answer(name) || self.rules.respond_with_headers.contains(name))
                 && headers::is_end_to_end(name)
@@ -85,7 +88,8 @@ impl Endpoint {
         };
         let own_id = || {
             let given = call.head.headers.get(headers::REQUEST_ID).cloned();
-            given.unwrap_or_else(|| HeaderValue::from_str(&fresh::request_id()).unwrap_or(HeaderValue::from_static("-")))
+            given
+                .unwrap_or_else(|| HeaderValue::from_str(&fresh::request_id()).unwrap_or(HeaderValue::from_static("-")))
         };
         let mut out = HeaderMap::with_capacity(headers.len());
         for (name, value) in headers {

@@ -81,7 +81,14 @@ mod tests {
 
     #[test]
     fn what_is_no_info_publishes_nothing() {
-        for body in ["", "not found", "{}", "[1]", r#"{"max_client_batch_size":"8"}"#, r#"{"max_client_batch_size":8,"max_client_batch_size":9}"#] {
+        for body in [
+            "",
+            "not found",
+            "{}",
+            "[1]",
+            r#"{"max_client_batch_size":"8"}"#,
+            r#"{"max_client_batch_size":8,"max_client_batch_size":9}"#,
+        ] {
             assert_eq!(published(body.as_bytes()), None, "{body}");
         }
     }

@@ -106,13 +106,16 @@ fn collect<'a>(
 
 /// Makes each caller's `total_tokens` the sum of its own parts, where upstream's is the sum of the same.
 fn total(doc: &[u8], usage: Span, counters: &mut [Counter]) {
-    let member = |name: &[u8]| Members::new(doc, usage).find(|member| *unescape(member.key.inside(doc)) == *name).map(|m| m.value);
+    let member = |name: &[u8]| {
+        Members::new(doc, usage).find(|member| *unescape(member.key.inside(doc)) == *name).map(|m| m.value)
+    };
     let (Some(prompt), Some(completion), Some(total)) =
         (member(b"prompt_tokens"), member(b"completion_tokens"), member(b"total_tokens"))
     else {
         return;
     };
-    let units = |span: Span| Decimal::parse(span.of(doc)).filter(|number| number.places == 0).map(|number| number.units);
+    let units =
+        |span: Span| Decimal::parse(span.of(doc)).filter(|number| number.places == 0).map(|number| number.units);
     let (Some(a), Some(b), Some(sum)) = (units(prompt), units(completion), units(total)) else { return };
     if a == 0 || b == 0 || a + b != sum {
         return;
@@ -179,7 +182,7 @@ pub(crate) fn apportion(total: u128, weights: &[u64]) -> Vec<u128> {
     let mut parts: Vec<u128> = (0..weights.len()).map(|index| first + split(index).0).collect();
     let mut left = total.saturating_sub(parts.iter().sum());
     let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.sort_by(|a, b| split(*b).1.cmp(&split(*a).1));
+    order.sort_by_key(|index| std::cmp::Reverse(split(*index).1));
     for index in order {
         if left == 0 {
             break;
@@ -258,8 +261,16 @@ mod tests {
     #[test]
     fn a_total_is_the_sum_of_each_callers_own_parts() {
         let ledger = ledger(&[3, 2], &[1, 1]);
-        check(r#"{"prompt_tokens":9,"total_tokens":9,"completion_tokens":0,"prompt_tokens_details":null}"#, &ledger, &[&["5", "4"], &["5", "4"]]);
-        check(r#"{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}"#, &ledger, &[&["5", "4"], &["2", "1"], &["7", "5"]]);
+        check(
+            r#"{"prompt_tokens":9,"total_tokens":9,"completion_tokens":0,"prompt_tokens_details":null}"#,
+            &ledger,
+            &[&["5", "4"], &["5", "4"]],
+        );
+        check(
+            r#"{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}"#,
+            &ledger,
+            &[&["5", "4"], &["2", "1"], &["7", "5"]],
+        );
         check(r#"{"prompt_tokens_details":{"cached_tokens":4}}"#, &ledger, &[&["2", "2"]]);
         check(r#"{"prompt_tokens":9.0,"total_tokens":0.50}"#, &ledger, &[&["5.0", "4.0"], &["0.30", "0.20"]]);
     }

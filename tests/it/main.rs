@@ -1,3 +1,5 @@
 //! What runs in this process: the core against a model, the proxy over real sockets, the rules that hold the tree together.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+mod ledger;

@@ -22,15 +22,23 @@ pub(crate) enum Scalars {
 /// # Errors
 /// A key stands twice in an object.
 pub(crate) fn class(doc: &[u8], span: Span, scalars: Scalars, out: &mut Vec<u8>) -> Result<(), Ambiguous> {
-    match kind(doc, span.start) {
-        Kind::Null => out.push(b'n'),
-        Kind::Bool => out.push(b'b'),
-        Kind::String => out.push(b's'),
-        Kind::Number => out.push(if is_integer(span.of(doc)) { b'i' } else { b'f' }),
-        Kind::Array => list(doc, span, scalars, out)?,
-        Kind::Object => object(doc, span, scalars, out)?,
+    match letter(doc, span) {
+        Some(letter) => out.push(letter),
+        None if kind(doc, span.start) == Kind::Array => list(doc, span, scalars, out)?,
+        None => object(doc, span, scalars, out)?,
     }
     Ok(())
+}
+
+/// The class of a scalar.
+fn letter(doc: &[u8], span: Span) -> Option<u8> {
+    match kind(doc, span.start) {
+        Kind::Null => Some(b'n'),
+        Kind::Bool => Some(b'b'),
+        Kind::String => Some(b's'),
+        Kind::Number => Some(if is_integer(span.of(doc)) { b'i' } else { b'f' }),
+        Kind::Array | Kind::Object => None,
+    }
 }
 
 /// Appends the class of an object by its keys alone, for routes of text.
@@ -51,6 +59,11 @@ fn list(doc: &[u8], span: Span, scalars: Scalars, out: &mut Vec<u8>) -> Result<(
     let mut run = out.len()..out.len();
     let mut count = 0_u64;
     for element in Elements::new(doc, span) {
+        // Rows of numbers are what most bodies are made of.
+        if count > 0 && run.len() == 1 && letter(doc, element) == out.get(run.start).copied() {
+            count += 1;
+            continue;
+        }
         let start = out.len();
         class(doc, element, scalars, out)?;
         if count > 0 && out.get(run.clone()) == out.get(start..) {

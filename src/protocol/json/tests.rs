@@ -28,8 +28,25 @@ fn what_the_grammar_allows_is_taken() {
     let nested = format!("{}{}", "[".repeat(64), "]".repeat(64));
     let long = "9".repeat(308);
     for text in [
-        "0", "-0", "1E5", "1e-400", "1.10", "123456789012345678901234567890", " [ ] ", "{}", "\r\n\t{\"a\" : [1 , 2]}\n", r#""\ud800""#,
-        r#""\u0000\"\\\/\b\f\n\r\t""#, "\"\u{7f}ä\u{1F600}\"", &nested, &long, "true", "false", "null", "12345678", "123456789.123456789",
+        "0",
+        "-0",
+        "1E5",
+        "1e-400",
+        "1.10",
+        "123456789012345678901234567890",
+        " [ ] ",
+        "{}",
+        "\r\n\t{\"a\" : [1 , 2]}\n",
+        r#""\ud800""#,
+        r#""\u0000\"\\\/\b\f\n\r\t""#,
+        "\"\u{7f}ä\u{1F600}\"",
+        &nested,
+        &long,
+        "true",
+        "false",
+        "null",
+        "12345678",
+        "123456789.123456789",
     ] {
         assert_eq!(check(text.as_bytes(), STRICT), Ok(()), "{text}");
     }
@@ -38,9 +55,46 @@ fn what_the_grammar_allows_is_taken() {
 #[test]
 fn what_the_grammar_forbids_is_not() {
     for text in [
-        "", " ", "{", "[", "[1,]", "{,}", "{\"a\":1,}", "{\"a\"}", "{a:1}", "01", "-", "1.", ".1", "1e", "1e+", "+1", "0x1", "1 2", "[1]]", "[1}",
-        "tru", "nulll", "\"", "\"\\x\"", "\"\\u12g4\"", "\"\n\"", "\"\\", "NaN", "Infinity", "-Infinity", "\u{feff}1", "{\"a\":1}x", "{1:2}", "[1 2]",
-        "\"aaaaaaaa\u{1}\"", "\0", "[\0]", "'a'", "1_0", "{\"a\":1 \"b\":2}",
+        "",
+        " ",
+        "{",
+        "[",
+        "[1,]",
+        "{,}",
+        "{\"a\":1,}",
+        "{\"a\"}",
+        "{a:1}",
+        "01",
+        "-",
+        "1.",
+        ".1",
+        "1e",
+        "1e+",
+        "+1",
+        "0x1",
+        "1 2",
+        "[1]]",
+        "[1}",
+        "tru",
+        "nulll",
+        "\"",
+        "\"\\x\"",
+        "\"\\u12g4\"",
+        "\"\n\"",
+        "\"\\",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "\u{feff}1",
+        "{\"a\":1}x",
+        "{1:2}",
+        "[1 2]",
+        "\"aaaaaaaa\u{1}\"",
+        "\0",
+        "[\0]",
+        "'a'",
+        "1_0",
+        "{\"a\":1 \"b\":2}",
     ] {
         assert_eq!(check(text.as_bytes(), STRICT), Err(Flaw::Syntax), "{text:?}");
     }
@@ -74,9 +128,17 @@ fn nesting_is_bounded_with_a_constant_stack() {
 
 #[test]
 fn code_points_are_counted_as_python_would() {
-    for (raw, count) in
-        [("abc", 3), ("", 0), (r"\n\\", 2), (r"\ud83d\ude00", 1), (r"\ud800", 1), (r"\ud800\u0041", 2), ("ä😀", 2), (r"\u00e4b", 2), (r"\ude00\ud83d", 2)]
-    {
+    for (raw, count) in [
+        ("abc", 3),
+        ("", 0),
+        (r"\n\\", 2),
+        (r"\ud83d\ude00", 1),
+        (r"\ud800", 1),
+        (r"\ud800\u0041", 2),
+        ("ä😀", 2),
+        (r"\u00e4b", 2),
+        (r"\ude00\ud83d", 2),
+    ] {
         assert_eq!(code_points(raw.as_bytes()), count, "{raw}");
     }
 }
@@ -95,14 +157,24 @@ fn keys_compare_unescaped_and_twins_are_seen() {
 
 #[test]
 fn one_spelling_sorts_keys_at_every_level_and_keeps_numbers_as_written() {
-    assert_eq!(canon(r#"{ "b" : {"y":1.0, "x":[ 1 ,2 ]}, "a":"\u0061" }"#, &[]).unwrap(), r#"{"a":"\u0061","b":{"x":[1,2,],"y":1.0,},}"#);
+    assert_eq!(
+        canon(r#"{ "b" : {"y":1.0, "x":[ 1 ,2 ]}, "a":"\u0061" }"#, &[]).unwrap(),
+        r#"{"a":"\u0061","b":{"x":[1,2,],"y":1.0,},}"#
+    );
     assert_ne!(canon(r#"{"a":1}"#, &[]), canon(r#"{"a":1.0}"#, &[]));
     assert_ne!(canon(r#"{"a":null}"#, &[]), canon("{}", &[]));
 }
 
 #[test]
 fn ambiguous_objects_are_refused_wherever_they_are_looked_into() {
-    for text in [r#"{"a":1,"a":1}"#, r#"{"a":1,"\u0061":2}"#, r#"{"x":{"b":1,"b":2}}"#, r#"[{"b":1,"b":2}]"#, r#"{"Model":1}"#, r#"{"\u004dodel":1}"#] {
+    for text in [
+        r#"{"a":1,"a":1}"#,
+        r#"{"a":1,"\u0061":2}"#,
+        r#"{"x":{"b":1,"b":2}}"#,
+        r#"[{"b":1,"b":2}]"#,
+        r#"{"Model":1}"#,
+        r#"{"\u004dodel":1}"#,
+    ] {
         assert_eq!(canon(text, &["model"]), Err(Ambiguous), "{text}");
     }
     assert!(canon(r#"{"x":{"Model":1}}"#, &["model"]).is_ok());
@@ -141,11 +213,11 @@ fn spelled() -> impl Strategy<Value = String> {
     let string = r#""([ -!#-\[\]-~]|ä|😀|\\n|\\"|\\\\|\\u00e4|\\ud83d\\ude00){0,12}""#;
     let leaf = prop_oneof![Just("null".to_owned()), Just("true".to_owned()), Just("false".to_owned()), number, string];
     leaf.prop_recursive(4, 40, 6, |inner| {
-        let list = (prop::collection::vec(inner.clone(), 0..6), "[ \n]{0,2}").prop_map(|(items, blank)| {
-            format!("[{blank}{}{blank}]", items.join(&format!(",{blank}")))
-        });
+        let list = (prop::collection::vec(inner.clone(), 0..6), "[ \n]{0,2}")
+            .prop_map(|(items, blank)| format!("[{blank}{}{blank}]", items.join(&format!(",{blank}"))));
         let object = (prop::collection::vec(inner, 0..6), "[ \t]{0,2}").prop_map(|(values, blank)| {
-            let members: Vec<_> = values.iter().enumerate().map(|(i, value)| format!("\"k{i}\"{blank}:{blank}{value}")).collect();
+            let members: Vec<_> =
+                values.iter().enumerate().map(|(i, value)| format!("\"k{i}\"{blank}:{blank}{value}")).collect();
             format!("{{{blank}{}{blank}}}", members.join(","))
         });
         prop_oneof![list, object]

@@ -1,15 +1,15 @@
 //! What is to be replaced in an answer, all of it validated before anybody gets a byte.
 
 use bytes::Bytes;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::StatusCode;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::results::Results;
 use crate::protocol::call::{Call, Mismatch, MismatchKind, Outgoing};
 use crate::protocol::items::{self, amount};
 use crate::protocol::json::{self, Elements, Kind, Members, NESTING_MAX, Rules, Span, kind};
 use crate::protocol::merge::quoted;
-use crate::protocol::shape::{Counters, Measure, Results as At, Share, Shape};
+use crate::protocol::shape::{Counters, Measure, Results as At, Shape, Share};
 use crate::protocol::usage::{self, Counter, Ledger};
 use crate::protocol::{fresh, headers};
 
@@ -49,7 +49,8 @@ impl<'a> Plan<'a> {
         json::check(doc, rules).map_err(|_| MismatchKind::NotJson)?;
         let root = json::root(doc);
         let results = Results::find(doc, root, shape, members)?;
-        let mut plan = Self { doc, edits: Vec::new(), results, counters: Vec::new(), counted: Vec::new(), estimated: false };
+        let mut plan =
+            Self { doc, edits: Vec::new(), results, counters: Vec::new(), counted: Vec::new(), estimated: false };
         if shape.no_other_lists {
             plan.refuse_other_lists(root)?;
         }
@@ -139,7 +140,8 @@ impl<'a> Plan<'a> {
         for call in members {
             let count = call.found.slots.first().map_or(0, |slot| slot.items.len());
             for index in 0..count {
-                let parts: Vec<Span> = call.found.slots.iter().filter_map(|slot| slot.items.get(index).copied()).collect();
+                let parts: Vec<Span> =
+                    call.found.slots.iter().filter_map(|slot| slot.items.get(index).copied()).collect();
                 tokens &= parts.iter().all(|part| kind(&call.body, part.start) == Kind::Array);
                 let bytes: Vec<&[u8]> = parts.iter().map(|part| part.of(&call.body)).collect();
                 identical &= first.get_or_insert_with(|| bytes.clone()) == &bytes;
@@ -149,7 +151,9 @@ impl<'a> Plan<'a> {
         if let Measure::At(pointer) = &shape.share_by {
             let values = self.results.lists.first().map(|list| list.values.as_slice()).unwrap_or_default();
             for (value, item) in values.iter().zip(&self.results.item_at) {
-                if let (Some(weight), Some(told)) = (weights.get_mut(*item), items::number_at(self.doc, *value, pointer)) {
+                if let (Some(weight), Some(told)) =
+                    (weights.get_mut(*item), items::number_at(self.doc, *value, pointer))
+                {
                     *weight = told;
                 }
             }

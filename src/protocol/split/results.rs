@@ -29,6 +29,8 @@ pub(super) struct List {
     pub(super) key: Option<Span>,
     /// The brackets and everything between.
     pub(super) whole: Span,
+    /// The keys of a map.
+    keys: Vec<Span>,
     /// Each element as it is spliced: of a map with its key.
     pub(super) elements: Vec<Span>,
     /// Each element's value.
@@ -43,11 +45,13 @@ impl Results {
         let counts: Vec<usize> =
             members.iter().map(|call| call.found.slots.first().map_or(0, |slot| slot.items.len())).collect();
         let total: usize = counts.iter().sum();
-        let starts: Vec<usize> = counts.iter().scan(0, |next, count| Some(std::mem::replace(next, *next + count))).collect();
+        let starts: Vec<usize> =
+            counts.iter().scan(0, |next, count| Some(std::mem::replace(next, *next + count))).collect();
         let lists = match &shape.results {
-            At::Lists(pointers) => {
-                pointers.iter().map(|pointer| List::array(doc, root, pointer, total, shape.element)).collect::<Result<_, _>>()?
-            }
+            At::Lists(pointers) => pointers
+                .iter()
+                .map(|pointer| List::array(doc, root, pointer, total, shape.element))
+                .collect::<Result<_, _>>()?,
             At::Map { at, .. } => vec![List::map(doc, root, at, total)?],
         };
         let (item_at, index) = match &shape.results {
@@ -64,7 +68,9 @@ impl Results {
         let of_member = |(start, count): (&usize, &usize)| -> Vec<usize> {
             let own = *start..start + count;
             if keep_order {
-                return (0..total).filter(|position| item_at.get(*position).is_some_and(|item| own.contains(item))).collect();
+                return (0..total)
+                    .filter(|position| item_at.get(*position).is_some_and(|item| own.contains(item)))
+                    .collect();
             }
             own.filter_map(|item| position_of.get(item).copied()).collect()
         };
@@ -92,7 +98,8 @@ impl Results {
         let (Some(from), Some(positions)) = (self.lists.get(list), self.positions.get(member)) else { return };
         let start = self.starts.get(member).copied().unwrap_or(0);
         let (Some(first), Some(last)) = (from.elements.first(), from.elements.last()) else { return };
-        let between = from.elements.get(1).map_or(&b","[..], |second| Span { start: first.end, end: second.start }.of(doc));
+        let between =
+            from.elements.get(1).map_or(&b","[..], |second| Span { start: first.end, end: second.start }.of(doc));
         out.extend_from_slice(Span { start: from.whole.start, end: first.start }.of(doc));
         for (place, position) in positions.iter().enumerate() {
             if place > 0 {
@@ -125,7 +132,7 @@ impl List {
         if !elements.iter().all(fits) {
             return Err(MismatchKind::Shape);
         }
-        Ok(Self { key: found.key, whole: found.value, values: elements.clone(), elements })
+        Ok(Self { key: found.key, whole: found.value, keys: Vec::new(), values: elements.clone(), elements })
     }
 
     fn map(doc: &[u8], root: Span, pointer: &Pointer, total: usize) -> Result<Self, MismatchKind> {
@@ -139,7 +146,8 @@ impl List {
         }
         let elements = members.iter().map(|member| Span { start: member.key.start, end: member.value.end }).collect();
         let values = members.iter().map(|member| member.value).collect();
-        Ok(Self { key: found.key, whole: found.value, elements, values })
+        let keys = members.iter().map(|member| member.key).collect();
+        Ok(Self { key: found.key, whole: found.value, keys, elements, values })
     }
 }
 
@@ -181,12 +189,7 @@ fn by_key(doc: &[u8], lists: &[List], members: &[&Call], total: usize) -> Result
     if items.len() != total {
         return Err(MismatchKind::Shape);
     }
-    let elements = lists.first().map(|list| list.elements.as_slice()).unwrap_or_default();
-    let mut item_at = Vec::with_capacity(total);
-    for element in elements {
-        let key = Members::new(doc, Span { start: element.start - 1, end: element.end }).next();
-        let key = key.map(|member| unescape(member.key.inside(doc))).unwrap_or_default();
-        item_at.push(items.remove(key.as_ref()).ok_or(MismatchKind::Index)?);
-    }
-    Ok(item_at)
+    let keys = lists.first().map(|list| list.keys.as_slice()).unwrap_or_default();
+    let item = |key: &Span| items.remove(unescape(key.inside(doc)).as_ref()).ok_or(MismatchKind::Index);
+    keys.iter().map(item).collect()
 }

@@ -11,19 +11,35 @@ fn check(status: u16, body: &str, expected: Option<Option<u32>>) {
 
 #[test]
 fn the_phrases_of_known_servers_name_their_limit() {
-    check(422, r#"{"message":"batch size 5 > maximum allowed batch size 4","code":422,"type":"Validation"}"#, Some(Some(4)));
+    check(
+        422,
+        r#"{"message":"batch size 5 > maximum allowed batch size 4","code":422,"type":"Validation"}"#,
+        Some(Some(4)),
+    );
     check(422, r#"{"error":"Number of prompts exceeds the maximum allowed batch size of 4"}"#, Some(Some(4)));
-    check(422, r#"{"detail":[{"type":"too_long","loc":["body","input"],"msg":"List should have at most 2048 items after validation, not 2049","input":["a"]}]}"#, Some(Some(2048)));
+    check(
+        422,
+        r#"{"detail":[{"type":"too_long","loc":["body","input"],"msg":"List should have at most 2048 items after validation, not 2049","input":["a"]}]}"#,
+        Some(Some(2048)),
+    );
     check(400, r#"{"error":{"message":"prompt list length 1025 exceeds the maximum of 1024"}}"#, Some(Some(1024)));
     check(400, r#"{"error":"inference request batch-size must be <= 8 for 'm'"}"#, Some(Some(8)));
-    check(400, r#"{"error":{"message":"Invalid 'input': array too long. Expected an array with maximum length 2048, but got an array with length 2049 instead."}}"#, Some(Some(2048)));
+    check(
+        400,
+        r#"{"error":{"message":"Invalid 'input': array too long. Expected an array with maximum length 2048, but got an array with length 2049 instead."}}"#,
+        Some(Some(2048)),
+    );
     check(413, "length limit exceeded", Some(None));
     check(413, "batch size 5 > maximum allowed batch size 4", Some(Some(4)));
 }
 
 #[test]
 fn another_error_is_not_a_limit() {
-    check(422, r#"{"detail":[{"type":"string_too_long","msg":"String should have at most 1 characters","input":"de"}]}"#, None);
+    check(
+        422,
+        r#"{"detail":[{"type":"string_too_long","msg":"String should have at most 1 characters","input":"de"}]}"#,
+        None,
+    );
     check(500, r#"{"error":"batch size 5 > maximum allowed batch size 4"}"#, None);
     check(422, r#"{"error":"`inputs` cannot be empty"}"#, None);
     check(400, r#"{"error":"maximum allowed batch size 0"}"#, Some(None));

@@ -52,25 +52,42 @@ fn merged(endpoint: &Endpoint, bodies: &[&str]) -> String {
 
 #[test]
 fn routes_recognise_by_method_and_raw_path_and_the_first_match_decides() {
-    let found = |routes: &Routes, method: &Method, path: &str| routes.recognise(method, path).map(|endpoint| (endpoint.route, endpoint.label));
+    let found = |routes: &Routes, method: &Method, path: &str| {
+        routes.recognise(method, path).map(|endpoint| (endpoint.route, endpoint.label))
+    };
     let default = routes(Vec::new());
     assert_eq!(found(&default, &Method::POST, "/v1/embeddings"), Some((0, Label::OpenAi)));
     assert_eq!(found(&default, &Method::POST, "/v1/models/m:predict"), Some((0, Label::KServeV1)));
     assert_eq!(found(&default, &Method::POST, "/embed"), Some((0, Label::Tei)));
     assert!(default.recognise(&Method::POST, "/embed").unwrap().needs_info);
-    for path in ["/v1/embeddings/", "//v1/embeddings", "/v1/completions", "/v1/models/m:explain", "/a/../v1/embeddings", "/v1/%65mbeddings"] {
+    for path in [
+        "/v1/embeddings/",
+        "//v1/embeddings",
+        "/v1/completions",
+        "/v1/models/m:explain",
+        "/a/../v1/embeddings",
+        "/v1/%65mbeddings",
+    ] {
         assert_eq!(found(&default, &Method::POST, path), None, "{path}");
     }
     assert_eq!(found(&default, &Method::GET, "/v1/embeddings"), None);
 
-    let written = routes(vec![rules("/x/embeddings", Named::PassThrough), rules("/x/*", Named::Vllm), rules("/v1/models/m:explain", Named::KServeV1), rules("/t/*", Named::Tei)]);
+    let written = routes(vec![
+        rules("/x/embeddings", Named::PassThrough),
+        rules("/x/*", Named::Vllm),
+        rules("/v1/models/m:explain", Named::KServeV1),
+        rules("/t/*", Named::Tei),
+    ]);
     assert_eq!(found(&written, &Method::POST, "/x/embeddings"), None);
     assert_eq!(found(&written, &Method::POST, "/x/v1/embeddings"), Some((1, Label::OpenAi)));
     assert_eq!(found(&written, &Method::POST, "/x/v1/completions"), None);
     assert_eq!(found(&written, &Method::POST, "/v1/models/m:explain"), Some((2, Label::KServeV1)));
     assert_eq!(found(&written, &Method::POST, "/t/embed"), Some((3, Label::Tei)));
     assert_eq!(found(&written, &Method::POST, "/v1/embeddings"), None);
-    assert_eq!(routes(vec![rules("/v1/embeddings", Named::LlamaCpp)]).recognise(&Method::POST, "/v1/embeddings").map(|_| ()), None);
+    assert_eq!(
+        routes(vec![rules("/v1/embeddings", Named::LlamaCpp)]).recognise(&Method::POST, "/v1/embeddings").map(|_| ()),
+        None
+    );
 }
 
 #[test]
@@ -85,12 +102,34 @@ fn patterns_that_match_nothing_are_refused() {
 #[test]
 fn identity_and_unknown_headers_separate_and_ignored_ones_do_not() {
     let plain = embed(&[]);
-    for header in ["authorization", "cookie", "x-api-key", "x-amz-security-token", "x-acme-mode", "origin", "accept-language", "x_tenant"] {
+    for header in [
+        "authorization",
+        "cookie",
+        "x-api-key",
+        "x-amz-security-token",
+        "x-acme-mode",
+        "origin",
+        "accept-language",
+        "x_tenant",
+    ] {
         assert!(!same(&plain, &embed(&[(header, "1")])), "{header}");
         assert!(same(&embed(&[(header, "1")]), &embed(&[(header, "1")])), "{header}");
         assert!(!same(&embed(&[(header, "1")]), &embed(&[(header, "2")])), "{header}");
     }
-    for header in ["user-agent", "traceparent", "x-b3-traceid", "x-request-id", "x-forwarded-for", "x-stainless-os", "x-envoy-attempt-count", "grpc-timeout", "x-request-timeout-ms", "x-groupage-debug", "accept-encoding", "cache-control"] {
+    for header in [
+        "user-agent",
+        "traceparent",
+        "x-b3-traceid",
+        "x-request-id",
+        "x-forwarded-for",
+        "x-stainless-os",
+        "x-envoy-attempt-count",
+        "grpc-timeout",
+        "x-request-timeout-ms",
+        "x-groupage-debug",
+        "accept-encoding",
+        "cache-control",
+    ] {
         assert!(same(&plain, &embed(&[(header, "1")])), "{header}");
     }
     assert!(same(&plain, &embed(&[("connection", "x-hop"), ("x-hop", "1")])));
@@ -116,10 +155,15 @@ fn what_the_head_says_keeps_a_call_alone() {
     for good in ["application/json; charset=utf-8", "Application/JSON ;Charset=\"UTF-8\"", "application/json;"] {
         assert_eq!(reason(&[("content-type", good)]), None, "{good}");
     }
-    for bad in ["text/plain", "application/json; charset=utf-16", "application/vnd.api+json", "application/json; v=1", ""] {
+    for bad in
+        ["text/plain", "application/json; charset=utf-16", "application/vnd.api+json", "application/json; v=1", ""]
+    {
         assert_eq!(reason(&[("content-type", bad)]), Some(Reason::Encoding), "{bad}");
     }
-    assert_eq!(reason(&[("content-type", "application/json"), ("content-type", "application/json")]), Some(Reason::Encoding));
+    assert_eq!(
+        reason(&[("content-type", "application/json"), ("content-type", "application/json")]),
+        Some(Reason::Encoding)
+    );
 }
 
 #[test]
@@ -144,7 +188,10 @@ fn clients_of_both_http_versions_share_a_batch_if_they_call_one_host() {
     new.headers.insert("host", HeaderValue::from_static("other"));
     assert_eq!(endpoint.read(&new, body.clone(), &secret()).alone(), Some(Reason::Header));
 
-    let mut crumbs = parts("http://h:80/v1/embeddings", &[("content-type", "application/json"), ("cookie", "a=1"), ("cookie", "b=2")]);
+    let mut crumbs = parts(
+        "http://h:80/v1/embeddings",
+        &[("content-type", "application/json"), ("cookie", "a=1"), ("cookie", "b=2")],
+    );
     crumbs.version = Version::HTTP_2;
     let whole = parts(PATH, &[("content-type", "application/json"), ("host", "h:80"), ("cookie", "a=1; b=2")]);
     let (crumbs, whole) = (endpoint.read(&crumbs, body.clone(), &secret()), endpoint.read(&whole, body, &secret()));
@@ -156,8 +203,17 @@ fn clients_of_both_http_versions_share_a_batch_if_they_call_one_host() {
 fn bodies_that_servers_read_differently_go_alone() {
     let endpoint = openai();
     for body in [
-        "", "{", "[]x", "\u{feff}{\"input\":\"a\"}", r#"{"input":"a"}{}"#, r#"{"input":"a","input":"b"}"#, r#"{"input":"a","model":1,"\u006dodel":2}"#,
-        r#"{"input":"a","Model":"m"}"#, r#"{"input":"a","x":NaN}"#, r#"{"input":"a","x":1e400}"#, r#"{"input":"a","o":{"k":1,"k":2}}"#,
+        "",
+        "{",
+        "[]x",
+        "\u{feff}{\"input\":\"a\"}",
+        r#"{"input":"a"}{}"#,
+        r#"{"input":"a","input":"b"}"#,
+        r#"{"input":"a","model":1,"\u006dodel":2}"#,
+        r#"{"input":"a","Model":"m"}"#,
+        r#"{"input":"a","x":NaN}"#,
+        r#"{"input":"a","x":1e400}"#,
+        r#"{"input":"a","o":{"k":1,"k":2}}"#,
     ] {
         assert_eq!(alone(&endpoint, body), Some(Reason::AmbiguousJson), "{body}");
     }
@@ -169,14 +225,36 @@ fn bodies_that_servers_read_differently_go_alone() {
 fn embeddings_are_merged_within_one_form() {
     let endpoint = openai();
     for body in [
-        r#"{"input":""}"#, r#"{"input":[]}"#, r#"{"input":["a",1]}"#, r#"{"input":[1.5]}"#, r#"{"input":[[1],["a"]]}"#, r#"{"input":[[]]}"#, r#"{"input":null}"#,
-        r#"{"input":{"text":"a"}}"#, r#"{"input":[{"role":"user","content":"a"}]}"#, r#"{"input":"a","messages":[]}"#, r#"{"model":"m"}"#, "[]", "1",
-        r#"{"input":"a","late_chunking":true}"#, r#"{"input":"a","encoding_format":"bytes_only"}"#, r#"{"input":"a","encoding_format":"byt\u0065s"}"#, r#"{"input":"a","request_id":"x"}"#,
-        r#"{"input":"a","rid":["x"]}"#, r#"{"input":[true]}"#, r#"{"input":["a",["b"]]}"#,
+        r#"{"input":""}"#,
+        r#"{"input":[]}"#,
+        r#"{"input":["a",1]}"#,
+        r#"{"input":[1.5]}"#,
+        r#"{"input":[[1],["a"]]}"#,
+        r#"{"input":[[]]}"#,
+        r#"{"input":null}"#,
+        r#"{"input":{"text":"a"}}"#,
+        r#"{"input":[{"role":"user","content":"a"}]}"#,
+        r#"{"input":"a","messages":[]}"#,
+        r#"{"model":"m"}"#,
+        "[]",
+        "1",
+        r#"{"input":"a","late_chunking":true}"#,
+        r#"{"input":"a","encoding_format":"bytes_only"}"#,
+        r#"{"input":"a","encoding_format":"byt\u0065s"}"#,
+        r#"{"input":"a","request_id":"x"}"#,
+        r#"{"input":"a","rid":["x"]}"#,
+        r#"{"input":[true]}"#,
+        r#"{"input":["a",["b"]]}"#,
     ] {
         assert_eq!(alone(&endpoint, body), Some(Reason::ItemForm), "{body}");
     }
-    for body in [r#"{"input":[""]}"#, r#"{"input":"a","late_chunking":false}"#, r#"{"input":"a","rid":null}"#, r#"{"input":[{"text":"a"}]}"#, r#"{"input":[7,8]}"#] {
+    for body in [
+        r#"{"input":[""]}"#,
+        r#"{"input":"a","late_chunking":false}"#,
+        r#"{"input":"a","rid":null}"#,
+        r#"{"input":[{"text":"a"}]}"#,
+        r#"{"input":[7,8]}"#,
+    ] {
         assert_eq!(alone(&endpoint, body), None, "{body}");
     }
     let call = |body: &str| read(&endpoint, PATH, body);
@@ -214,7 +292,10 @@ fn weights_are_about_tokens_for_text_and_rows_for_tensors() {
     assert_eq!(weight(r#"{"input":["abcdefgh","a"]}"#), Weight { sum: 3, max: 2 });
     assert_eq!(weight(r#"{"input":[[1,2,3],[4]]}"#), Weight { sum: 4, max: 3 });
     let kserve = super::endpoint("/v1/models/m:predict", Named::KServeV1);
-    assert_eq!(read(&kserve, "/v1/models/m:predict", r#"{"instances":[[1,2],[3,4]]}"#).weight, Weight { sum: 2, max: 1 });
+    assert_eq!(
+        read(&kserve, "/v1/models/m:predict", r#"{"instances":[[1,2],[3,4]]}"#).weight,
+        Weight { sum: 2, max: 1 }
+    );
     let weighed = generic(Spec { weight: Weigh::At(pointer("/n")), ..texts() });
     assert_eq!(read(&weighed, "/e", r#"{"texts":[{"n":5},{"n":7}]}"#).weight, Weight { sum: 12, max: 7 });
 }
@@ -224,10 +305,22 @@ fn rows_merge_within_one_class_and_columns_go_alone() {
     let kserve = endpoint("/v1/models/m:predict", Named::KServeV1);
     let call = |body: &str| read(&kserve, "/v1/models/m:predict", body);
     assert!(same(&call(r#"{"instances":[[1,2]]}"#), &call(r#"{"instances":[[3,4],[5,6]]}"#)));
-    for (a, b) in [("[[1,2]]", "[[1.5,2]]"), ("[[1,2]]", "[[1,2,3]]"), ("[1]", "[null]"), ("[1]", "[1,2.5]"), (r#"[{"a":1}]"#, r#"[{"b":1}]"#)] {
+    for (a, b) in [
+        ("[[1,2]]", "[[1.5,2]]"),
+        ("[[1,2]]", "[[1,2,3]]"),
+        ("[1]", "[null]"),
+        ("[1]", "[1,2.5]"),
+        (r#"[{"a":1}]"#, r#"[{"b":1}]"#),
+    ] {
         assert!(!same(&call(&format!("{{\"instances\":{a}}}")), &call(&format!("{{\"instances\":{b}}}"))), "{a} {b}");
     }
-    for body in [r#"{"inputs":[1]}"#, r#"{"instances":[1],"inputs":[1]}"#, r#"{"instances":[]}"#, r#"{"instances":{"a":[1]}}"#, r#"{"instances":1}"#] {
+    for body in [
+        r#"{"inputs":[1]}"#,
+        r#"{"instances":[1],"inputs":[1]}"#,
+        r#"{"instances":[]}"#,
+        r#"{"instances":{"a":[1]}}"#,
+        r#"{"instances":1}"#,
+    ] {
         assert_eq!(call(body).alone(), Some(Reason::ItemForm), "{body}");
     }
     assert_eq!(call(r#"{"instances":[NaN]}"#).alone(), Some(Reason::AmbiguousJson));
@@ -266,7 +359,9 @@ fn fields_that_need_not_be_equal_are_cut_with_one_comma() {
     assert_eq!(cut(&["/o/u"], r#"{"o":{"u":1},"texts":["a"]}"#), format!("{{\"o\":{{}},{two}}}"));
     assert_eq!(cut(&["/o/u", "/o"], r#"{"o":{"u":1},"texts":["a"]}"#), format!("{{{two}}}"));
     assert_eq!(cut(&["/none"], r#"{"texts":["a"]}"#), format!("{{{two}}}"));
-    assert_eq!(read(&over(&["/texts"]), "/e", r#"{"texts":["a"]}"#).alone(), Some(Reason::ItemForm));
+    for items in ["/texts", "/texts/0/x"] {
+        assert_eq!(read(&over(&[items]), "/e", r#"{"texts":[{"x":1}]}"#).alone(), Some(Reason::ItemForm));
+    }
 }
 
 #[test]
@@ -282,7 +377,10 @@ fn the_policy_moves_headers_and_fields_in_and_out_of_the_key() {
     let endpoint = endpoint_of(own, PATH);
     let call = |headers: &[(&str, &str)], body: &str| read_with(&endpoint, PATH, headers, body);
     let plain = r#"{"input":"a"}"#;
-    let (a, b) = (call(&[("x-acme", "1"), ("x-forwarded-for", "9")], plain), call(&[("x-acme", "2"), ("x-forwarded-for", "9")], plain));
+    let (a, b) = (
+        call(&[("x-acme", "1"), ("x-forwarded-for", "9")], plain),
+        call(&[("x-acme", "2"), ("x-forwarded-for", "9")], plain),
+    );
     assert!(same(&a, &b));
     let sent = endpoint.write_batch(&[&a, &b], None);
     assert!(!sent.headers.contains_key("x-acme"));
@@ -299,7 +397,17 @@ fn the_policy_moves_headers_and_fields_in_and_out_of_the_key() {
 fn a_shared_call_has_fresh_ids_and_nobodys_own_headers() {
     let traced = |id: &'static str, flags: &str| {
         let parent = format!("00-11111111111111111111111111111111-2222222222222222-{flags}");
-        embed(&[("x-request-id", id), ("traceparent", &parent), ("tracestate", "a=b"), ("user-agent", "x"), ("accept-encoding", "gzip"), ("authorization", "k"), ("x-mode", "1"), ("x-mode", "2"), ("accept", "*/*")])
+        embed(&[
+            ("x-request-id", id),
+            ("traceparent", &parent),
+            ("tracestate", "a=b"),
+            ("user-agent", "x"),
+            ("accept-encoding", "gzip"),
+            ("authorization", "k"),
+            ("x-mode", "1"),
+            ("x-mode", "2"),
+            ("accept", "*/*"),
+        ])
     };
     let (a, b) = (traced("ra", "00"), traced("rb", "01"));
     assert!(same(&a, &b));
@@ -369,7 +477,10 @@ fn a_reload_never_mixes_calls_read_by_different_rules() {
 fn generic_single_forms_take_the_name_of_the_list() {
     let single = Single { items: Some(pointer("/text")), results: Some(pointer("/vector")), ..Single::default() };
     let endpoint = generic(Spec { single, upstream_path: Some("/up".to_owned()), ..texts() });
-    assert_eq!(merged(&endpoint, &[r#"{"text" : "a", "k":1}"#, r#"{"k":1,"texts":["b","c"]}"#]), r#"{"texts" : ["a","b","c"], "k":1}"#);
+    assert_eq!(
+        merged(&endpoint, &[r#"{"text" : "a", "k":1}"#, r#"{"k":1,"texts":["b","c"]}"#]),
+        r#"{"texts" : ["a","b","c"], "k":1}"#
+    );
     let call = read(&endpoint, "/e?q=1", r#"{"text":"a"}"#);
     assert_eq!(endpoint.write_batch(&[&call, &call], None).target, "/up?q=1");
     for body in [r#"{"text":"a","texts":["b"]}"#, r#"{"text":null}"#, r#"{"text":""}"#] {
@@ -383,7 +494,10 @@ fn generic_scalars_and_rows_are_wrapped_where_declared() {
     assert_eq!(merged(&scalar, &[r#"{"texts":"a"}"#, r#"{"texts":["b"]}"#]), r#"{"texts":["a","b"]}"#);
     assert_eq!(read(&generic(texts()), "/e", r#"{"texts":"a"}"#).alone(), Some(Reason::ItemForm));
     let row = generic(Spec { single: Single { item_is: ItemIs::ArrayOfNumbers, ..Single::default() }, ..texts() });
-    assert_eq!(merged(&row, &[r#"{"texts":[1,2.5]}"#, r#"{"texts":[[3,4.5],[5,6.5]]}"#]), r#"{"texts":[[1,2.5],[3,4.5],[5,6.5]]}"#);
+    assert_eq!(
+        merged(&row, &[r#"{"texts":[1,2.5]}"#, r#"{"texts":[[3,4.5],[5,6.5]]}"#]),
+        r#"{"texts":[[1,2.5],[3,4.5],[5,6.5]]}"#
+    );
     assert_eq!(read(&row, "/e", r#"{"texts":[1,"a"]}"#).alone(), Some(Reason::ItemForm));
     assert_eq!(read(&row, "/e", r#"{"texts":["a"]}"#).alone(), Some(Reason::ItemForm));
 }
@@ -395,7 +509,10 @@ fn generic_classes_and_parallel_arrays() {
     let text = generic(Spec { item_class: ItemClass::Text, ..texts() });
     assert_eq!(read(&text, "/e", r#"{"texts":[1]}"#).alone(), Some(Reason::ItemForm));
     let both = generic(Spec { items: vec![pointer("/in/a"), pointer("/in/b")], ..texts() });
-    assert_eq!(merged(&both, &[r#"{"in":{"a":[1],"b":["x"]}}"#, r#"{"in":{"b":["y"],"a":[2]}}"#]), r#"{"in":{"a":[1,2],"b":["x","y"]}}"#);
+    assert_eq!(
+        merged(&both, &[r#"{"in":{"a":[1],"b":["x"]}}"#, r#"{"in":{"b":["y"],"a":[2]}}"#]),
+        r#"{"in":{"a":[1,2],"b":["x","y"]}}"#
+    );
     assert_eq!(read(&both, "/e", r#"{"in":{"a":[1],"b":["x","y"]}}"#).alone(), Some(Reason::ItemForm));
     assert_eq!(read(&both, "/e", r#"{"in":{"a":[1]}}"#).alone(), Some(Reason::ItemForm));
     assert_eq!(read(&both, "/e", r#"{"in":{"a":[1],"b":["x"],"A":1}}"#).alone(), Some(Reason::AmbiguousJson));

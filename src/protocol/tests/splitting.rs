@@ -31,7 +31,8 @@ fn embeddings(answer: &str) -> Result<Vec<String>, MismatchKind> {
 }
 
 fn data(indexes: &[&str]) -> String {
-    let elements: Vec<_> = indexes.iter().enumerate().map(|(place, index)| format!(r#"{{"e":[{place}],"index":{index}}}"#)).collect();
+    let elements: Vec<_> =
+        indexes.iter().enumerate().map(|(place, index)| format!(r#"{{"e":[{place}],"index":{index}}}"#)).collect();
     format!(r#"{{"data":[{}]}}"#, elements.join(","))
 }
 
@@ -91,7 +92,10 @@ fn coded_and_partial_answers_are_not_touched() {
     let sent = endpoint.write_batch(&[&call, &call], None);
     let body = Bytes::from_static(br#"{"data":[{},{}]}"#);
     let split = |status: StatusCode, headers: &Value| {
-        endpoint.split_batch(&[&call, &call], &sent, status, &header_map(headers), &body).map(|_| ()).map_err(|mismatch| mismatch.what)
+        endpoint
+            .split_batch(&[&call, &call], &sent, status, &header_map(headers), &body)
+            .map(|_| ())
+            .map_err(|mismatch| mismatch.what)
     };
     assert_eq!(split(StatusCode::OK, &serde_json::json!({"content-encoding": "gzip"})), Err(MismatchKind::Compressed));
     assert_eq!(split(StatusCode::OK, &serde_json::json!({"content-encoding": "identity"})), Ok(()));
@@ -148,8 +152,16 @@ fn ids_are_each_callers_own() {
 fn usage_is_exact_where_it_is_known_and_marked_where_it_is_not() {
     let endpoint = endpoint(PATH, Named::OpenAi);
     let check = |a: &str, b: &str, total: u32, parts: [u32; 2], estimated: bool| {
-        let (a, b) = (read(&endpoint, PATH, &format!("{{\"input\":{a}}}")), read(&endpoint, PATH, &format!("{{\"input\":{b}}}")));
-        let replies = split(&endpoint, &[&a, &b], &format!(r#"{{"data":[{{}},{{}}],"usage":{{"prompt_tokens":{total}, "total_tokens":{total}}}}}"#)).unwrap();
+        let (a, b) = (
+            read(&endpoint, PATH, &format!("{{\"input\":{a}}}")),
+            read(&endpoint, PATH, &format!("{{\"input\":{b}}}")),
+        );
+        let replies = split(
+            &endpoint,
+            &[&a, &b],
+            &format!(r#"{{"data":[{{}},{{}}],"usage":{{"prompt_tokens":{total}, "total_tokens":{total}}}}}"#),
+        )
+        .unwrap();
         for (reply, part) in replies.iter().zip(parts) {
             let expected = format!(r#"{{"data":[{{}}],"usage":{{"prompt_tokens":{part}, "total_tokens":{part}}}}}"#);
             assert_eq!(reply.body, expected);
@@ -166,9 +178,15 @@ fn usage_is_exact_where_it_is_known_and_marked_where_it_is_not() {
 
 #[test]
 fn members_see_the_allowed_headers_only_and_their_own_id() {
-    let own = RouteRules { respond_with_headers: vec![HeaderName::from_static("x-model-version")], ..rules(PATH, Named::OpenAi) };
+    let own = RouteRules {
+        respond_with_headers: vec![HeaderName::from_static("x-model-version")],
+        ..rules(PATH, Named::OpenAi)
+    };
     let endpoint = endpoint_of(own, PATH);
-    let (a, b) = (read_with(&endpoint, PATH, &[("x-request-id", "ra")], r#"{"input":"a"}"#), read(&endpoint, PATH, r#"{"input":"b"}"#));
+    let (a, b) = (
+        read_with(&endpoint, PATH, &[("x-request-id", "ra")], r#"{"input":"a"}"#),
+        read(&endpoint, PATH, r#"{"input":"b"}"#),
+    );
     let sent = endpoint.write_batch(&[&a, &b], None);
     let headers = header_map(&serde_json::json!({
         "content-type": "application/json", "server": "uvicorn", "date": "now", "set-cookie": "s=1", "content-length": "9", "x-model-version": "3",
@@ -179,29 +197,57 @@ fn members_see_the_allowed_headers_only_and_their_own_id() {
     let replies = endpoint.split_batch(&[&a, &b], &sent, StatusCode::OK, &headers, &body).unwrap();
     let mut names: Vec<_> = replies[0].headers.keys().map(HeaderName::as_str).collect();
     names.sort_unstable();
-    assert_eq!(names, ["access-control-allow-origin", "content-type", "openai-processing-ms", "retry-after", "server", "x-compute-characters", "x-model-version", "x-request-id", "x-total-time"]);
+    assert_eq!(
+        names,
+        [
+            "access-control-allow-origin",
+            "content-type",
+            "openai-processing-ms",
+            "retry-after",
+            "server",
+            "x-compute-characters",
+            "x-model-version",
+            "x-request-id",
+            "x-total-time"
+        ]
+    );
     assert_eq!(replies[0].headers["x-request-id"], "ra");
     assert_eq!(replies[0].headers["x-compute-characters"], "1");
     assert_ne!(replies[1].headers["x-request-id"], sent.request_id.as_str());
 
     let body = Bytes::from_static(b"{\"error\":1}");
-    let headers = header_map(&serde_json::json!({"www-authenticate": "Bearer", "content-encoding": "gzip", "set-cookie": "s"}));
+    let headers =
+        header_map(&serde_json::json!({"www-authenticate": "Bearer", "content-encoding": "gzip", "set-cookie": "s"}));
     let replies = endpoint.forward_all(&[&a, &b], &sent, StatusCode::UNAUTHORIZED, &headers, &body);
     assert_eq!(replies.len(), 2);
     assert_eq!((replies[1].status, &replies[1].body), (StatusCode::UNAUTHORIZED, &body));
-    assert_eq!((&replies[1].headers["www-authenticate"], &replies[1].headers["content-encoding"]), (&"Bearer".parse().unwrap(), &"gzip".parse().unwrap()));
+    assert_eq!(
+        (&replies[1].headers["www-authenticate"], &replies[1].headers["content-encoding"]),
+        (&"Bearer".parse().unwrap(), &"gzip".parse().unwrap())
+    );
     assert!(!replies[1].headers.contains_key("set-cookie"));
 }
 
 #[test]
 fn scalar_callers_get_scalars_where_declared() {
-    let single = Single { items: Some(pointer("/text")), results: Some(pointer("/vector")), wrap_scalar: true, item_is: ItemIs::Element };
+    let single = Single {
+        items: Some(pointer("/text")),
+        results: Some(pointer("/vector")),
+        wrap_scalar: true,
+        item_is: ItemIs::Element,
+    };
     let bare = generic(Spec { single: single.clone(), ..texts() });
     let calls = [r#"{"text":"a"}"#, r#"{"texts":["b"]}"#, r#"{"texts":"c"}"#];
     let answer = r#"{"n":1,"vectors": [[1], [2], [3]]}"#;
-    assert_eq!(answers(&bare, "/e", &calls, answer).unwrap(), [r#"{"n":1,"vector": [1]}"#, r#"{"n":1,"vectors": [[2]]}"#, r#"{"n":1,"vector": [3]}"#]);
+    assert_eq!(
+        answers(&bare, "/e", &calls, answer).unwrap(),
+        [r#"{"n":1,"vector": [1]}"#, r#"{"n":1,"vectors": [[2]]}"#, r#"{"n":1,"vector": [3]}"#]
+    );
     let list = generic(Spec { single: Single { results: None, ..single }, result_wrap: ResultWrap::List, ..texts() });
-    assert_eq!(answers(&list, "/e", &calls, answer).unwrap(), [r#"{"n":1,"vectors": [[1]]}"#, r#"{"n":1,"vectors": [[2]]}"#, r#"{"n":1,"vectors": [[3]]}"#]);
+    assert_eq!(
+        answers(&list, "/e", &calls, answer).unwrap(),
+        [r#"{"n":1,"vectors": [[1]]}"#, r#"{"n":1,"vectors": [[2]]}"#, r#"{"n":1,"vectors": [[3]]}"#]
+    );
 }
 
 #[test]
@@ -211,23 +257,38 @@ fn a_failed_item_is_its_owners_failure_and_stays_in_a_client_batch() {
     let calls = [r#"{"texts":["a"]}"#, r#"{"texts":["b"]}"#, r#"{"texts":["c","d"]}"#];
     let calls: Vec<Call> = calls.iter().map(|body| read(&endpoint, "/e", body)).collect();
     let members: Vec<&Call> = calls.iter().collect();
-    let replies = split(&endpoint, &members, r#"{"vectors":[{"error":null,"v":1},{"error":"no"},{"error":"c"},{"v":2}]}"#).unwrap();
+    let replies =
+        split(&endpoint, &members, r#"{"vectors":[{"error":null,"v":1},{"error":"no"},{"error":"c"},{"v":2}]}"#)
+            .unwrap();
     assert_eq!(replies.iter().map(|reply| reply.status.as_u16()).collect::<Vec<_>>(), [200, 422, 200]);
-    assert_eq!(bodies(&replies), [r#"{"vectors":[{"error":null,"v":1}]}"#, r#"{"error":"no"}"#, r#"{"vectors":[{"error":"c"},{"v":2}]}"#]);
+    assert_eq!(
+        bodies(&replies),
+        [r#"{"vectors":[{"error":null,"v":1}]}"#, r#"{"error":"no"}"#, r#"{"vectors":[{"error":"c"},{"v":2}]}"#]
+    );
 }
 
 #[test]
 fn sorted_results_keep_their_order_within_a_caller() {
-    let endpoint = generic(Spec { select: Select::Sorted, index: Some(pointer("/i")), ..Spec::new(vec![pointer("/docs")], vec![pointer("")]) });
+    let endpoint = generic(Spec {
+        select: Select::Sorted,
+        index: Some(pointer("/i")),
+        ..Spec::new(vec![pointer("/docs")], vec![pointer("")])
+    });
     let calls = [r#"{"q":"x","docs":["a","b"]}"#, r#"{"docs":["c","d"],"q":"x"}"#];
     let answer = r#"[{"i":3,"s":9}, {"i":1,"s":8}, {"i":0,"s":7}, {"i":2,"s":6}]"#;
-    assert_eq!(answers(&endpoint, "/e", &calls, answer).unwrap(), [r#"[{"i":1,"s":8}, {"i":0,"s":7}]"#, r#"[{"i":1,"s":9}, {"i":0,"s":6}]"#]);
+    assert_eq!(
+        answers(&endpoint, "/e", &calls, answer).unwrap(),
+        [r#"[{"i":1,"s":8}, {"i":0,"s":7}]"#, r#"[{"i":1,"s":9}, {"i":0,"s":6}]"#]
+    );
     assert_eq!(answers(&endpoint, "/e", &calls, r#"[{"s":9},{"s":8},{"s":7},{"s":6}]"#), Err(MismatchKind::Index));
 }
 
 #[test]
 fn a_map_of_results_is_cut_by_its_keys() {
-    let endpoint = generic(Spec { result_key: Some(pointer("id")), ..Spec::new(vec![pointer("/rows")], vec![pointer("/scores")]) });
+    let endpoint = generic(Spec {
+        result_key: Some(pointer("id")),
+        ..Spec::new(vec![pointer("/rows")], vec![pointer("/scores")])
+    });
     let calls = [r#"{"rows":[{"id":"a"},{"id":"b"}]}"#, r#"{"rows":[{"id":"7"}]}"#];
     let split = answers(&endpoint, "/e", &calls, r#"{"scores": { "b": 1.0, "7":2, "\u0061":3 },"n":0}"#).unwrap();
     assert_eq!(split, [r#"{"scores": { "b": 1.0, "\u0061":3 },"n":0}"#, r#"{"scores": { "7":2 },"n":0}"#]);
@@ -241,9 +302,13 @@ fn declared_ids_and_counters_are_each_callers_own() {
     let cost = |share, weights| Cost { totals: vec![pointer("/m/t"), pointer("/none")], weights, share };
     let calls = [r#"{"texts":["abc"]}"#, r#"{"texts":["de"]}"#];
     let answer = r#"{"id":1234567890,"vectors":[{"n":2},{"n":7}],"m":{"t":9}}"#;
-    let shared = generic(Spec { id: vec![pointer("/id")], cost: cost(CostShare::Proportional, CostWeights::Chars), ..texts() });
+    let shared =
+        generic(Spec { id: vec![pointer("/id")], cost: cost(CostShare::Proportional, CostWeights::Chars), ..texts() });
     let split = answers(&shared, "/e", &calls, answer).unwrap();
-    assert!(split[0].ends_with(r#","vectors":[{"n":2}],"m":{"t":5}}"#) && !split[0].contains("1234567890"), "{split:?}");
+    assert!(
+        split[0].ends_with(r#","vectors":[{"n":2}],"m":{"t":5}}"#) && !split[0].contains("1234567890"),
+        "{split:?}"
+    );
     let told = generic(Spec { cost: cost(CostShare::Exact, CostWeights::At(pointer("/n"))), ..texts() });
     let split = answers(&told, "/e", &calls, answer).unwrap();
     assert!(split[0].ends_with(r#""m":{"t":2}}"#) && split[1].ends_with(r#""m":{"t":7}}"#), "{split:?}");

@@ -67,6 +67,35 @@ proptest! {
     }
 
     #[test]
+    fn up_to_the_threshold_members_are_replayed_one_by_one_and_above_it_halved(members in 2..20_usize, isolate_above in 1..12_u32) {
+        let mut plan = Isolation::new(vec![1; members], isolate_above, Verdict::Failed);
+        let parts: Vec<Part> = std::iter::from_fn(|| plan.next_part()).collect();
+        if members <= usize::try_from(isolate_above).unwrap_or(usize::MAX) {
+            prop_assert_eq!(parts, (0..members).map(|member| member..member + 1).collect::<Vec<_>>());
+        } else {
+            prop_assert_eq!(parts, [0..members / 2, members / 2..members]);
+        }
+    }
+
+    #[test]
+    fn it_ends_even_if_nothing_ever_works((items, _) in members(), limits in prop::collection::vec(prop::option::of(0..60_u32), 140)) {
+        let members = items.len();
+        let verdict = |at: usize| limits[at].map_or(Verdict::Failed, |limit| Verdict::TooLarge { limit: Some(limit) });
+        let mut plan = Isolation::new(items, 4, verdict(0));
+        let mut settled = Vec::new();
+        // Every part tried is smaller than the one it came from: fewer than two for each member.
+        for at in 0..2 * members {
+            let Some(part) = plan.next_part() else { break };
+            if part.len() == 1 {
+                settled.push(part.start);
+            }
+            plan.refine(part, verdict(at));
+        }
+        prop_assert!(plan.is_done());
+        prop_assert_eq!(settled, (0..members).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn one_bad_member_costs_what_was_promised(members in 2..300_usize, at in any::<prop::sample::Index>(), isolate_above in 1..=4_u32) {
         let bad = BTreeSet::from([at.index(members)]);
         let calls = 1 + carry_out(&vec![1; members], isolate_above, &bad, u32::MAX, false).len();

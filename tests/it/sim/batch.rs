@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use groupage::batching::{Batch, Cause, InvariantId, Tick};
+use groupage::batching::{Batch, Cause, InvariantId, Lone, Tick};
 
-use super::learned::Learned;
 use super::line::{Leaving, Rules, Waiting};
 use super::promise::{Held, promise};
 
@@ -14,7 +13,9 @@ pub(crate) fn named(batch: &Batch, leaving: &Leaving, due: Cause) -> Held {
     let cause = if due == Cause::Drain { due } else { leaving.bound.unwrap_or(due) };
     let said = (batch.cause, batch.lone);
     // Of a batch that holds too much it is told below which limit it passed.
-    promise(InvariantId::TrueCause, batch.members.len() > leaving.calls || said == (cause, leaving.lone), || {
+    let broken =
+        if leaving.lone == Some(Lone::Quarantined) { InvariantId::Quarantined } else { InvariantId::TrueCause };
+    promise(broken, batch.members.len() > leaving.calls || said == (cause, leaving.lone), || {
         format!("batch {} says {said:?} and left for {:?}", batch.id.0, (cause, leaving.lone))
     })
 }
@@ -58,7 +59,7 @@ pub(crate) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>) -> He
     })?;
     let alone = members.iter().any(|waiting| waiting.call.alone);
     promise(InvariantId::OneKey, !alone, || format!("a call that goes alone shares batch {id}"))?;
-    let quarantined = rules.learned.is_some_and(|learned: &Learned| learned.quarantined(rules.now));
+    let quarantined = rules.learned.is_some_and(|learned| learned.quarantined(rules.now));
     promise(InvariantId::Quarantined, !quarantined, || format!("batch {id} is shared, its class being in quarantine"))?;
     let mut values = BTreeSet::new();
     let mut all = members.iter().flat_map(|waiting| &waiting.call.exclusive);

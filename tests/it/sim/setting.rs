@@ -59,7 +59,7 @@ impl Setting {
         let scopes = draw.between(1, 3);
         let classes = if friendly { 1 } else { draw.count(1, 3) };
         let quarantine = match draw.between(0, 5) {
-            0 => Duration::from_secs(draw.between(60, 2400)),
+            0 => Duration::from_secs(draw.between(60, 9000)),
             1 => Duration::from_secs(2),
             _ => Duration::from_millis(draw.between(1, 40)),
         };
@@ -114,7 +114,7 @@ impl Setting {
                 batch_bytes_max: *draw.pick(&[100, 300, 1000]),
                 queue_delay_max: draw.span(self.coarse, 25),
                 queue_items_max: if roomy { 1000 } else { draw.count(1, 30) },
-                queue_bytes_max: if roomy { 100_000 } else { draw.between(100, 3000) },
+                queue_bytes_max: if roomy { 100_000 } else { draw.between(20, 2000) },
                 slots_max: draw.count(1, 4),
             })
             .collect();

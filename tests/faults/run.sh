@@ -1,0 +1,81 @@
+#!/bin/sh
+# Plants the faults of this folder, one after the other, in a copy of the core: the simulator and the property tests must fail on each.
+# A fault is a patch of `src/batching`; its first line says which promise it breaks. The working tree is never touched.
+# Prints a line for each and `N caught, N missed`; fails if one is missed, does not apply or does not compile.
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
+# Dependencies stay built between runs; a fault may leave something unused, so a caller's `-D warnings` must not count here.
+export CARGO_TARGET_DIR="$root/target/faults"
+unset RUSTFLAGS
+
+# The core has no dependencies, so a crate of it alone is built in seconds.
+mkdir -p "$work/src" "$work/tests/it"
+cat >"$work/Cargo.toml" <<EOF
+[package]
+name = "groupage"
+version = "0.0.0"
+edition = "2024"
+autotests = false
+
+[dev-dependencies]
+$(grep '^proptest = ' "$root/Cargo.toml")
+
+[[test]]
+name = "it"
+path = "tests/it/main.rs"
+
+[profile.test]
+opt-level = 1
+EOF
+cp "$root/Cargo.lock" "$work/"
+echo 'pub mod batching;' >"$work/src/lib.rs"
+printf 'mod batching;\nmod sim;\n' >"$work/tests/it/main.rs"
+cp -R "$root/tests/it/batching.rs" "$root/tests/it/batching" "$root/tests/it/sim.rs" "$root/tests/it/sim" "$work/tests/it/"
+cp -R "$root/tests/data" "$work/tests/"
+cd "$work"
+
+restore() {
+    rm -rf src/batching src/batching.rs
+    cp -R "$root/src/batching" "$root/src/batching.rs" src/
+}
+
+# Bounded, as a fault may make the core go round for ever.
+check() {
+    timeout 300 cargo test --quiet --test it >"$work/log" 2>&1
+}
+
+restore
+if ! check; then
+    cat "$work/log"
+    echo "the core without a fault does not pass" >&2
+    exit 1
+fi
+
+caught=0
+missed=0
+for patch in "$here"/*.patch; do
+    name=$(basename "$patch" .patch)
+    restore
+    if ! git apply "$patch" || ! cargo test --quiet --test it --no-run >"$work/log" 2>&1; then
+        cat "$work/log"
+        echo "$name: does not apply or compile; bring it up to date" >&2
+        exit 1
+    fi
+    if check; then
+        missed=$((missed + 1))
+        echo "MISSED $name: $(head -n 1 "$patch")"
+    else
+        caught=$((caught + 1))
+        by=$(grep -o 'invariant [A-Za-z]* broken\|^test [a-z_:]* \.\.\. FAILED\|^    [a-z_]*::[a-z_:]*$' "$work/log" | sort | uniq -c | sort -rn | head -n 1 |
+            sed 's/^ *[0-9]* *//')
+        echo "caught $name, by: $by"
+    fi
+done
+echo "$caught caught, $missed missed"
+[ "$missed" -eq 0 ]

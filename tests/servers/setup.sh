@@ -1,0 +1,22 @@
+#!/bin/sh
+# Makes the virtual environment of tests/servers from PyPI, or leaves it alone where it has all it needs.
+# GROUPAGE_SERVERS_VENV names another place than the target folder.
+set -eu
+cd "$(dirname "$0")/../.."
+venv=${GROUPAGE_SERVERS_VENV:-${CARGO_TARGET_DIR:-target}/servers-venv}
+python=${PYTHON:-python3}
+
+if [ -x "$venv/bin/python" ] && "$venv/bin/python" -B tests/servers/installed.py >/dev/null; then
+    echo "$venv is complete"
+    exit 0
+fi
+if ! "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    echo "setup.sh: $python 3.11 or newer with venv is missing (Debian: apt-get install python3 python3-venv)" >&2
+    exit 1
+fi
+"$python" -m venv --clear "$venv"
+# Wheels only: nothing is compiled here.
+"$venv/bin/pip" install --quiet --disable-pip-version-check --no-input --only-binary :all: \
+    --index-url https://pypi.org/simple -r tests/servers/requirements.txt
+"$venv/bin/python" -B tests/servers/installed.py
+echo "$venv is ready"
