@@ -42,7 +42,8 @@ fn no_item_is_misdelivered_lost_or_doubled_whatever_goes_wrong() {
         assert_eq!(report.violations(), 0, "the books above say which");
         assert!(report.innocent_served_ratio() >= 0.97, "innocent served {}", report.innocent_served_ratio());
         assert!(report.shared_ratio() >= 0.5, "shared {}", report.shared_ratio());
-        let stats = &proxy.metrics.stats;
+        let metrics = proxy.metrics.clone();
+        let stats = &metrics.stats;
         assert!(proxy.drain().await, "everything in flight ended");
         assert_eq!(stats.queue_items.load(std::sync::atomic::Ordering::Relaxed), 0);
         assert_eq!(stats.in_flight.load(std::sync::atomic::Ordering::Relaxed), 0, "in flight back to zero");

@@ -17,6 +17,6 @@ fi
 "$python" -m venv --clear "$venv"
 # Wheels only: nothing is compiled here.
 "$venv/bin/pip" install --quiet --disable-pip-version-check --no-input --only-binary :all: \
-    --index-url https://pypi.org/simple -r tests/servers/requirements.txt
+    -r tests/servers/requirements.txt
 "$venv/bin/python" -B tests/servers/installed.py
 echo "$venv is ready"
