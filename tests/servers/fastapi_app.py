@@ -30,10 +30,13 @@ app = FastAPI()
 # Answers are compressed for whoever takes gzip, and clients such as openai's do.
 app.add_middleware(GZipMiddleware, minimum_size=200)
 slot = asyncio.Lock()
+runs = 0
 released = {}
 
 
 async def run(seconds, items):
+    global runs
+    runs += 1
     async with slot:
         await asyncio.sleep(seconds + ITEM_SECONDS * items)
 
@@ -111,6 +114,11 @@ async def embeddings(call: Embeddings):
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     head = {"id": f"embd-{uuid.uuid4().hex}", "object": "list", "created": int(time.time())}
     return head | {"model": call.model, "data": data, "usage": usage}
+
+
+@app.get("/runs")
+async def how_often():
+    return {"runs": runs}
 
 
 # ---- what a proxy passes on -------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
-"""Names what requirements.txt asks for and this interpreter lacks, one a line; nothing is imported but the standard library."""
+"""Says what requirements.txt asks for and this interpreter lacks, as one line of JSON. Standard library only."""
 
+import json
 import pathlib
 import re
 import sys
@@ -14,5 +15,5 @@ for name, version in re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", asked, re.MULTILIN
         found = None
     if found != version:
         missing.append(f"{name} {version}" + (f" (found {found})" if found else ""))
-print("\n".join(missing))
+print(json.dumps({"missing": missing}))
 sys.exit(1 if missing else 0)

@@ -7,6 +7,8 @@ import sys
 import httpx
 import websockets
 
+import loopback
+
 
 async def a_stream_arrives_as_it_is_made(url):
     async with httpx.AsyncClient(timeout=10) as client:
@@ -52,4 +54,5 @@ async def main(url):
     print(json.dumps({"checks": len(checks), "faults": faults}))
 
 
+loopback.end_with_the_test()
 asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,188 @@
+//! The data path against what it replaces, in one run on one machine: `cargo bench`, or `just bench`.
+//!
+//! 1. Throughput: closed-loop clients through the proxy, as a share of the stand-in's own rate when it is given full batches directly.
+//! 2. Idle latency: what a lone call pays, over kept and over fresh upstream connections.
+//! 3. Pass-through: CPU per call against nginx, both with kept HTTP/1.1 connections.
+//! 4. Idle process: memory, context switches, and memory after a peak of connections.
+//!
+//! Shared machines are noisy: figures are ratios within the run, medians of repetitions. With `--test` (as `cargo test` calls it) everything runs tiny.
+//! Arguments other than flags select parts by name.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use groupage::standin::load::{Calls, ClosedConfig, closed};
+use groupage::standin::server::{Running, Server, ServerConfig};
+use groupage::standin::{Route, Target};
+
+#[path = "data_path/process.rs"]
+mod process;
+
+use process::{Nginx, Process};
+
+/// How much to measure.
+#[derive(Clone, Copy)]
+struct Scale {
+    run: Duration,
+    warm_up: Duration,
+    repeats: usize,
+    connections: usize,
+    settle: Duration,
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let tiny = !arguments.iter().any(|argument| argument == "--bench") || arguments.iter().any(|argument| argument == "--test");
+    let ms = Duration::from_millis;
+    let scale = if tiny {
+        Scale { run: ms(100), warm_up: ms(20), repeats: 1, connections: 50, settle: ms(200) }
+    } else {
+        Scale { run: ms(3000), warm_up: ms(500), repeats: 3, connections: 5000, settle: ms(30_000) }
+    };
+    let chosen: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let wants = |part: &str| chosen.is_empty() || chosen.iter().any(|name| part.contains(name.as_str()));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        if wants("throughput") {
+            throughput(scale).await;
+        }
+        if wants("idle-latency") {
+            idle_latency(scale).await;
+        }
+        if wants("pass-through") {
+            pass_through(scale).await;
+        }
+        if wants("idle-process") {
+            idle_process(scale).await;
+        }
+    });
+}
+
+async fn stand_in(base: Duration, items_max: Option<usize>) -> Running {
+    let listen = Target::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let config = ServerConfig { listen, base, per_item: Duration::ZERO, slots: 1, queue_max: 4096, items_max, ..ServerConfig::default() };
+    Server::start(config).await.expect("a stand-in")
+}
+
+fn load(scale: Scale, to: SocketAddr, clients: usize, items: usize) -> ClosedConfig {
+    ClosedConfig {
+        target: Target::Tcp(to),
+        calls: Calls::new(Route::Embeddings, items, 1),
+        clients,
+        duration: scale.run,
+        warm_up: scale.warm_up,
+        fresh: false,
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+async fn throughput(scale: Scale) {
+    println!("throughput: one slot, 5 ms a call, at most 32 items; share of the stand-in's own rate with full batches sent directly");
+    let mock = stand_in(Duration::from_millis(5), Some(32)).await;
+    let proxy = Process::groupage(&mock.url(), "limits: {batchItemsMax: 32}\n");
+    let mut own = Vec::new();
+    for _ in 0..scale.repeats {
+        own.push(closed(load(scale, mock.addr(), 2, 32)).await.items_per_second());
+    }
+    let own = median(own);
+    println!("  clients    items/s    share   items/batch       p50");
+    println!("   direct {own:>10.0}    1.000          32.0");
+    for clients in [1, 8, 32, 64, 256] {
+        let (mut rates, mut p50, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..scale.repeats {
+            let before = mock.stats();
+            let report = closed(load(scale, proxy.listen, clients, 1)).await;
+            assert_eq!(report.wrong, 0, "every answer is checked");
+            sizes.push(mock.stats().since(&before).items_per_call());
+            rates.push(report.items_per_second());
+            p50.push(report.p50().as_secs_f64() * 1e3);
+        }
+        let rate = median(rates);
+        println!("  {clients:>7} {rate:>10.0}    {:.3}   {:>11.1} {:>6.2} ms", rate / own, median(sizes), median(p50));
+    }
+}
+
+async fn idle_latency(scale: Scale) {
+    println!("idle latency: one client, 2 ms a call; what the proxy adds to the median");
+    let mock = stand_in(Duration::from_millis(2), None).await;
+    let kept = Process::groupage(&mock.url(), "proxy: {connection: {reuse: Always, http2: Never}}\n");
+    let fresh = Process::groupage(&mock.url(), "proxy: {connection: {reuse: Never, http2: Never}}\n");
+    let (mut with_kept, mut with_fresh) = (Vec::new(), Vec::new());
+    for _ in 0..scale.repeats * 3 {
+        let short = Scale { run: scale.run / 2, ..scale };
+        let direct = closed(load(short, mock.addr(), 1, 1)).await.p50();
+        let added = |p50: Duration| (p50.as_secs_f64() - direct.as_secs_f64()) * 1e3;
+        with_kept.push(added(closed(load(short, kept.listen, 1, 1)).await.p50()));
+        with_fresh.push(added(closed(load(short, fresh.listen, 1, 1)).await.p50()));
+    }
+    println!("  kept upstream connections   +{:.3} ms", median(with_kept));
+    println!("  fresh upstream connections  +{:.3} ms", median(with_fresh));
+}
+
+async fn pass_through(scale: Scale) {
+    println!("pass-through: CPU per call, 8 clients, kept HTTP/1.1 connections on both sides");
+    let mock = stand_in(Duration::ZERO, None).await;
+    let ours = Process::groupage(&mock.url(), "mode: Passthrough\n");
+    let Some(nginx) = Nginx::start(mock.addr()) else {
+        println!("  SKIPPED: nginx is missing; install it with: apt-get install nginx-light");
+        return;
+    };
+    let (mut of_ours, mut of_nginx) = (Vec::new(), Vec::new());
+    for _ in 0..scale.repeats {
+        for (addr, process, out) in [(ours.listen, &ours.pids, &mut of_ours), (nginx.listen, &nginx.pids, &mut of_nginx)] {
+            let before = process::cpu(process);
+            let report = closed(load(Scale { warm_up: Duration::ZERO, ..scale }, addr, 8, 1)).await;
+            assert_eq!((report.wrong, report.failed), (0, 0), "every answer is checked");
+            let spent = process::cpu(process) - before;
+            out.push(spent.as_secs_f64() * 1e6 / report.served.max(1) as f64);
+        }
+    }
+    let (ours, nginx) = (median(of_ours), median(of_nginx));
+    println!("  groupage {ours:>6.1} us   nginx {nginx:>6.1} us   ratio {:.2}", ours / nginx);
+}
+
+async fn idle_process(scale: Scale) {
+    println!("idle process: no connection open");
+    let mock = stand_in(Duration::ZERO, None).await;
+    let proxy = Process::groupage(&mock.url(), "");
+    let pid = proxy.pids[0];
+    tokio::time::sleep(scale.settle / 15).await;
+    let idle = process::rss(pid);
+    let before = process::context_switches(pid);
+    let watched = scale.settle / 3;
+    tokio::time::sleep(watched).await;
+    let switches = process::context_switches(pid) - before;
+    println!("  RSS {:.1} MiB, {:.2} context switches a second", mib(idle), switches as f64 / watched.as_secs_f64());
+    let mut connections = Vec::with_capacity(scale.connections);
+    for _ in 0..scale.connections {
+        let mut stream = TcpStream::connect(proxy.listen).expect("a connection");
+        process::half_a_call(&mut stream);
+        connections.push(stream);
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let peak = process::rss(pid);
+    drop(connections);
+    let mut after = process::rss(pid);
+    let mut waited = Duration::ZERO;
+    while waited < scale.settle * 2 && after > idle * 3 / 2 {
+        tokio::time::sleep(scale.settle / 30).await;
+        waited += scale.settle / 30;
+        after = process::rss(pid);
+    }
+    println!(
+        "  {} connections with 16 KiB each: RSS {:.1} MiB at the peak, {:.1} MiB ({:.2} x idle) {:.0} s after",
+        scale.connections,
+        mib(peak),
+        mib(after),
+        after as f64 / idle as f64,
+        waited.as_secs_f64()
+    );
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}

@@ -1,0 +1,149 @@
+//! Processes under measurement: ours and nginx, ended when dropped, and what `/proc` says of them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A running groupage.
+pub(crate) struct Process {
+    pub(crate) listen: SocketAddr,
+    pub(crate) pids: Vec<u32>,
+    child: Child,
+    policy: PathBuf,
+}
+
+/// A running nginx that forwards everything.
+pub(crate) struct Nginx {
+    pub(crate) listen: SocketAddr,
+    pub(crate) pids: Vec<u32>,
+    child: Child,
+    folder: PathBuf,
+}
+
+// === impl Process ===
+
+impl Process {
+    /// Starts the binary of this build with this policy.
+    pub(crate) fn groupage(upstream: &str, policy: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("groupage-bench-{}-{}.yaml", std::process::id(), fresh()));
+        std::fs::write(&path, if policy.is_empty() { "mode: Batch\n" } else { policy }).expect("a policy file");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_groupage"))
+            .args(["proxy", "--listen", "127.0.0.1:0", "--metrics", "off", "--admin", "off", "--log-format", "json"])
+            .args(["--upstream", upstream, "--config"])
+            .arg(&path)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        let first = lines.next().expect("a first line").expect("text");
+        std::thread::spawn(move || lines.for_each(drop));
+        let first: serde_json::Value = serde_json::from_str(&first).expect("the first line is JSON");
+        let listen = first["listen"][0].as_str().and_then(|address| address.parse().ok()).expect("a bound address");
+        Self { listen, pids: vec![child.id()], child, policy: path }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        std::fs::remove_file(&self.policy).ok();
+    }
+}
+
+// === impl Nginx ===
+
+impl Nginx {
+    /// One worker, kept connections on both sides, no log; none where nginx is not installed.
+    pub(crate) fn start(upstream: SocketAddr) -> Option<Self> {
+        let folder = std::env::temp_dir().join(format!("groupage-nginx-{}-{}", std::process::id(), fresh()));
+        std::fs::create_dir_all(&folder).ok()?;
+        let listen = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?;
+        let at = folder.display();
+        let config = format!(
+            "daemon off; worker_processes 1; pid {at}/pid; error_log {at}/error.log;\n\
+             events {{ worker_connections 4096; }}\n\
+             http {{ access_log off; keepalive_requests 1000000; client_body_temp_path {at}/b; proxy_temp_path {at}/p;\n\
+             fastcgi_temp_path {at}/f; uwsgi_temp_path {at}/u; scgi_temp_path {at}/s;\n\
+             upstream model {{ server {upstream}; keepalive 64; keepalive_requests 1000000; }}\n\
+             server {{ listen {listen}; location / {{ proxy_pass http://model; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }} }}\n"
+        );
+        let path = folder.join("nginx.conf");
+        std::fs::write(&path, config).ok()?;
+        let child = Command::new("nginx").arg("-c").arg(&path).arg("-p").arg(&folder).stderr(Stdio::null()).spawn().ok()?;
+        let mut this = Self { listen, pids: vec![child.id()], child, folder };
+        for _ in 0..200 {
+            if TcpStream::connect(listen).is_ok() {
+                this.pids.extend(children(this.child.id()));
+                return Some(this);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        None
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        for pid in self.pids.iter().skip(1) {
+            Command::new("kill").arg(pid.to_string()).status().ok();
+        }
+        self.child.kill().ok();
+        self.child.wait().ok();
+        std::fs::remove_dir_all(&self.folder).ok();
+    }
+}
+
+fn fresh() -> u32 {
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|child| child.parse().ok()).collect()
+}
+
+/// User and system time of these processes, in the kernel's nanoseconds where it keeps them for every thread.
+pub(crate) fn cpu(pids: &[u32]) -> Duration {
+    let nanos = pids
+        .iter()
+        .flat_map(|pid| std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten())
+        .filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok())
+        .filter_map(|text| text.split_whitespace().next()?.parse::<u64>().ok())
+        .sum();
+    Duration::from_nanos(nanos)
+}
+
+/// Resident bytes.
+pub(crate) fn rss(pid: u32) -> u64 {
+    status(pid, "VmRSS:").next().unwrap_or(0) * 1024
+}
+
+/// Context switches of all threads, voluntary or not.
+pub(crate) fn context_switches(pid: u32) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks
+        .filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok())
+        .flat_map(|text| numbers(&text, "ctxt_switches:").collect::<Vec<_>>())
+        .sum()
+}
+
+fn status(pid: u32, name: &str) -> impl Iterator<Item = u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    numbers(&text, name).collect::<Vec<_>>().into_iter()
+}
+
+fn numbers(text: &str, name: &str) -> impl Iterator<Item = u64> {
+    text.lines().filter(move |line| line.contains(name)).filter_map(|line| line.split_whitespace().nth(1)?.parse().ok())
+}
+
+/// The head and 16 KiB of the body of a recognised call, whose rest never comes.
+pub(crate) fn half_a_call(stream: &mut TcpStream) {
+    let head = "POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 32768\r\n\r\n";
+    // A connection that was shed at the peak is part of the measurement.
+    stream.write_all(head.as_bytes()).ok();
+    stream.write_all(&[b' '; 16 << 10]).ok();
+}

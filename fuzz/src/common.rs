@@ -1,0 +1,101 @@
+//! What the targets of the wire share: endpoints of every adapter, a head, and what must be true of any call and any batch.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use groupage::protocol::generic::Spec;
+use groupage::protocol::{
+    Call, Common, Endpoint, Merge, Named, Outgoing, PathPattern, Pointer, Reply, RouteRules, Routes, Secret,
+};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::{Method, StatusCode};
+use serde_json::value::RawValue;
+
+/// Items of a call that may be merged, so also of what a batch of two such calls is.
+pub(crate) const ITEMS_MAX: usize = 128;
+
+/// A path and how its calls are read.
+pub(crate) type Way = (&'static str, Arc<Endpoint>);
+
+/// One endpoint of every adapter.
+pub(crate) fn ways() -> Vec<Way> {
+    [
+        ("/v1/embeddings", Named::Auto),
+        ("/v1/embeddings", Named::Vllm),
+        ("/v1/models/m:predict", Named::KServeV1),
+        ("/v1/models/m:explain", Named::KServeV1),
+        ("/v1/models/m:predict", Named::TfServing),
+        ("/v1/models/m:classify", Named::TfServing),
+        ("/embed", Named::Tei),
+    ]
+    .into_iter()
+    .map(|(path, named)| way(path, named, None))
+    .collect()
+}
+
+pub(crate) fn pointer(text: &str) -> Pointer {
+    Pointer::parse(text).expect("a pointer of a target's own")
+}
+
+pub(crate) fn way(path: &'static str, protocol: Named, generic: Option<Spec>) -> Way {
+    let rules = RouteRules {
+        path: PathPattern::parse("/*").expect("the pattern of every path is one"),
+        method: Method::POST,
+        protocol,
+        merge_on_headers: Vec::new(),
+        merge_on_fields: Vec::new(),
+        merge_over_headers: Vec::new(),
+        merge_over_fields: Vec::new(),
+        respond_with_headers: Vec::new(),
+        generic,
+        idempotent: None,
+        item_bytes_max: 1 << 20,
+        item_nesting_max: 64,
+        item_count_max: ITEMS_MAX,
+    };
+    let routes = Routes::new(vec![rules.clone()], rules, Common::default());
+    (path, routes.recognise(&Method::POST, path).expect("a path of the adapter's own"))
+}
+
+/// Reads a call, and again: the same bytes must mean the same.
+pub(crate) fn read((path, endpoint): &Way, body: &[u8]) -> Call {
+    let request = http::Request::post(*path).header(CONTENT_TYPE, "application/json").header("host", "h");
+    let head = request.body(()).expect("a head of the target's own").into_parts().0;
+    let secret = Secret::from_bytes([7; 32]);
+    let call = endpoint.read(&head, Bytes::copy_from_slice(body), &secret);
+    let again = endpoint.read(&head, Bytes::copy_from_slice(body), &secret);
+    assert!(call.merge == again.merge && call.items == again.items, "the same bytes were read in two ways");
+    assert_eq!(call.body, body, "a call keeps its bytes");
+    if let Merge::With(_) = call.merge {
+        assert!(is_json(body), "what is merged is one JSON document");
+        assert!((1..=ITEMS_MAX).contains(&(call.items as usize)), "{} items", call.items);
+    }
+    call
+}
+
+/// Merges a call with another like it, if it may be merged.
+pub(crate) fn merge(way: &Way, call: &Call) -> Option<Outgoing> {
+    call.alone().is_none().then(|| {
+        let sent = way.1.write_batch(&[call, call], None);
+        assert!(is_json(&sent.body), "a batch is one JSON document");
+        sent
+    })
+}
+
+/// Splits an answer between two like calls: both get an answer, or neither.
+pub(crate) fn split(way: &Way, call: &Call, sent: &Outgoing, answer: &[u8]) -> Option<Vec<Reply>> {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let body = Bytes::copy_from_slice(answer);
+    let replies = way.1.split_batch(&[call, call], sent, StatusCode::OK, &headers, &body).ok()?;
+    assert_eq!(replies.len(), 2, "every member has an answer");
+    if is_json(answer) {
+        assert!(replies.iter().all(|reply| is_json(&reply.body)), "an answer that is cut out of JSON is JSON");
+    }
+    Some(replies)
+}
+
+/// Whether another parser takes it for one document too.
+pub(crate) fn is_json(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<&RawValue>(bytes).is_ok()
+}

@@ -1,0 +1,20 @@
+//! Policies as files.
+
+use groupage::config::{self, Machine, Overrides};
+
+/// Any file is read or refused; what is read can be built and lists every value with its source; what is refused says why, for people and for programs.
+pub fn config_load(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match config::load(text, "policy.yaml") {
+        Ok(loaded) => {
+            let policy = config::build(Some(&loaded), &Overrides::default(), &Machine::default());
+            let policy = policy.unwrap_or_else(|errors| panic!("read and not built: {}", errors.render(false)));
+            assert!(!policy.effective().is_empty());
+        }
+        Err(errors) => {
+            assert!(!errors.findings.is_empty(), "refused without a reason");
+            assert!(errors.render(false).contains("GRP1"), "refused without a code");
+            assert_eq!(errors.json().as_array().map(Vec::len), Some(errors.findings.len()));
+        }
+    }
+}

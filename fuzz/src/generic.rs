@@ -1,0 +1,66 @@
+//! The Generic adapter with declarations of any kind.
+
+use groupage::protocol::generic::{Cost, CostShare, ItemClass, ItemIs, PerItemError, ResultWrap, Select, Single, Spec};
+use groupage::protocol::{Named, Pointer};
+
+use super::common::{merge, read, split, way};
+
+/// Lines: pointers of items, of results, of single items and results, of the index or the key, of counters and ids; a line of letters that switch
+/// things on; then a call, and an answer to two such calls. Whatever can be declared, nothing panics, and answers go to both or to none.
+pub fn generic_spec(data: &[u8]) {
+    let mut lines = data.splitn(8, |byte| *byte == b'\n');
+    let mut line = || lines.next().unwrap_or_default();
+    let Some(spec) = spec(line(), line(), line(), line(), line(), line()) else { return };
+    if spec.check().is_err() {
+        return;
+    }
+    let (call, answer) = (line(), line());
+    let way = way("/generic", Named::Generic, Some(spec));
+    let call = read(&way, call);
+    if let Some(sent) = merge(&way, &call) {
+        split(&way, &call, &sent, answer);
+    }
+}
+
+fn spec(items: &[u8], results: &[u8], single: &[u8], index: &[u8], counters: &[u8], letters: &[u8]) -> Option<Spec> {
+    let has = |letter: u8| letters.contains(&letter);
+    let (single, index, counters) = (pointers(single)?, pointers(index)?, pointers(counters)?);
+    let first = index.first().cloned();
+    Some(Spec {
+        upstream_path: has(b'u').then(|| "/batch".to_owned()),
+        single: Single {
+            items: single.first().cloned(),
+            results: single.get(1).cloned(),
+            wrap_scalar: has(b'w'),
+            item_is: if has(b'n') { ItemIs::ArrayOfNumbers } else { ItemIs::Element },
+        },
+        item_class: match (has(b't'), has(b'a')) {
+            (true, _) => ItemClass::Text,
+            (_, true) => ItemClass::None,
+            _ => ItemClass::Strict,
+        },
+        index: first.clone().filter(|_| !has(b'k')),
+        result_key: first.filter(|_| has(b'k')),
+        result_wrap: if has(b'l') { ResultWrap::List } else { ResultWrap::None },
+        select: if has(b's') { Select::Sorted } else { Select::None },
+        per_item_error: index.get(1).cloned().map(|field| PerItemError { field, status: 422 }),
+        id: counters.get(1..).unwrap_or_default().to_vec(),
+        cost: Cost {
+            totals: counters.first().cloned().into_iter().collect(),
+            share: match (has(b'e'), has(b'd')) {
+                (true, _) => CostShare::Exact,
+                (_, true) => CostShare::Drop,
+                _ => CostShare::Proportional,
+            },
+            ..Cost::default()
+        },
+        lenient_numbers: false,
+        ..Spec::new(pointers(items)?, pointers(results)?)
+    })
+}
+
+/// Pointers between spaces; `.` is the empty one.
+fn pointers(line: &[u8]) -> Option<Vec<Pointer>> {
+    let words = std::str::from_utf8(line).ok()?.split(' ').filter(|word| !word.is_empty());
+    words.map(|word| Pointer::parse(if word == "." { "" } else { word }).ok()).collect()
+}

@@ -1,0 +1,27 @@
+//! The bodies of the fuzz targets: each takes any bytes and panics where a promise breaks.
+//!
+//! They stand in one place for two users: `fuzz_targets/` feeds them what a fuzzer finds, `tests/it/fuzz_replay.rs` includes this file and feeds them the
+//! committed corpora in every run of the tests. What a fuzzer finds becomes a file of the corpus.
+
+mod common;
+mod config;
+mod generic;
+mod scanner;
+mod wire;
+
+pub use config::config_load;
+pub use generic::generic_spec;
+pub use scanner::json_scanner;
+pub use wire::{read_call, split_batch};
+
+/// A target: any bytes.
+pub type Target = fn(&[u8]);
+
+/// Every target by its name, which is also that of its corpus and of its file in `fuzz_targets/`.
+pub const ALL: [(&str, Target); 5] = [
+    ("config_load", config_load),
+    ("generic_spec", generic_spec),
+    ("json_scanner", json_scanner),
+    ("read_call", read_call),
+    ("split_batch", split_batch),
+];

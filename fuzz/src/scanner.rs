@@ -1,0 +1,30 @@
+//! The scanner of JSON, by the only way into it: a call whose items are the input.
+
+use std::collections::BTreeMap;
+
+use groupage::protocol::Named;
+use groupage::protocol::generic::{ItemClass, Spec};
+use serde_json::value::RawValue;
+
+use super::common::{merge, pointer, read, way};
+
+/// Any bytes as a list of items, whatever they are: what is merged is what another parser reads, item by item, byte by byte.
+pub fn json_scanner(data: &[u8]) {
+    let spec = Spec { item_class: ItemClass::None, ..Spec::new(vec![pointer("/items")], vec![pointer("/results")]) };
+    let way = way("/generic", Named::Generic, Some(spec));
+    // Unchanged, for what stands around items.
+    read(&way, data);
+    let body = [b"{\"items\":[", data, b"]}"].concat();
+    let call = read(&way, &body);
+    let Some(sent) = merge(&way, &call) else { return };
+    let (alone, shared) = (items(&body), items(&sent.body));
+    assert_eq!(alone.len(), call.items as usize, "both parsers count alike");
+    let twice: Vec<&str> = alone.iter().chain(&alone).copied().collect();
+    assert_eq!(shared, twice, "a batch holds everyone's items, in order, as they were spelled");
+}
+
+fn items(body: &[u8]) -> Vec<&str> {
+    let fields: BTreeMap<&str, Vec<&RawValue>> =
+        serde_json::from_slice(body).expect("merged, so it is an object of lists");
+    fields.into_values().flatten().map(RawValue::get).collect()
+}

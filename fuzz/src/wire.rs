@@ -1,0 +1,42 @@
+//! Calls and answers of every adapter.
+
+use groupage::protocol::Label;
+use serde_json::value::RawValue;
+
+use super::common::{ITEMS_MAX, merge, read, split, ways};
+
+/// Any bytes as a call of every adapter: what is merged stays JSON, and the batch reads as a call with everyone's items.
+pub fn read_call(data: &[u8]) {
+    for way in ways() {
+        let call = read(&way, data);
+        let Some(sent) = merge(&way, &call) else { continue };
+        let items = call.items as usize * 2;
+        if items <= ITEMS_MAX && sent.body.len() <= 1 << 20 {
+            let batch = read(&way, &sent.body);
+            assert_eq!(batch.alone(), None, "{}: a batch could not be merged again", way.1.label.as_str());
+            assert_eq!(batch.items as usize, items, "{}: items were lost or doubled", way.1.label.as_str());
+        }
+    }
+}
+
+/// A call, a line feed, an answer to two such calls: both get their part of it or neither does, and where results are the whole answer nothing is lost
+/// or told twice.
+pub fn split_batch(data: &[u8]) {
+    let mut halves = data.splitn(2, |byte| *byte == b'\n');
+    let (body, answer) = (halves.next().unwrap_or_default(), halves.next().unwrap_or_default());
+    for way in ways() {
+        let call = read(&way, body);
+        let Some(sent) = merge(&way, &call) else { continue };
+        let Some(replies) = split(&way, &call, &sent, answer) else { continue };
+        if way.1.label == Label::Tei {
+            let whole = elements(answer);
+            let parts: Vec<&str> = replies.iter().flat_map(|reply| elements(&reply.body)).collect();
+            assert_eq!(parts, whole, "the parts are the whole, in order");
+        }
+    }
+}
+
+fn elements(list: &[u8]) -> Vec<&str> {
+    let list: Vec<&RawValue> = serde_json::from_slice(list).expect("split, so it is a list");
+    list.into_iter().map(RawValue::get).collect()
+}

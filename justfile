@@ -1,0 +1,91 @@
+# Commands for people. CI runs the same commands without this file; `just` is `rust-just` on PyPI.
+
+# What there is
+default:
+    @just --list --unsorted
+
+# Format
+fmt:
+    cargo fmt --all
+
+# What CI holds besides the tests
+lint:
+    cargo fmt --all -- --check
+    cargo clippy --locked --all-targets -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
+
+# Everything that a bare machine can run
+test *ARGS:
+    cargo test --locked {{ARGS}}
+
+# Rewrite what is generated: reference pages and golden files
+update:
+    UPDATE=1 cargo test --locked --lib config
+    UPDATE=1 cargo test --locked --test it tidy
+
+# The demo
+demo *ARGS:
+    cargo run --locked --release -- demo {{ARGS}}
+
+# The simulator's story of each seed: just sim 42 43
+sim +SEEDS:
+    cargo test --locked --profile sim --test sim -- {{SEEDS}}
+
+# Many stories; names the seeds that break a promise
+sim-long COUNT="1000000" FIRST="0":
+    cargo test --locked --profile sim --test sim -- --count {{COUNT}} {{FIRST}}
+
+# Protocol cases over sockets: just cases FILE [PART-OF-ID]
+cases *ARGS:
+    cargo test --locked --test cases -- {{ARGS}}
+
+# Raw HTTP/1.1 cases against the proxy with a recorder behind it
+raw *ARGS:
+    cargo test --locked --test raw -- {{ARGS}}
+
+# Python servers and clients for `servers`, in .venv
+servers-setup:
+    tests/servers/setup.sh
+
+# Real model servers behind the proxy, real clients before it
+servers *ARGS:
+    cargo test --locked --test servers -- {{ARGS}}
+
+# Every item followed through faults, cancels and poison
+ledger ITEMS="300000":
+    LEDGER_ITEMS={{ITEMS}} cargo test --locked --profile sim --test it ledger -- --nocapture
+
+# The same, for hours
+soak ITEMS="30000000":
+    LEDGER_ITEMS={{ITEMS}} cargo test --locked --profile sim --test it ledger -- --nocapture
+
+# What the data path costs, as ratios within one run
+bench *ARGS:
+    cargo bench --locked --bench data_path -- {{ARGS}}
+
+# What tests miss. Needs cargo-deny, cargo-fuzz with a nightly toolchain, cargo-mutants; slow
+audit: deny faults fuzz-all mutants
+
+# Licences, bans, sources, advisories
+deny:
+    cargo deny --locked check
+
+# Planted faults of the core, each of which the simulator must catch
+faults:
+    tests/faults/run.sh
+
+# One fuzz target: just fuzz read_call 600
+fuzz TARGET SECONDS="60":
+    cargo +nightly fuzz run {{TARGET}} -- -max_total_time={{SECONDS}}
+
+# Every fuzz target
+fuzz-all SECONDS="60":
+    for target in $(ls fuzz/corpus); do cargo +nightly fuzz run "$target" -- -max_total_time={{SECONDS}} || exit 1; done
+
+# Mutants of the pure parts that no test notices
+mutants:
+    cargo mutants --file 'src/batching/**' --file 'src/protocol/**' -- --lib --test it
+
+# Bump, tag: see release.toml
+release LEVEL:
+    cargo release {{LEVEL}}

@@ -1,0 +1,16 @@
+//! The proxy over real sockets: clients that speak byte by byte on one side, a model server at the test's hands on the other.
+//!
+//! Nothing here sleeps or tries again: a test waits for what it caused, on the wire or in the proxy's own counters. Whatever takes longer than
+//! [`setup::HANG`] is a failure with a place.
+
+mod batches;
+mod h2;
+mod hand;
+mod http2;
+mod pass;
+mod setup;
+mod streams;
+
+#[path = "../support/all.rs"]
+#[expect(dead_code, reason = "each test binary uses a part of the support")]
+mod support;

@@ -1,0 +1,161 @@
+//! HTTP/2 ends: a client, and a model server at the test's hands.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::setup::within;
+
+pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// A message read whole.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub(super) body: Bytes,
+    pub(super) trailers: Option<HeaderMap>,
+}
+
+/// A client connection.
+#[derive(Debug, Clone)]
+pub(super) struct H2Client(pub(super) SendRequest<Body>);
+
+/// A server that speaks HTTP/2 only.
+#[derive(Debug)]
+pub(super) struct H2Hand {
+    pub(super) address: SocketAddr,
+    turns: mpsc::Receiver<H2Turn>,
+    accepting: JoinHandle<()>,
+}
+
+/// One request that waits for its answer; dropping it resets the stream.
+#[derive(Debug)]
+pub(super) struct H2Turn {
+    pub(super) head: http::request::Parts,
+    pub(super) whole: Whole,
+    pub(super) connection: usize,
+    back: oneshot::Sender<Response<Body>>,
+}
+
+pub(super) fn full(body: impl Into<Bytes>) -> Body {
+    Full::new(body.into()).boxed_unsync()
+}
+
+pub(super) fn empty() -> Body {
+    Empty::new().boxed_unsync()
+}
+
+pub(super) fn with_trailers(body: impl Into<Bytes>, trailers: HeaderMap) -> Body {
+    Full::new(body.into()).with_trailers(async move { Some(Ok(trailers)) }).boxed_unsync()
+}
+
+async fn whole(body: Incoming) -> Result<Whole, hyper::Error> {
+    let collected = body.collect().await?;
+    let trailers = collected.trailers().cloned();
+    Ok(Whole { body: collected.to_bytes(), trailers })
+}
+
+// === impl H2Client ===
+
+impl H2Client {
+    pub(super) async fn connect(address: SocketAddr) -> Self {
+        let stream = within(TcpStream::connect(address)).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let shaken = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+        let (send, connection) = within(shaken).await.unwrap();
+        tokio::spawn(connection);
+        Self(send)
+    }
+
+    /// Sends a request and reads its answer whole.
+    pub(super) fn ask(&self, request: Request<Body>) -> JoinHandle<(http::response::Parts, Whole)> {
+        let mut send = self.0.clone();
+        tokio::spawn(async move {
+            let (head, body) = send.send_request(request).await.unwrap().into_parts();
+            (head, whole(body).await.unwrap())
+        })
+    }
+}
+
+// === impl H2Hand ===
+
+impl H2Hand {
+    pub(super) async fn start() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, turns) = mpsc::channel(1024);
+        let accepting = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            let numbers = Arc::new(AtomicUsize::new(0));
+            while let Ok((stream, _)) = listener.accept().await {
+                stream.set_nodelay(true).unwrap();
+                let (sender, number) = (sender.clone(), numbers.fetch_add(1, Ordering::Relaxed));
+                let service = service_fn(move |request| serve(request, number, sender.clone()));
+                let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                connections.spawn(builder.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        Self { address, turns, accepting }
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(super) async fn turn(&mut self) -> H2Turn {
+        within(self.turns.recv()).await.unwrap()
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.turns.len()
+    }
+}
+
+impl Drop for H2Hand {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn serve(
+    request: Request<Incoming>,
+    connection: usize,
+    turns: mpsc::Sender<H2Turn>,
+) -> Result<Response<Body>, Box<dyn std::error::Error + Send + Sync>> {
+    let (head, body) = request.into_parts();
+    let whole = whole(body).await?;
+    let (back, answer) = oneshot::channel();
+    turns.send(H2Turn { head, whole, connection, back }).await?;
+    Ok(answer.await?)
+}
+
+// === impl H2Turn ===
+
+impl H2Turn {
+    pub(super) fn answer(self, response: Response<Body>) {
+        // Nobody takes it where the proxy has left, which is what some tests are about.
+        self.back.send(response).ok();
+    }
+
+    pub(super) fn ok(self, body: impl Into<Bytes>) {
+        let json = Response::builder().header("content-type", "application/json");
+        self.answer(json.body(full(body)).unwrap());
+    }
+
+    /// Waits until the proxy resets the stream.
+    pub(super) async fn left(&mut self) {
+        within(self.back.closed()).await;
+    }
+}

@@ -1,0 +1,253 @@
+//! A proxy in this process, its clients, and the calls they make.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use groupage::cli::{Running, Starting, start};
+use groupage::config::{self, Given, Machine, Overrides, Policy};
+use groupage::telemetry::Stats;
+use groupage::telemetry::log::LevelHandle;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::hand::{Hand, Turn};
+use super::support::client::{Answer, Client, Outgoing};
+use super::support::wire::{End, Headers, values};
+
+/// Longer than anything here takes, also on a machine that is busy with other things.
+pub(super) const HANG: Duration = Duration::from_secs(20);
+
+/// A running proxy.
+#[derive(Debug)]
+pub(super) struct Proxy {
+    pub(super) running: Running,
+    /// The data port.
+    pub(super) address: SocketAddr,
+}
+
+/// A call on its way, on a connection of its own; aborting it closes the connection.
+#[derive(Debug)]
+pub(super) struct Caller(pub(super) JoinHandle<Answer>);
+
+/// Waits for what a test caused.
+#[track_caller]
+pub(super) fn within<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
+    let place = std::panic::Location::caller();
+    async move {
+        match tokio::time::timeout(HANG, work).await {
+            Ok(done) => done,
+            Err(_) => panic!("nothing happened for {HANG:?} at {place}"),
+        }
+    }
+}
+
+/// The policy of a test, over settings for this machine and for ports that the kernel picks. JSON is YAML too.
+pub(super) fn policy(upstream: &str, spec: &Value) -> Policy {
+    let mut all = json!({"proxy": {"connection": {"http2": "Never", "connectTimeout": "10s"}}});
+    lay_over(&mut all, spec);
+    let loaded = config::load(&all.to_string(), "test.yaml").unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+    let any = || "127.0.0.1:0".to_owned();
+    let flags = Overrides {
+        listen: Some(Given::flag("--listen", vec![any()])),
+        upstream: Some(Given::flag("--upstream", upstream.to_owned())),
+        metrics: Some(Given::flag("--metrics", any())),
+        admin: Some(Given::flag("--admin", any())),
+        ..Overrides::default()
+    };
+    config::build(Some(&loaded), &flags, &Machine::default()).unwrap_or_else(|errors| panic!("{}", errors.render(false)))
+}
+
+fn lay_over(under: &mut Value, over: &Value) {
+    match (under, over) {
+        (Value::Object(under), Value::Object(over)) => {
+            for (key, value) in over {
+                lay_over(under.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (under, over) => *under = over.clone(),
+    }
+}
+
+/// A proxy before a model server at the test's hands.
+pub(super) async fn by_hand(spec: Value) -> (Proxy, Hand) {
+    let hand = Hand::start().await;
+    (Proxy::before(&hand.url(), spec), hand)
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    pub(super) fn before(upstream: &str, spec: Value) -> Self {
+        let policy = policy(upstream, &spec);
+        drop(spec);
+        let running = start(Starting { policy, level: LevelHandle::none(), seed: 1 }).unwrap();
+        let address = *running.listen.first().unwrap();
+        Self { running, address }
+    }
+
+    pub(super) fn stats(&self) -> &Stats {
+        &self.running.metrics.stats
+    }
+
+    /// Waits until the proxy's counters say so.
+    #[track_caller]
+    pub(super) fn until(&self, holds: impl Fn(&Stats) -> bool) -> impl Future<Output = ()> {
+        let metrics = Arc::clone(&self.running.metrics);
+        within(async move {
+            while !holds(&metrics.stats) {
+                tokio::task::yield_now().await;
+            }
+        })
+    }
+
+    /// Waits until so many items are queued.
+    #[track_caller]
+    pub(super) fn queued(&self, items: u64) -> impl Future<Output = ()> {
+        self.until(move |stats| count(&stats.queue_items) == items)
+    }
+
+    /// Waits until nothing is queued or in flight.
+    #[track_caller]
+    pub(super) fn idle(&self) -> impl Future<Output = ()> {
+        self.until(|stats| count(&stats.queue_items) == 0 && count(&stats.in_flight) == 0)
+    }
+
+    pub(super) async fn client(&self) -> Client {
+        within(Client::connect(self.address)).await.unwrap()
+    }
+
+    /// A request as a client writes it.
+    pub(super) fn request(&self, method: &str, target: &str, own: &[(&str, &str)], body: Option<&[u8]>) -> Outgoing {
+        let own: Headers = own.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
+        Outgoing::new(method, target, self.address, &own, body)
+    }
+
+    /// A JSON call.
+    pub(super) fn post(&self, target: &str, own: &[(&str, &str)], body: &str) -> Outgoing {
+        let json = [("content-type", "application/json")];
+        let own: Vec<_> = json.into_iter().chain(own.iter().copied()).collect();
+        self.request("POST", target, &own, Some(body.as_bytes()))
+    }
+
+    /// A call of one item on a route that is merged.
+    pub(super) fn predict(&self, item: u64) -> Outgoing {
+        self.post(PREDICT, &[], &instances(&[item]))
+    }
+
+    /// One request on a connection of its own, and its answer.
+    pub(super) async fn ask(&self, request: &Outgoing) -> Answer {
+        let mut client = self.client().await;
+        within(client.ask(request)).await
+    }
+
+    /// Sends a request on a connection of its own without waiting for the answer.
+    pub(super) fn call(&self, request: Outgoing) -> Caller {
+        let address = self.address;
+        Caller(tokio::spawn(async move {
+            let mut client = Client::connect(address).await.unwrap();
+            client.ask(&request).await
+        }))
+    }
+
+    /// Takes the only slot: a call that is upstream when this returns.
+    pub(super) async fn occupy(&self, hand: &mut Hand) -> (Caller, Turn) {
+        let caller = self.call(self.predict(0));
+        (caller, hand.turn().await)
+    }
+
+    /// Queues calls behind a busy slot, in this order.
+    pub(super) async fn queue(&self, requests: impl IntoIterator<Item = Outgoing>) -> Vec<Caller> {
+        let mut callers = Vec::new();
+        for request in requests {
+            let before = count(&self.stats().items_accepted);
+            callers.push(self.call(request));
+            self.until(|stats| count(&stats.items_accepted) > before).await;
+        }
+        callers
+    }
+
+    /// Makes these calls share one batch: they collect behind a busy slot, which then frees. The turn is the shared call.
+    pub(super) async fn share(&self, hand: &mut Hand, requests: Vec<Outgoing>) -> (Vec<Caller>, Turn) {
+        let (first, turn) = self.occupy(hand).await;
+        let callers = self.queue(requests).await;
+        turn.echo().await;
+        assert_eq!(first.answer().await.status, Some(200));
+        (callers, hand.turn().await)
+    }
+
+    /// The value of one series; zero where it is not there.
+    pub(super) fn metric(&self, series: &str) -> f64 {
+        let text = self.running.metrics.render();
+        let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.map_or(0.0, |value| value.parse().unwrap())
+    }
+}
+
+// === impl Caller ===
+
+impl Caller {
+    #[track_caller]
+    pub(super) fn answer(self) -> impl Future<Output = Answer> {
+        let done = within(self.0);
+        async { done.await.unwrap() }
+    }
+
+    /// The client goes away: its connection is closed when this returns.
+    pub(super) async fn leave(self) {
+        self.0.abort();
+        assert!(within(self.0).await.is_err(), "it had its answer already");
+    }
+}
+
+/// A route that is merged without a policy; every caller's answer is recognisable.
+pub(super) const PREDICT: &str = "/v1/models/m:predict";
+
+/// The body of a `:predict` call.
+pub(super) fn instances(items: &[u64]) -> String {
+    format!(r#"{{"instances": {items:?}}}"#)
+}
+
+/// The answer to it, as [`Turn::echo`] gives it.
+pub(super) fn predictions(items: &[u64]) -> String {
+    format!(r#"{{"predictions":{items:?}}}"#).replace(' ', "")
+}
+
+pub(super) fn count(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// The one value of a header.
+#[track_caller]
+pub(super) fn header(headers: &Headers, name: &str) -> String {
+    match values(headers, name)[..] {
+        [value] => String::from_utf8(value.to_vec()).unwrap(),
+        ref other => panic!("{name}: {} values", other.len()),
+    }
+}
+
+/// The answer is whole, has this status and this body.
+#[track_caller]
+pub(super) fn assert_answer(answer: &Answer, status: u16, body: &str) {
+    let text = String::from_utf8_lossy(&answer.body);
+    assert_eq!((answer.status, text.as_ref(), &answer.end), (Some(status), body, &Some(End::Proper)), "{answer:?}");
+}
+
+/// The answer is one of the proxy's own, with this code and reason word.
+#[track_caller]
+pub(super) fn assert_failure(answer: &Answer, status: u16, code: &str, reason: &str) {
+    assert_eq!(answer.status, Some(status), "{answer:?}");
+    assert_eq!(header(&answer.headers, "x-groupage-error"), code);
+    assert_eq!(header(&answer.headers, "x-groupage-reason"), reason);
+    let overload = matches!(status, 429 | 503);
+    let after = values(&answer.headers, "retry-after").len();
+    let after_ms = values(&answer.headers, "retry-after-ms").len();
+    assert_eq!((after, after_ms), (usize::from(overload), usize::from(overload)), "a hint on 429 and 503, nowhere else");
+    if overload {
+        let seconds: u64 = header(&answer.headers, "retry-after").parse().unwrap();
+        let millis: u64 = header(&answer.headers, "retry-after-ms").parse().unwrap();
+        assert!(seconds >= 1 && millis >= 1 && seconds * 1000 >= millis, "{seconds} s, {millis} ms");
+    }
+}

@@ -1,0 +1,272 @@
+//! The rules that hold the tree together and that no compiler knows: who names whom, who reads the clock, what is written down, what we build on.
+//!
+//! A rule is a test here when breaking it would not show otherwise. `UPDATE=1 cargo test --test it tidy` rewrites the generated parts of the pages.
+//! Needs nothing but the tree and cargo, and no network.
+
+mod docs;
+mod imports;
+mod lex;
+mod supply;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use lex::Token;
+
+/// Lines of code in a file, tests left out, past which a file has to be taken apart, and past which it gets a second look.
+const LINES_MAX: usize = 700;
+const LINES_LOOK: usize = 400;
+
+/// A file of Rust.
+#[derive(Debug, Clone)]
+struct Source {
+    /// From the root of the tree, with slashes.
+    path: String,
+    text: String,
+}
+
+// === impl Source ===
+
+impl Source {
+    fn tokens(&self) -> Vec<Token<'_>> {
+        lex::lex(&self.text)
+    }
+
+    /// The tokens before the tests.
+    fn code(&self) -> Vec<Token<'_>> {
+        lex::lex(self.without_tests())
+    }
+
+    /// Names of the modules above it and its own, from the crate's root: `["proxy", "merge"]`.
+    fn names(&self) -> Vec<&str> {
+        let inside = self.path.strip_prefix("src/").unwrap_or(&self.path);
+        inside.strip_suffix(".rs").unwrap_or(inside).split('/').collect()
+    }
+
+    fn module(&self) -> &str {
+        self.names()[0]
+    }
+
+    fn module_path(&self) -> String {
+        self.names().join("::")
+    }
+
+    /// How many `super::` lead from its outermost code to the root.
+    fn depth(&self) -> usize {
+        self.names().len()
+    }
+
+    fn is_test(&self) -> bool {
+        self.names().iter().skip(1).any(|name| *name == "tests")
+    }
+
+    /// The text before the tests that stand at its end.
+    fn without_tests(&self) -> &str {
+        if self.is_test() { "" } else { self.text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default() }
+    }
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Every file of the tree but what git ignores, from the root, sorted.
+fn files() -> Vec<String> {
+    let ignored = read(".gitignore");
+    let ignored: Vec<&str> = ignored.lines().filter_map(|line| line.strip_prefix('/')).collect();
+    let mut found = Vec::new();
+    let mut folders = vec![String::new()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(root().join(&folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+            if path == ".git" || ignored.contains(&path.as_str()) || path.ends_with("__pycache__") {
+                continue;
+            }
+            if root().join(&path).is_dir() { folders.push(path) } else { found.push(path) }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The Rust files below a folder.
+fn sources(folder: &str) -> Vec<Source> {
+    let wanted = |path: &String| Path::new(path).starts_with(folder) && path.ends_with(".rs");
+    let sources: Vec<_> = files().into_iter().filter(wanted).map(|path| Source { text: read(&path), path }).collect();
+    assert!(!sources.is_empty(), "no sources in {folder}");
+    sources
+}
+
+/// `cargo metadata` of this platform: what a build here has downloaded already.
+fn metadata() -> &'static serde_json::Value {
+    static METADATA: OnceLock<serde_json::Value> = OnceLock::new();
+    METADATA.get_or_init(|| {
+        let libc = if cfg!(target_env = "musl") { "musl" } else { "gnu" };
+        let platform = format!("{}-unknown-linux-{libc}", std::env::consts::ARCH);
+        let out = Command::new(env!("CARGO"))
+            .args(["metadata", "--format-version=1", "--locked", "--offline", "--filter-platform", &platform])
+            .current_dir(root())
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&out.stderr));
+        serde_json::from_slice(&out.stdout).unwrap()
+    })
+}
+
+/// Compares what stands between `<!-- NAME -->` and `<!-- end -->` with what it should be; `UPDATE=1` writes it.
+fn golden_section(path: &str, name: &str, found: &str) {
+    // Sections of one page are written by tests that run side by side.
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let page = read(path);
+    let open = format!("<!-- {name} -->\n");
+    let (before, rest) = page.split_once(&open).unwrap_or_else(|| panic!("{path} has no {open:?}"));
+    let (was, after) = rest.split_once("<!-- end -->").unwrap_or_else(|| panic!("{path}: {name} does not end"));
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(root().join(path), format!("{before}{open}{found}<!-- end -->{after}")).unwrap();
+        return;
+    }
+    assert_eq!(was, found, "{path}, {name}: UPDATE=1 rewrites it");
+}
+
+/// Where `path` of words, as in `Instant::now`, stands in the code.
+fn places(source: &Source, path: &[&str]) -> Vec<usize> {
+    let pattern: Vec<&str> = path.iter().flat_map(|word| ["::", word]).skip(1).collect();
+    let tokens = source.tokens();
+    let matches = |window: &&[Token<'_>]| window.iter().zip(&pattern).all(|(token, word)| token.is(word));
+    tokens.windows(pattern.len()).filter(matches).map(|window| window[0].line).collect()
+}
+
+/// Fails for every place of one of `paths` outside the files that `may`.
+fn only(paths: &[&[&str]], may: &[&str], rule: &str) {
+    for source in sources("src") {
+        for path in paths.iter().filter(|_| !may.contains(&source.path.as_str())) {
+            let lines = places(&source, path);
+            assert!(lines.is_empty(), "{}:{lines:?}: {}: {rule}", source.path, path.join("::"));
+        }
+    }
+}
+
+#[test]
+fn only_the_clock_reads_the_clock() {
+    let reads: [&[&str]; 4] =
+        [&["Instant", "now"], &["SystemTime", "now"], &["UNIX_EPOCH", "elapsed"], &["Timespec", "now"]];
+    only(&reads, &["src/clock.rs", "src/standin/time.rs"], "time is an argument");
+    only(&[&["clock_gettime"]], &["src/clock.rs", "src/standin/time.rs"], "time is an argument");
+}
+
+#[test]
+fn only_the_configuration_reads_the_environment() {
+    let reads: [&[&str]; 9] = [
+        &["env", "var"],
+        &["env", "vars"],
+        &["env", "var_os"],
+        &["env", "vars_os"],
+        &["env", "set_var"],
+        &["env", "remove_var"],
+        &["EnvFilter", "from_default_env"],
+        &["EnvFilter", "try_from_default_env"],
+        &["EnvFilter", "from_env"],
+    ];
+    // The tests of the configuration rewrite their golden files when asked to.
+    only(&reads, &["src/config/env.rs", "src/config/tests.rs"], "only `config` reads the environment");
+}
+
+#[test]
+fn the_core_has_no_random_order_no_clock_and_no_floats() {
+    for source in sources("src").iter().filter(|source| source.module() == "batching") {
+        for token in source.tokens() {
+            let banned = [
+                "HashMap",
+                "HashSet",
+                "Instant",
+                "SystemTime",
+                "f32",
+                "f64",
+                "async",
+                "await",
+                "std_rand",
+                "tracing",
+                "log",
+            ];
+            let found = token.kind == lex::Kind::Word && banned.contains(&token.text);
+            assert!(
+                !found,
+                "{}:{}: `{}` in the core: a replay would tell another story",
+                source.path, token.line, token.text
+            );
+        }
+    }
+}
+
+#[test]
+fn a_module_is_a_file_and_opens_with_what_it_is() {
+    for path in files() {
+        assert!(!path.ends_with("/mod.rs"), "{path}: a module `foo` is `foo.rs` with `foo/` beside it");
+    }
+    for source in sources("src").iter().chain(&sources("tests")).filter(|source| !source.is_test()) {
+        let first: String = source
+            .text
+            .lines()
+            .map_while(|line| line.strip_prefix("//!"))
+            .take_while(|line| !line.trim().is_empty())
+            .collect();
+        assert!(first.trim().len() >= 15, "{} does not say what it is", source.path);
+        let ends = ['.', ':', ';'];
+        assert!(first.trim_end().ends_with(ends), "{}: its first words are no sentence", source.path);
+    }
+}
+
+#[test]
+fn no_file_is_too_long() {
+    let mut long: Vec<(usize, String)> = sources("src")
+        .iter()
+        .chain(&sources("tests"))
+        .map(|source| (source.without_tests().lines().count(), source.path.clone()))
+        .filter(|(lines, _)| *lines > LINES_LOOK)
+        .collect();
+    long.sort_unstable_by(|a, b| b.cmp(a));
+    for (lines, path) in &long {
+        println!("{lines:>5} {path}: more than {LINES_LOOK} lines ask for a second look");
+    }
+    assert!(long.iter().all(|(lines, _)| *lines <= LINES_MAX), "more than {LINES_MAX} lines: {long:?}");
+}
+
+#[test]
+fn nothing_names_the_machine_it_was_made_on() {
+    // Cut in two, so that this file does not name them either.
+    let names = [["/wo", "rk/"], ["/ro", "ot/"], ["/ho", "me/"], ["/Us", "ers/"], ["shared/", "design"]]
+        .map(|parts| parts.concat());
+    for path in files() {
+        let Ok(text) = std::fs::read_to_string(root().join(&path)) else { continue };
+        for (index, line) in text.lines().enumerate() {
+            let found = names.iter().find(|name| line.contains(name.as_str()));
+            assert!(found.is_none(), "{path}:{}: {found:?}", index + 1);
+        }
+    }
+}
+
+#[test]
+fn exceptions_to_lints_are_expected_with_a_reason() {
+    for source in sources("src").iter().chain(&sources("tests")) {
+        let tokens = source.tokens();
+        for window in tokens.windows(3) {
+            let is_allow = window[0].is("[") && window[1].is("allow") && window[2].is("(");
+            assert!(
+                !is_allow,
+                "{}:{}: #[expect(lint, reason = \"…\")], which says when it is not needed any more",
+                source.path, window[0].line
+            );
+        }
+    }
+    assert!(
+        files().contains(&"Cargo.lock".to_owned()) && !read(".gitignore").contains("Cargo.lock"),
+        "Cargo.lock is committed"
+    );
+}

@@ -1,0 +1,214 @@
+//! What is written down, held to what is there: error codes, metric names, decisions, the map's length.
+
+use std::fmt::Write as _;
+
+use groupage::batching::Cause;
+use groupage::config::Code;
+use groupage::error::{FailureKind, Fault};
+use groupage::protocol::{Label, MismatchKind, Reason};
+use groupage::telemetry::names::{Kind, Metric, Outcome, Stage};
+
+use super::{files, golden_section, read, sources};
+
+/// What each configuration code says; `GRP1104` is found by asking the upstream.
+fn said(code: Code) -> &'static str {
+    match code {
+        Code::UnknownKey => "a key that the schema does not have",
+        Code::BadValue => "a value of a wrong type or out of range, a key that stands twice, or no YAML at all",
+        Code::NotSupportedYet => "a key or a word that this version does not have yet",
+        Code::Excluded => "keys that exclude each other",
+    }
+}
+
+#[test]
+fn the_error_page_is_the_table_in_the_code() {
+    let mut own =
+        String::from("| code | `x-groupage-reason` | status | message | whose doing |\n|---|---|---|---|---|\n");
+    for kind in FailureKind::ALL {
+        let fault = match kind.fault() {
+            Fault::Load => "nobody's: more work than the limits allow",
+            Fault::Client => "the caller's",
+            Fault::Upstream => "the model server's",
+            Fault::Internal => "ours",
+        };
+        writeln!(own, "| `{}` | `{}` | {} | {} | {fault} |", kind.code(), kind.reason(), kind.status(), kind.message())
+            .unwrap();
+    }
+    golden_section("docs/errors.md", "own errors", &own);
+    let mut config = String::from("| code | what it says |\n|---|---|\n");
+    for code in Code::ALL {
+        writeln!(config, "| `{}` | {} |", code.as_str(), said(code)).unwrap();
+    }
+    golden_section("docs/errors.md", "configuration errors", &config);
+}
+
+#[test]
+fn the_metrics_page_is_the_list_in_the_code() {
+    let mut names = String::from("| metric | type | labels | what it counts |\n|---|---|---|---|\n");
+    for metric in Metric::ALL {
+        let labels: Vec<_> =
+            metric.labels().split(", ").filter(|label| !label.is_empty()).map(|label| format!("`{label}`")).collect();
+        writeln!(
+            names,
+            "| `{}` | {} | {} | {} |",
+            metric.name(),
+            metric.kind().as_str(),
+            labels.join(" "),
+            metric.help()
+        )
+        .unwrap();
+    }
+    golden_section("docs/metrics.md", "metrics", &names);
+
+    let mut words = String::from("| label | values |\n|---|---|\n");
+    let mut row = |label: &str, values: Vec<&str>| {
+        let values: Vec<_> = values.into_iter().map(|value| format!("`{value}`")).collect();
+        writeln!(words, "| {label} | {} |", values.join(" ")).unwrap();
+    };
+    row("`outcome` of calls and items", Outcome::ALL.iter().map(|word| word.as_str()).collect());
+    row("`protocol`", Label::ALL.iter().map(|word| word.as_str()).collect());
+    row("`cause`", Cause::ALL.iter().map(|word| word.as_str()).collect());
+    row("`reason`", Reason::ALL.iter().map(|word| word.as_str()).collect());
+    row("`stage`", Stage::ALL.iter().map(|word| word.as_str()).collect());
+    golden_section("docs/metrics.md", "label values", &words);
+
+    let mut buckets = String::from("| histograms of | upper bounds |\n|---|---|\n");
+    for (what, kind) in [("seconds", Kind::Seconds), ("sizes", Kind::Sizes), ("ratios", Kind::Ratio)] {
+        let bounds: Vec<_> = kind.buckets().iter().map(ToString::to_string).collect();
+        writeln!(buckets, "| {what} | {} |", bounds.join(" ")).unwrap();
+    }
+    golden_section("docs/metrics.md", "buckets", &buckets);
+}
+
+#[test]
+fn metric_names_follow_the_conventions_and_stand_in_one_place() {
+    for metric in Metric::ALL {
+        let name = metric.name();
+        assert!(
+            name.starts_with("groupage_") && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()),
+            "{name}"
+        );
+        assert_eq!(
+            metric.kind() == Kind::Counter,
+            name.ends_with("_total"),
+            "{name}: counters and nothing else end in _total"
+        );
+        assert_eq!(metric.kind() == Kind::Ratio, name.ends_with("_ratio"), "{name}");
+        assert!(!name.ends_with("_ms") && !name.ends_with("_micros"), "{name}: base units");
+        assert!(metric.help().ends_with('.'), "{name} has no sentence");
+    }
+    for source in sources("src").iter().filter(|source| source.path != "src/telemetry/names.rs") {
+        for token in source.code() {
+            let named = token.kind == super::lex::Kind::Text && token.text.starts_with("groupage_");
+            assert!(!named, "{}:{}: a metric's name stands in telemetry::names only", source.path, token.line);
+        }
+    }
+}
+
+#[test]
+fn label_words_are_lower_case_and_none_stands_twice() {
+    let lists: [Vec<&str>; 6] = [
+        Outcome::ALL.iter().map(|word| word.as_str()).collect(),
+        Stage::ALL.iter().map(|word| word.as_str()).collect(),
+        Cause::ALL.iter().map(|word| word.as_str()).collect(),
+        Reason::ALL.iter().map(|word| word.as_str()).collect(),
+        Label::ALL.iter().map(|word| word.as_str()).collect(),
+        [MismatchKind::Count, MismatchKind::Index, MismatchKind::Shape].iter().map(|word| word.as_str()).collect(),
+    ];
+    for mut words in lists {
+        let count = words.len();
+        assert!(
+            words.iter().all(|word| word
+                .bytes()
+                .all(|byte| byte == b'_' || byte.is_ascii_lowercase() || byte.is_ascii_digit())),
+            "{words:?}"
+        );
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), count, "{words:?}");
+    }
+}
+
+#[test]
+fn the_map_fits_on_200_lines_and_lists_every_decision() {
+    let map = read("docs/architecture.md");
+    assert!(map.lines().count() <= 200, "docs/architecture.md has {} lines", map.lines().count());
+    let mut numbers = Vec::new();
+    for path in files().into_iter().filter(|path| path.starts_with("docs/adr/")) {
+        let name = path.trim_start_matches("docs/adr/");
+        assert!(map.contains(name), "docs/architecture.md does not list {name}");
+        let number: usize = name.split('-').next().and_then(|number| number.parse().ok()).unwrap_or_default();
+        numbers.push(number);
+        let text = read(&path);
+        assert!(text.lines().count() <= 60, "{name} is longer than a page");
+        for part in ["## Context", "## Decision", "## Alternatives", "## Consequences"] {
+            assert!(text.contains(part), "{name} has no {part}");
+        }
+    }
+    numbers.sort_unstable();
+    assert!(
+        numbers.iter().copied().eq(1..=numbers.len()) && !numbers.is_empty(),
+        "decisions are numbered without gaps: {numbers:?}"
+    );
+}
+
+#[test]
+fn the_map_names_every_module_and_no_module_that_is_not_there() {
+    let map = read("docs/architecture.md");
+    let there: Vec<String> = sources("src").iter().map(|source| source.module_path()).collect();
+    for module in there.iter().filter(|module| !module.contains("::") && *module != "lib" && *module != "main") {
+        assert!(map.contains(&format!("`{module}`")), "docs/architecture.md does not name `{module}`");
+    }
+    for name in map.split('`').skip(1).step_by(2) {
+        let path: Vec<&str> = name.split("::").collect();
+        let is_ours = there.iter().any(|module| module == path[0]) && path.len() == 2;
+        // `batching::Batcher` is a type: it stands somewhere below its module.
+        let is_type = path.last().is_some_and(|last| last.starts_with(|c: char| c.is_ascii_uppercase()));
+        assert!(
+            !is_ours || is_type || there.iter().any(|module| module == name),
+            "docs/architecture.md names `{name}`, which is not there"
+        );
+    }
+}
+
+#[test]
+fn files_that_the_pages_point_to_are_there() {
+    let there = files();
+    let pages = there.iter().filter(|path| path.ends_with(".md") && *path != "docs/configuration.md");
+    for page in pages {
+        let text = read(page);
+        let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = link.split('#').next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            let mut path: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+            for part in target.split('/').filter(|part| !part.is_empty()) {
+                if part == ".." {
+                    path.pop();
+                } else {
+                    path.push(part);
+                }
+            }
+            let path = path.join("/");
+            let found = there.iter().any(|file| *file == path || file.starts_with(&format!("{path}/")));
+            assert!(found, "{page} points to {link}, which is not there");
+        }
+    }
+}
+
+#[test]
+fn policies_that_the_pages_show_can_be_loaded() {
+    let mut count = 0;
+    for page in files().into_iter().filter(|path| path.ends_with(".md")) {
+        let text = read(&page);
+        for block in text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            count += 1;
+            if let Err(errors) = groupage::config::load(block, &page) {
+                panic!("{}", errors.render(false));
+            }
+        }
+    }
+    assert!(count > 0, "no page shows a policy any more");
+}

@@ -1,0 +1,246 @@
+//! Who may name whom: our modules, and the crates of others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use super::lex::{Kind, Token};
+use super::{Source, golden_section, metadata, sources};
+
+/// Every module in reading order, and which of those above it it may name. `lib` and `main` only put things together.
+const OURS: [(&str, &[&str]); 17] = [
+    ("error", &[]),
+    ("batching", &[]),
+    ("telemetry", &["error", "batching"]),
+    ("accesslog", &["telemetry"]),
+    ("api", &[]),
+    ("clock", &["batching"]),
+    ("protocol", &["error", "batching"]),
+    ("buffer", &[]),
+    ("body", &["error"]),
+    ("standin", &[]),
+    ("backend", &["error", "batching", "protocol", "body"]),
+    ("upstream", &["error", "batching", "telemetry", "clock", "protocol", "buffer", "body", "backend"]),
+    ("scheduler", &["error", "batching", "telemetry", "clock", "protocol", "backend"]),
+    (
+        "proxy",
+        &["error", "batching", "telemetry", "accesslog", "clock", "protocol", "buffer", "body", "backend", "scheduler"],
+    ),
+    ("admin", &["batching", "telemetry", "clock", "buffer"]),
+    ("config", &["api"]),
+    (
+        "cli",
+        &[
+            "error",
+            "batching",
+            "telemetry",
+            "accesslog",
+            "api",
+            "clock",
+            "protocol",
+            "buffer",
+            "body",
+            "standin",
+            "backend",
+            "upstream",
+            "scheduler",
+            "proxy",
+            "admin",
+            "config",
+        ],
+    ),
+];
+
+/// Every crate of others, and who may name it. What is in no row of a pure module keeps it pure: `batching` names nothing at all, `protocol` neither
+/// tokio nor hyper.
+const OTHERS: [(&str, &[&str]); 28] = [
+    ("axum", &["admin"]),
+    ("blake3", &["protocol", "proxy", "standin"]),
+    ("bytes", &["protocol", "buffer", "body", "standin", "upstream", "proxy"]),
+    ("clap", &["cli"]),
+    ("futures-util", &["backend", "upstream", "scheduler"]),
+    ("hdrhistogram", &["standin"]),
+    ("http", &["protocol", "body", "standin", "backend", "upstream", "proxy", "admin", "config", "cli"]),
+    ("http-body", &["body", "upstream", "proxy"]),
+    ("http-body-util", &["standin", "upstream", "proxy"]),
+    ("hyper", &["body", "standin", "upstream", "proxy"]),
+    ("hyper-util", &["standin", "upstream", "proxy"]),
+    ("memchr", &["protocol", "standin"]),
+    ("metrics", &["telemetry", "proxy"]),
+    ("metrics-exporter-prometheus", &["telemetry"]),
+    ("miette", &["config"]),
+    ("mimalloc", &["main"]),
+    ("rand", &["accesslog", "protocol", "standin", "proxy", "cli"]),
+    ("rustix", &["clock", "standin", "config"]),
+    ("serde", &["accesslog", "api", "standin", "admin", "config"]),
+    ("serde-saphyr", &["config"]),
+    ("serde_json", &["telemetry", "accesslog", "protocol", "standin", "admin", "config", "cli"]),
+    ("sigpipe", &["main"]),
+    ("strsim", &["config"]),
+    ("thiserror", &["error", "protocol", "buffer", "body", "config"]),
+    ("tokio", &["clock", "body", "standin", "upstream", "scheduler", "proxy", "admin", "cli"]),
+    ("tower", &["backend", "upstream", "proxy"]),
+    ("tracing", &["telemetry", "clock", "upstream", "scheduler", "proxy", "admin", "cli"]),
+    ("tracing-subscriber", &["telemetry", "config"]),
+];
+
+/// For tests beside the code only; anybody's.
+const FOR_TESTS: [&str; 2] = ["proptest", "tempfile"];
+
+fn allowed(module: &str) -> Option<&'static [&'static str]> {
+    OURS.iter().find(|(name, _)| *name == module).map(|(_, may)| *may)
+}
+
+/// The modules of ours that a source names from the crate's root, each with a line: `crate::x`, `crate::{x, y}`, and `super::` up to the root.
+fn named(source: &Source, tokens: &[Token<'_>]) -> Vec<(String, usize)> {
+    let mut found = Vec::new();
+    let mut inline = Vec::new();
+    let (mut braces, mut at) = (0_usize, 0);
+    while let Some(token) = tokens.get(at) {
+        let is = |ahead: usize, text: &str| tokens.get(at + ahead).is_some_and(|token| token.is(text));
+        match token.text {
+            "{" if token.kind == Kind::Mark => braces += 1,
+            "}" if token.kind == Kind::Mark => {
+                braces = braces.saturating_sub(1);
+                inline.pop_if(|depth: &mut usize| *depth == braces);
+            }
+            "mod" if token.kind == Kind::Word && is(2, "{") => inline.push(braces),
+            "crate" | "super" if token.kind == Kind::Word => {
+                let mut end = at;
+                while tokens.get(end).is_some_and(|token| token.is("super") || token.is("::") || token.is("crate")) {
+                    end += 1;
+                }
+                let ups = tokens.get(at..end).unwrap_or_default().iter().filter(|token| token.is("super")).count();
+                if (token.text == "crate" || ups >= source.depth() + inline.len()) && is(1, "::") {
+                    found.extend(heads(tokens, end));
+                }
+                at = end;
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    found
+}
+
+/// The first names of a path or of a group of paths.
+fn heads(tokens: &[Token<'_>], at: usize) -> Vec<(String, usize)> {
+    let Some(first) = tokens.get(at) else { return Vec::new() };
+    if !first.is("{") {
+        return vec![(first.text.to_owned(), first.line)];
+    }
+    let mut found = Vec::new();
+    let (mut depth, mut head) = (0_usize, true);
+    for token in tokens.get(at..).unwrap_or_default() {
+        match token.text {
+            "{" => depth += 1,
+            "}" if depth == 1 => break,
+            "}" => depth -= 1,
+            "," if depth == 1 => head = true,
+            name if depth == 1 && head => {
+                found.push((name.to_owned(), token.line));
+                head = false;
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn each_module_names_only_those_above_it_that_it_may() {
+    let mut wrong = String::new();
+    for source in sources("src") {
+        let module = source.module();
+        if matches!(module, "lib" | "main") {
+            continue;
+        }
+        let Some(may) = allowed(module) else {
+            writeln!(wrong, "{}: module `{module}` has no row in the table", source.path).unwrap();
+            continue;
+        };
+        // Tests beside the code may look around.
+        for (name, line) in named(&source, &source.code()) {
+            if name != module && allowed(&name).is_some() && !may.contains(&name.as_str()) {
+                writeln!(wrong, "{}:{line}: `{module}` may not name `{name}`", source.path).unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+#[test]
+fn the_reader_of_imports_sees_groups_and_ways_up_to_the_root() {
+    let text = "use crate::{a::{self, b}, c};\nuse super::super::d::E;\nuse super::own;\nfn f() { crate::g::h() }\nmod tests { use super::super::super::i; use super::super::own; }";
+    let source = Source { path: "src/x/y.rs".to_owned(), text: text.to_owned() };
+    let names: Vec<_> = named(&source, &source.tokens()).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["a", "c", "d", "g", "i"]);
+}
+
+#[test]
+fn the_table_is_in_the_reading_order_of_lib_and_has_no_cycle() {
+    let lib = sources("src").into_iter().find(|source| source.path == "src/lib.rs").unwrap();
+    let tokens = lib.tokens();
+    let modules: Vec<&str> = tokens.windows(2).filter(|pair| pair[0].is("mod")).map(|pair| pair[1].text).collect();
+    let rows: Vec<&str> = OURS.iter().map(|(module, _)| *module).collect();
+    assert_eq!(modules, rows, "src/lib.rs lists its modules in the order of the table");
+    for (index, (module, may)) in OURS.iter().enumerate() {
+        for name in *may {
+            assert!(rows[..index].contains(name), "`{module}` may name `{name}`, which does not stand above it");
+        }
+    }
+}
+
+#[test]
+fn the_map_shows_the_table_as_it_is() {
+    let mut table = String::from("| module | may name |\n|---|---|\n");
+    for (module, may) in OURS {
+        let may = if may.is_empty() { "nothing of ours".to_owned() } else { may.join(", ") };
+        let may = if module == "cli" { "all of the above".to_owned() } else { may };
+        writeln!(table, "| `{module}` | {may} |").unwrap();
+    }
+    golden_section("docs/architecture.md", "import table", &table);
+}
+
+#[test]
+fn a_crate_of_others_is_named_only_where_it_may_be_and_somewhere() {
+    let rows: BTreeMap<String, &[&str]> = OTHERS.iter().map(|(name, who)| (name.replace('-', "_"), *who)).collect();
+    let mut used = BTreeSet::new();
+    let mut wrong = String::new();
+    for source in sources("src") {
+        let module = source.module();
+        let tokens = source.code();
+        for (at, token) in tokens.iter().enumerate() {
+            let before = at.checked_sub(1).and_then(|before| tokens.get(before));
+            let after = tokens.get(at + 1);
+            let path = after.is_some_and(|after| after.is("::"))
+                || before.is_some_and(|before| before.is("use")) && after.is_some_and(|after| after.is(";"));
+            if token.kind != Kind::Word || !path || before.is_some_and(|before| before.is("::") || before.is(".")) {
+                continue;
+            }
+            let Some(who) = rows.get(token.text) else { continue };
+            used.insert(token.text.to_owned());
+            if !who.contains(&module) {
+                writeln!(wrong, "{}:{}: `{module}` may not name `{}`", source.path, token.line, token.text).unwrap();
+            }
+        }
+    }
+    for name in rows.keys().filter(|name| !used.contains(*name)) {
+        writeln!(wrong, "nobody names `{name}`: take it out of Cargo.toml and of the table").unwrap();
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+#[test]
+fn every_dependency_has_a_row() {
+    let package =
+        metadata()["packages"].as_array().unwrap().iter().find(|package| package["name"] == "groupage").unwrap();
+    for dependency in package["dependencies"].as_array().unwrap() {
+        let name = dependency["name"].as_str().unwrap();
+        let known = match dependency["kind"].as_str() {
+            Some("dev") => FOR_TESTS.contains(&name),
+            _ => OTHERS.iter().any(|(row, _)| *row == name),
+        };
+        assert!(known, "`{name}` stands in Cargo.toml and in no row of the table: say who may name it");
+    }
+}

@@ -1,0 +1,213 @@
+//! What we build on: licences, bans, sources and doubles, read from `Cargo.lock` and `cargo metadata`.
+//!
+//! `cargo deny` (`just audit`) knows advisories too; this holds the rest in every run of the tests, without a network and without a tool.
+
+use std::collections::BTreeMap;
+
+use super::{metadata, read};
+
+/// Licences that ask for no more than to be named.
+const LICENCES: [&str; 12] = [
+    "0BSD",
+    "Apache-2.0",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "CC0-1.0",
+    "ISC",
+    "MIT",
+    "MIT-0",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
+];
+
+/// Crates that must not come in, not even through others.
+const BANNED: [(&str, &str); 8] = [
+    ("ring", "aws-lc-rs is the one provider of cryptography"),
+    ("openssl", "as ring"),
+    ("openssl-sys", "as ring"),
+    ("native-tls", "as ring"),
+    ("serde_yaml", "unmaintained; serde-saphyr reads our YAML"),
+    ("serde_yml", "RUSTSEC-2025-0068"),
+    ("reqwest", "redirects, proxies and cookies that this proxy must not do"),
+    ("opentelemetry-prometheus", "discontinued"),
+];
+
+/// At most one of these may be in the tree.
+const CRYPTO: [&str; 6] = ["aws-lc-rs", "ring", "openssl", "boring", "mbedtls", "rustls-rustcrypto"];
+
+/// The oldest versions without a known hole that bears on us.
+const FLOORS: [(&str, (u64, u64, u64), &str); 2] = [
+    ("h2", (0, 4, 16), "RUSTSEC-2026-0258: empty DATA frames without end"),
+    ("tracing-subscriber", (0, 3, 20), "RUSTSEC-2025-0055: terminal escapes in logs"),
+];
+
+/// Crates of which there are two versions, and why that is nobody's fault here. A row that is not needed any more fails too.
+const DOUBLES: [(&str, &str); 8] = [
+    ("getrandom", "rand 0.9 asks for 0.3; tempfile and rand 0.10, both of tests only, for 0.4"),
+    ("hashbrown", "metrics-util is a version behind indexmap"),
+    ("r-efi", "both versions of getrandom; not built on Linux"),
+    ("rand", "0.9 is ours; proptest, of tests only, asks for 0.10"),
+    ("rand_core", "both versions of rand"),
+    ("syn", "derive macros move to 3 one by one (tracing-attributes has not yet); build time only"),
+    ("unicode-width", "miette asks for 0.1"),
+    ("windows-link", "two of the windows crates; not built on Linux"),
+];
+
+/// One package of `Cargo.lock`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Locked {
+    name: String,
+    version: String,
+    source: Option<String>,
+    checksum: bool,
+}
+
+fn locked(text: &str) -> Vec<Locked> {
+    let package = |block: &str| {
+        let value = |key: &str| {
+            let line = block.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "))?;
+            Some(line.trim_matches('"').to_owned())
+        };
+        Some(Locked {
+            name: value("name")?,
+            version: value("version")?,
+            source: value("source"),
+            checksum: value("checksum").is_some(),
+        })
+    };
+    text.split("[[package]]").skip(1).filter_map(package).collect()
+}
+
+fn lock() -> Vec<Locked> {
+    let lock = locked(&read("Cargo.lock"));
+    assert!(lock.len() > 100, "Cargo.lock could not be read");
+    lock
+}
+
+/// Whether an SPDX expression can be met by the licences that we accept.
+fn acceptable(expression: &str) -> bool {
+    // `A/B` is an old way to write `A OR B`.
+    let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let mut at = 0;
+    let met = any_of(&words, &mut at);
+    met && at == words.len()
+}
+
+fn any_of(words: &[&str], at: &mut usize) -> bool {
+    let mut met = all_of(words, at);
+    while words.get(*at) == Some(&"OR") {
+        *at += 1;
+        met |= all_of(words, at);
+    }
+    met
+}
+
+fn all_of(words: &[&str], at: &mut usize) -> bool {
+    let mut met = one(words, at);
+    while words.get(*at) == Some(&"AND") {
+        *at += 1;
+        met &= one(words, at);
+    }
+    met
+}
+
+fn one(words: &[&str], at: &mut usize) -> bool {
+    let Some(word) = words.get(*at) else { return false };
+    *at += 1;
+    if *word == "(" {
+        let met = any_of(words, at);
+        let closed = words.get(*at) == Some(&")");
+        *at += 1;
+        return met && closed;
+    }
+    if words.get(*at) == Some(&"WITH") {
+        // An exception only ever permits more.
+        *at += 2;
+    }
+    LICENCES.contains(word)
+}
+
+#[test]
+fn licence_expressions_are_read_as_spdx_says() {
+    for good in [
+        "MIT",
+        "MIT/Apache-2.0",
+        "GPL-3.0 OR MIT",
+        "(MIT OR GPL-2.0) AND Unicode-3.0",
+        "Apache-2.0 WITH LLVM-exception OR X",
+    ] {
+        assert!(acceptable(good), "{good}");
+    }
+    for bad in ["", "GPL-3.0", "MIT AND GPL-3.0", "(MIT OR Apache-2.0) AND MPL-2.0", "(MIT", "MIT Apache-2.0"] {
+        assert!(!acceptable(bad), "{bad}");
+    }
+}
+
+#[test]
+fn every_licence_in_the_build_is_one_that_we_accept() {
+    let mut wrong = Vec::new();
+    for package in metadata()["packages"].as_array().unwrap() {
+        let licence = package["license"].as_str().unwrap_or_default();
+        if !acceptable(licence) {
+            wrong.push(format!("{} {}: {licence:?}", package["name"], package["version"]));
+        }
+    }
+    assert!(wrong.is_empty(), "licences that are not on the list: {wrong:#?}");
+}
+
+#[test]
+fn nothing_comes_from_elsewhere_than_crates_io() {
+    for package in lock().iter().filter(|package| package.name != "groupage") {
+        let source = package.source.as_deref();
+        assert_eq!(source, Some("registry+https://github.com/rust-lang/crates.io-index"), "{}", package.name);
+        assert!(package.checksum, "{} has no checksum", package.name);
+    }
+}
+
+#[test]
+fn banned_crates_are_absent_and_there_is_one_provider_of_cryptography_at_most() {
+    let lock = lock();
+    for (name, why) in BANNED {
+        assert!(lock.iter().all(|package| package.name != name), "{name} is in the tree: {why}");
+    }
+    let providers: Vec<_> = lock.iter().filter(|package| CRYPTO.contains(&package.name.as_str())).collect();
+    assert!(providers.len() <= 1, "{providers:?}");
+}
+
+#[test]
+fn no_crate_is_older_than_the_fix_of_a_hole() {
+    for package in lock() {
+        let Some((_, floor, why)) = FLOORS.iter().find(|(name, ..)| *name == package.name) else { continue };
+        let mut parts = package.version.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
+        let mut part = || parts.next().unwrap_or(0);
+        let version = (part(), part(), part());
+        assert!(version >= *floor, "{} {}: {why}", package.name, package.version);
+    }
+}
+
+#[test]
+fn two_versions_of_a_crate_need_a_reason_and_a_reason_needs_two_versions() {
+    let mut versions: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for package in lock() {
+        versions.entry(package.name).or_default().push(package.version);
+    }
+    for (name, versions) in versions.iter().filter(|(_, versions)| versions.len() > 1) {
+        let reason = DOUBLES.iter().find(|(double, _)| double == name);
+        assert!(reason.is_some(), "{name} is there in {versions:?}: unify them, or say why that cannot be");
+    }
+    for (name, _) in DOUBLES {
+        let count = versions.get(name).map_or(0, Vec::len);
+        assert!(count > 1, "{name} is not doubled any more: take it off the list");
+    }
+}
+
+#[test]
+fn the_tool_is_told_the_same() {
+    let told = read("deny.toml");
+    for name in LICENCES.iter().chain(BANNED.iter().map(|(name, _)| name)) {
+        assert!(told.contains(&format!("\"{name}\"")), "deny.toml does not have {name}");
+    }
+}

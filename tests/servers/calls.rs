@@ -1,0 +1,260 @@
+//! Callers, each on a connection of its own: every call alone to the server first, then all callers at once through the
+//! proxy, and the two answers side by side.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+use super::support::client::{Answer, Client, Outgoing};
+use super::support::proxy::Proxy;
+use super::support::report::difference;
+use super::support::upstream::now;
+use super::support::wire::{End, Headers, values};
+
+/// So many callers at once.
+pub(crate) const CALLERS: usize = 64;
+/// Far above what a call takes on a busy machine.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// The proxy forgets an answered call within this.
+const SETTLED_MAX: Duration = Duration::from_secs(5);
+/// So many differences are shown.
+const SHOWN: usize = 3;
+
+/// A POST of JSON.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    pub(crate) target: &'static str,
+    pub(crate) body: String,
+}
+
+/// What a caller sees of an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Seen {
+    pub(crate) status: u16,
+    pub(crate) content_type: Vec<u8>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// The calls of all callers, with the answers to each in the same order.
+#[derive(Debug, Default)]
+pub(crate) struct Compared {
+    pub(crate) calls: usize,
+    pub(crate) equal: usize,
+    pub(crate) faults: Vec<String>,
+    /// How many direct answers are like no other.
+    pub(crate) unlike: usize,
+    /// Calls of the model while the callers were at the proxy, as the server counts them.
+    pub(crate) runs: u64,
+    /// The direct answers by status: 200, and the rest.
+    pub(crate) served: usize,
+    pub(crate) refused: usize,
+}
+
+/// Where a server says how often its model was called: a path, and the text before the number there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tally(pub(crate) &'static str, pub(crate) &'static str);
+
+/// What the proxy counted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counted {
+    /// Calls upstream.
+    pub(crate) batches: u64,
+    /// Items in them.
+    pub(crate) items: u64,
+    /// Calls upstream that held more than one caller's items.
+    pub(crate) shared: u64,
+}
+
+// === impl Call ===
+
+impl Call {
+    async fn send(&self, client: &mut Client, address: SocketAddr) -> Result<Seen, String> {
+        let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
+        let request = Outgoing::new("POST", self.target, address, &json, Some(self.body.as_bytes()));
+        Seen::of(&ask(client, &request).await?)
+    }
+}
+
+// === impl Seen ===
+
+impl Seen {
+    fn of(answer: &Answer) -> Result<Self, String> {
+        let content_type = values(&answer.headers, "content-type").concat();
+        let status = answer.status.ok_or("an answer without a status")?;
+        Ok(Self { status, content_type, body: answer.body.clone() })
+    }
+}
+
+/// A connection.
+pub(crate) async fn connect(address: SocketAddr) -> Result<Client, String> {
+    Client::connect(address).await.map_err(|e| format!("connect to {address}: {e}"))
+}
+
+/// One request and its whole answer.
+pub(crate) async fn ask(client: &mut Client, request: &Outgoing) -> Result<Answer, String> {
+    let what = format!("{} {}", request.method, request.target);
+    let answer = tokio::time::timeout(ANSWER_MAX, client.ask(request)).await;
+    let answer = answer.map_err(|_| format!("{what}: no answer within {} s", ANSWER_MAX.as_secs()))?;
+    // A server that refuses may say so and close.
+    if answer.status.is_none() || !matches!(answer.end, Some(End::Proper)) {
+        return Err(format!("{what}: the answer ended as {:?} after status {:?}", answer.end, answer.status));
+    }
+    Ok(answer)
+}
+
+/// The calls of one caller, one after the other on one connection.
+async fn caller(address: SocketAddr, calls: Vec<Call>) -> Result<Vec<Seen>, String> {
+    let mut client = connect(address).await?;
+    let mut seen = Vec::with_capacity(calls.len());
+    for call in &calls {
+        let answer = call.send(&mut client, address).await?;
+        if answer.status != 200 {
+            // After an exception in the application uvicorn closes without having said so.
+            client = connect(address).await?;
+        }
+        seen.push(answer);
+    }
+    Ok(seen)
+}
+
+/// Sends every caller's calls, alone to the server and then beside the others through the proxy.
+pub(crate) async fn compare(
+    server: SocketAddr,
+    proxy: SocketAddr,
+    tally: Tally,
+    callers: &[Vec<Call>],
+) -> Result<Compared, String> {
+    let mut direct = Vec::new();
+    for calls in callers {
+        direct.push(caller(server, calls.clone()).await.map_err(|e| format!("direct: {e}"))?);
+    }
+    let before = tally.read(server).await?;
+    let mut running = JoinSet::new();
+    for (at, calls) in callers.iter().enumerate() {
+        let calls = calls.clone();
+        running.spawn(async move { (at, caller(proxy, calls).await) });
+    }
+    let mut proxied = vec![Vec::new(); callers.len()];
+    while let Some(done) = running.join_next().await {
+        let (at, seen) = done.map_err(|e| e.to_string())?;
+        if let Some(place) = proxied.get_mut(at) {
+            *place = seen.map_err(|e| format!("caller {at} through the proxy: {e}"))?;
+        }
+    }
+    let runs = tally.read(server).await? - before;
+    let mut compared = Compared { runs, ..Compared::default() };
+    for ((at, calls), (direct, proxied)) in callers.iter().enumerate().zip(direct.iter().zip(&proxied)) {
+        for (call, (expected, actual)) in calls.iter().zip(direct.iter().zip(proxied)) {
+            compared.add(at, call, expected, actual);
+        }
+    }
+    compared.unlike = direct.iter().flatten().collect::<HashSet<_>>().len();
+    Ok(compared)
+}
+
+// === impl Tally ===
+
+impl Tally {
+    async fn read(self, server: SocketAddr) -> Result<u64, String> {
+        let request = Outgoing::new("GET", self.0, server, &Headers::new(), None);
+        let answer = ask(&mut connect(server).await?, &request).await?;
+        let text = String::from_utf8_lossy(&answer.body);
+        // None before the first call; kserve writes its counts as floats.
+        let after = text.split(self.1).nth(1).unwrap_or("0");
+        let digits: String = after.trim_start().chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().map_err(|_| format!("{} does not count: {}", self.0, text.chars().take(200).collect::<String>()))
+    }
+}
+
+// === impl Compared ===
+
+impl Compared {
+    fn add(&mut self, at: usize, call: &Call, expected: &Seen, actual: &Seen) {
+        self.calls += 1;
+        let count = if expected.status == 200 { &mut self.served } else { &mut self.refused };
+        *count += 1;
+        if expected == actual {
+            self.equal += 1;
+            return;
+        }
+        let kinds = [&expected.content_type, &actual.content_type].map(|kind| kind.escape_ascii().to_string());
+        self.faults.push(format!(
+            "caller {at}, {} {}: status {} and {}, {} and {}, bodies {}",
+            call.target,
+            call.body.chars().take(120).collect::<String>(),
+            expected.status,
+            actual.status,
+            kinds[0],
+            kinds[1],
+            difference(&expected.body, &actual.body)
+        ));
+    }
+
+    /// The numbers when all is equal.
+    pub(crate) fn verdict(&self) -> Result<String, String> {
+        let numbers = format!("{} callers, {} calls, {} equal", CALLERS, self.calls, self.equal);
+        if self.equal == self.calls { Ok(numbers) } else { Err(listed(&numbers, &self.faults)) }
+    }
+
+    /// Whether the server itself served and refused so many.
+    pub(crate) fn statuses(&self, served: usize, refused: usize) -> Result<(), String> {
+        let Self { served: actual_served, refused: actual_refused, .. } = self;
+        if (*actual_served, *actual_refused) == (served, refused) {
+            return Ok(());
+        }
+        Err(format!("the server serves {actual_served} and refuses {actual_refused}, not {served} and {refused}"))
+    }
+
+    /// Whether an answer in wrong hands would show: hardly two may be alike.
+    pub(crate) fn tells_apart(&self) -> Result<(), String> {
+        if self.unlike * 10 >= self.calls * 9 { Ok(()) } else { Err(format!("only {} different answers", self.unlike)) }
+    }
+}
+
+/// A heading and the first few faults.
+pub(crate) fn listed(heading: &str, faults: &[String]) -> String {
+    let shown: String = faults.iter().take(SHOWN).map(|fault| format!("\n  {fault}")).collect();
+    format!("{heading}; {} faults:{shown}", faults.len())
+}
+
+// === impl Counted ===
+
+impl Counted {
+    /// What the proxy has counted, once nothing is under way in it.
+    pub(crate) async fn of(proxy: &mut Proxy) -> Result<Self, String> {
+        let admin = proxy.admin.ok_or("no admin port")?;
+        let request = Outgoing::new("GET", "/api/stats", admin, &Headers::new(), None);
+        let until = now() + SETTLED_MAX;
+        loop {
+            let answer = ask(&mut connect(admin).await?, &request).await?;
+            let stats: Value = serde_json::from_slice(&answer.body).map_err(|e| format!("/api/stats: {e}"))?;
+            let count = |path| stats.pointer(path).and_then(Value::as_u64).ok_or_else(|| format!("no {path}: {stats}"));
+            let held = [count("/batches/in_flight")?, count("/items/queued")?, count("/buffered_bytes")?];
+            if held == [0, 0, 0] {
+                if let Some(fault) = proxy.fault() {
+                    return Err(format!("{fault}\n{}", proxy.tail()));
+                }
+                let (batches, items) = (count("/batches/count")?, count("/batches/items")?);
+                return Ok(Self { batches, items, shared: count("/batches/shared")? });
+            }
+            if now() > until {
+                return Err(format!("not back to nothing in flight, queued and buffered: {stats}"));
+            }
+        }
+    }
+
+    /// The numbers, where batches held more than 8 items on average and the server counted as many of them.
+    pub(crate) fn verdict(self, runs: u64) -> Result<String, String> {
+        let Self { batches, items, shared } = self;
+        if batches != runs {
+            return Err(format!("the proxy counted {batches} batches, the server {runs} calls"));
+        }
+        let tenths = (items * 10).checked_div(batches).unwrap_or(0);
+        let numbers =
+            format!("{items} items in {batches} batches ({shared} shared), mean batch {}.{}", tenths / 10, tenths % 10);
+        if items > 8 * batches { Ok(numbers) } else { Err(format!("{numbers}, which is not above 8")) }
+    }
+}

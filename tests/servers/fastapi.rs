@@ -1,0 +1,98 @@
+//! A FastAPI application on uvicorn, behind the generic adapter as fastapi.yaml declares it.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::calls::{CALLERS, Call, Counted, Tally, compare, listed};
+use super::passed::{self, Plain};
+use super::python::{Python, Server, folder};
+use super::{Bench, Verdict};
+
+/// The application's count.
+const RUNS: Tally = Tally("/runs", "\"runs\":");
+/// Calls of each caller.
+const CALLS: usize = 5;
+/// What an upload and a download hold: far above `itemBytesMax` and every buffer on the way.
+const LARGE: usize = 20 * 1024 * 1024;
+/// A stream, a websocket and a compressed answer take a second.
+const PASSED_MAX: Duration = Duration::from_secs(60);
+
+/// Starts it.
+pub(crate) async fn start(python: &Python) -> Result<Server, String> {
+    python.serve("fastapi_app.py", &[], "/docs").await
+}
+
+/// One to three texts, each its own.
+fn score(at: usize, turn: usize, language: &str) -> Call {
+    let count = if at % 16 == 5 { 3 } else { 1 };
+    let texts: Vec<_> = (0..count).map(|n| format!(r#""text {at}.{turn}.{n} \u00e5 å \"""#)).collect();
+    Call { target: "/score", body: format!(r#"{{"texts": [{}], "language": "{language}"}}"#, texts.join(",")) }
+}
+
+fn vector(at: usize, turn: usize) -> Call {
+    Call { target: "/vector", body: format!(r#"{{"text":"text {at}.{turn}"}}"#) }
+}
+
+/// Lists on one route, single texts on the other, and a field that keeps two languages apart.
+pub(crate) async fn batches(bench: &Bench, server: &Server) -> Verdict {
+    let call = |at: usize, turn| match at % 8 {
+        0..4 => vector(at, turn),
+        7 => score(at, turn, "de"),
+        _ => score(at, turn, "en"),
+    };
+    let callers: Vec<Vec<_>> = (0..CALLERS).map(|at| (0..CALLS).map(|turn| call(at, turn)).collect()).collect();
+    let mut proxy = bench.proxy(server.address, Some(&folder().join("fastapi.yaml"))).await?;
+    let compared = compare(server.address, proxy.listen, RUNS, &callers).await?;
+    let numbers = compared.verdict()?;
+    compared.tells_apart()?;
+    compared.statuses(CALLERS * CALLS, 0)?;
+    Ok(format!("{numbers}, {}", Counted::of(&mut proxy).await?.verdict(compared.runs)?))
+}
+
+/// An item that validation refuses (422, and the answer quotes it) and one that makes the model fail (500).
+pub(crate) async fn bad_item(bench: &Bench, server: &Server) -> Verdict {
+    let bad = |text: &str| Call { target: "/score", body: format!(r#"{{"texts": ["{text}"], "language": "en"}}"#) };
+    let call = |at: usize, turn| match (at, turn) {
+        (9, 0) => bad(""),
+        (40, 1) => bad("poison"),
+        _ => score(at, turn, "en"),
+    };
+    let callers: Vec<Vec<_>> = (0..CALLERS).map(|at| (0..2).map(|turn| call(at, turn)).collect()).collect();
+    let mut proxy = bench.proxy(server.address, Some(&folder().join("fastapi.yaml"))).await?;
+    let compared = compare(server.address, proxy.listen, RUNS, &callers).await?;
+    let numbers = compared.verdict()?;
+    compared.statuses(2 * CALLERS - 2, 2)?;
+    let Counted { shared, .. } = Counted::of(&mut proxy).await?;
+    if shared == 0 {
+        return Err("nothing was shared".to_owned());
+    }
+    Ok(format!("{numbers}, 2 of them errors, {} calls of the model ({shared} shared)", compared.runs))
+}
+
+/// Pages, large bodies both ways, a stream, a websocket.
+pub(crate) async fn passed(bench: &Bench, server: &Server) -> Verdict {
+    let large: Vec<u8> = (0..LARGE).map(|at| at.to_le_bytes()[at % 3]).collect();
+    let plain = [
+        Plain::get("/docs"),
+        Plain::get("/openapi.json"),
+        Plain::get("/nothing?x=1"),
+        Plain::new("HEAD", "/docs"),
+        Plain::new("DELETE", "/score"),
+        Plain::get("/download?size=20971520"),
+        Plain::new("POST", "/upload").with(&[("content-type", "application/octet-stream")], &large),
+        Plain::new("POST", "/upload").with(&[("transfer-encoding", "chunked")], &large),
+        Plain::new("POST", "/upload").with(&[("expect", "100-continue")], &large),
+        Plain::new("POST", "/score").with(&[("content-type", "application/json")], "{\"texts\": [\"a\", 1]}"),
+    ];
+    let config = folder().join("fastapi.yaml");
+    let numbers = passed::compare(bench, server, &plain).await?;
+    let proxy = bench.proxy(server.address, Some(&config)).await?;
+    let url = format!("http://{}", proxy.listen);
+    let report = bench.python.report("passed_on.py", &[url.into()], PASSED_MAX).await?;
+    let faults: Vec<_> = report.get("faults").and_then(Value::as_array).into_iter().flatten().collect();
+    if !faults.is_empty() {
+        return Err(listed("httpx and websockets", &faults.iter().map(ToString::to_string).collect::<Vec<_>>()));
+    }
+    Ok(format!("{numbers}, a stream, a websocket and a compressed answer as made"))
+}

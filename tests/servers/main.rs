@@ -1,0 +1,143 @@
+//! `servers [PART-OF-NAME]... [--bin PATH]`: real model servers behind the proxy, real clients before it. A scikit-learn
+//! model on the `kserve` server, a FastAPI application behind the generic adapter, and the OpenAI client against an
+//! embeddings route. What every caller gets is compared with what the same call gets alone from the server itself.
+//!
+//! The Python packages come from `setup.sh` (`just servers-setup`). Where they are missing nothing is run, nothing is
+//! fetched, and everything counts as skipped. The last line counts; the exit status is 0 when nothing failed.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a runner for people and scripts")]
+
+mod calls;
+mod fastapi;
+mod kserve;
+mod openai;
+mod passed;
+mod python;
+#[path = "../support/all.rs"]
+#[expect(dead_code, reason = "each test binary uses a part of the support")]
+mod support;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use kserve::Model;
+use python::{Python, Server};
+use support::proxy::{Proxy, Start};
+use support::report::{Options, Totals};
+use support::upstream::now;
+
+/// What is run, in this order. A name begins with its server.
+const SCENARIOS: [&str; 8] = [
+    "kserve.batches",
+    "kserve.bad_item",
+    "kserve.passed",
+    "fastapi.batches",
+    "fastapi.bad_item",
+    "fastapi.passed",
+    "openai.batches",
+    "openai.bad_item",
+];
+
+/// What a scenario says of itself: numbers, or what is wrong.
+type Verdict = Result<String, String>;
+
+/// What the scenarios share.
+#[derive(Debug)]
+struct Bench {
+    binary: PathBuf,
+    python: Python,
+}
+
+// === impl Bench ===
+
+impl Bench {
+    /// A proxy of its own, so that a scenario's counts are only its own.
+    async fn proxy(&self, upstream: SocketAddr, config: Option<&Path>) -> Result<Proxy, String> {
+        let start = Start { binary: self.binary.clone(), upstream, config, metrics: true };
+        Proxy::start(&start).await
+    }
+
+    async fn run(&self, name: &str, kserve: &Result<Model, String>, fastapi: &Result<Server, String>) -> Verdict {
+        let (verdict, server) = if name.starts_with("kserve") {
+            let model = kserve.as_ref().map_err(Clone::clone)?;
+            let verdict = match name {
+                "kserve.batches" => kserve::batches(self, model).await,
+                "kserve.bad_item" => kserve::bad_item(self, model).await,
+                _ => kserve::passed(self, model).await,
+            };
+            (verdict, &model.server)
+        } else {
+            let server = fastapi.as_ref().map_err(Clone::clone)?;
+            let verdict = match name {
+                "fastapi.batches" => fastapi::batches(self, server).await,
+                "fastapi.bad_item" => fastapi::bad_item(self, server).await,
+                "fastapi.passed" => fastapi::passed(self, server).await,
+                "openai.batches" => openai::batches(self, server).await,
+                _ => openai::bad_item(self, server).await,
+            };
+            (verdict, server)
+        };
+        verdict.map_err(|e| format!("{e}\n  the server's output ends with\n{}", server.tail()))
+    }
+}
+
+fn main() -> ExitCode {
+    let options = match Options::parse(std::env::args().skip(1), Path::new(env!("CARGO_BIN_EXE_groupage"))) {
+        Ok(options) => options,
+        Err(e) => {
+            eprintln!("servers: {e}");
+            return ExitCode::from(2);
+        }
+    };
+    if options.nothing {
+        return ExitCode::SUCCESS;
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(e) => {
+            eprintln!("servers: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    runtime.block_on(all(options)).code()
+}
+
+async fn all(options: Options) -> Totals {
+    let mut totals = Totals::default();
+    let wanted: Vec<_> = SCENARIOS.into_iter().filter(|name| options.wants(name)).collect();
+    let python = match Python::find().await {
+        Ok(python) => python,
+        Err(missing) => {
+            println!("SKIPPED: {missing} missing; run `just servers-setup` (tests/servers/setup.sh)");
+            for name in &wanted {
+                println!("SKIPPED: {name}");
+            }
+            totals.skipped = wanted.len();
+            println!("{}", totals.line());
+            return totals;
+        }
+    };
+    let bench = Bench { binary: options.binary, python };
+    let unused = || "not started".to_owned();
+    let (of_kserve, others): (Vec<&str>, Vec<&str>) = wanted.iter().partition(|name| name.starts_with("kserve"));
+    let (kserve, fastapi) = tokio::join!(
+        async { if of_kserve.is_empty() { Err(unused()) } else { kserve::start(&bench.python).await } },
+        async { if others.is_empty() { Err(unused()) } else { fastapi::start(&bench.python).await } },
+    );
+    for name in wanted {
+        let began = now();
+        match bench.run(name, &kserve, &fastapi).await {
+            Ok(numbers) => {
+                totals.passed += 1;
+                println!("ok   {name}: {numbers} ({:.1} s)", now().duration_since(began).as_secs_f64());
+            }
+            Err(fault) => {
+                totals.failed += 1;
+                println!("FAIL {name}: {fault}");
+            }
+        }
+    }
+    println!("{}", totals.line());
+    totals
+}

@@ -1,0 +1,56 @@
+//! The OpenAI client for Python, as it comes, against an embeddings route of 45 ms a call and one call at a time.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::calls::{Counted, listed};
+use super::python::Server;
+use super::support::proxy::Proxy;
+use super::{Bench, Verdict};
+
+/// Direct it takes seven seconds, through the proxy one.
+const CALLS_MAX: Duration = Duration::from_secs(120);
+/// Callers whose input the server refuses.
+const BAD: u64 = 2;
+
+/// One text a call for most, in the client's default form, and batches of them.
+pub(crate) async fn batches(bench: &Bench, server: &Server) -> Verdict {
+    let mut proxy = bench.proxy(server.address, None).await?;
+    let (numbers, runs) = calls(bench, server, &proxy, 0).await?;
+    Ok(format!("{numbers}, {}", Counted::of(&mut proxy).await?.verdict(runs)?))
+}
+
+/// Two callers get the client's exception for 400, all others their vectors.
+pub(crate) async fn bad_item(bench: &Bench, server: &Server) -> Verdict {
+    let mut proxy = bench.proxy(server.address, None).await?;
+    let (numbers, runs) = calls(bench, server, &proxy, BAD).await?;
+    let Counted { shared, .. } = Counted::of(&mut proxy).await?;
+    if shared == 0 {
+        return Err("nothing was shared".to_owned());
+    }
+    Ok(format!("{numbers}, {BAD} of them errors, {runs} calls of the model ({shared} shared)"))
+}
+
+/// All of it is in the script: the client decides what is sent, and what is made of the answer.
+async fn calls(bench: &Bench, server: &Server, proxy: &Proxy, bad: u64) -> Result<(String, u64), String> {
+    let [direct, through] = [server.address, proxy.listen].map(|address| format!("http://{address}"));
+    let args: [OsString; 3] = [direct.into(), through.into(), bad.to_string().into()];
+    let report = bench.python.report("openai_calls.py", &args, CALLS_MAX).await?;
+    let number = |name| report.get(name).cloned().unwrap_or(Value::Null);
+    let numbers = format!(
+        "{} calls, {} equal ({} with estimated usage), {} s direct and {} s through the proxy",
+        number("calls"),
+        number("equal"),
+        number("estimated"),
+        number("direct_seconds"),
+        number("proxy_seconds"),
+    );
+    let faults: Vec<_> = report.get("faults").and_then(Value::as_array).into_iter().flatten().collect();
+    if !faults.is_empty() || number("calls") != number("equal") || number("calls").as_u64().unwrap_or(0) == 0 {
+        return Err(listed(&numbers, &faults.iter().map(ToString::to_string).collect::<Vec<_>>()));
+    }
+    let runs = number("runs").as_u64().ok_or("the script does not say how often the model ran")?;
+    Ok((numbers, runs))
+}
