@@ -12,6 +12,7 @@ fmt:
 lint:
     cargo fmt --all -- --check
     cargo clippy --locked --all-targets -- -D warnings
+    cargo clippy --locked --test sim -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 
 # Everything that a bare machine can run
@@ -53,11 +54,11 @@ servers *ARGS:
 
 # Every item followed through faults, cancels and poison
 ledger ITEMS="300000":
-    LEDGER_ITEMS={{ITEMS}} cargo test --locked --profile sim --test it ledger -- --nocapture
+    GROUPAGE_LEDGER_ITEMS={{ITEMS}} cargo test --locked --profile sim --test it ledger -- --nocapture
 
 # The same, for hours
 soak ITEMS="30000000":
-    LEDGER_ITEMS={{ITEMS}} cargo test --locked --profile sim --test it ledger -- --nocapture
+    GROUPAGE_LEDGER_ITEMS={{ITEMS}} cargo test --locked --profile sim --test it ledger -- --nocapture
 
 # What the data path costs, as ratios within one run
 bench *ARGS:
@@ -74,13 +75,14 @@ deny:
 faults:
     tests/faults/run.sh
 
-# One fuzz target: just fuzz read_call 600
+# One fuzz target: just fuzz read_call 600. What it finds on the way is kept in target/fuzz; what breaks belongs into fuzz/corpus
 fuzz TARGET SECONDS="60":
-    cargo +nightly fuzz run {{TARGET}} -- -max_total_time={{SECONDS}}
+    mkdir -p target/fuzz/{{TARGET}}
+    cargo +nightly fuzz run {{TARGET}} target/fuzz/{{TARGET}} fuzz/corpus/{{TARGET}} -- -max_total_time={{SECONDS}}
 
 # Every fuzz target
 fuzz-all SECONDS="60":
-    for target in $(ls fuzz/corpus); do cargo +nightly fuzz run "$target" -- -max_total_time={{SECONDS}} || exit 1; done
+    for target in $(ls fuzz/corpus); do just fuzz "$target" {{SECONDS}} || exit 1; done
 
 # Mutants of the pure parts that no test notices
 mutants:

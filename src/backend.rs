@@ -34,6 +34,12 @@ pub trait Outputs: Send {
     /// Answers a member; a second answer to the same member is ignored.
     fn deliver(&mut self, member: usize, result: Result<Reply, Failure>);
 
+    /// From now on members are answered one after the other, while others still wait.
+    fn isolating(&mut self);
+
+    /// The upstream has done its part: the slot is free for the next batch, whose members need not wait until these answers are handed out.
+    fn free(&mut self, observed: Observed);
+
     /// Whether a member has neither left nor been answered.
     fn is_waiting(&self, member: usize) -> bool;
 }

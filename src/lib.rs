@@ -5,9 +5,9 @@
 //! above it (a test holds the table).
 
 pub mod error;
+pub mod batching;
 pub mod telemetry;
 pub mod accesslog;
-pub mod batching;
 pub mod api;
 pub mod clock;
 pub mod protocol;

@@ -32,7 +32,7 @@ use crate::buffer::BufferBudget;
 use crate::clock::Clock;
 use crate::protocol::{Reason, Routes, Secret};
 use crate::scheduler::Handle;
-use crate::telemetry::{CallLabels, Metrics};
+use crate::telemetry::{CallLabels, Metrics, Passed};
 
 /// Limits towards clients.
 #[derive(Debug, Clone)]
@@ -127,7 +127,7 @@ pub struct Proxy {
     secret: Secret,
     access_log: Option<AccessLog>,
     labels: HashMap<&'static str, CallLabels>,
-    passed: HashMap<&'static str, metrics::Counter>,
+    passed: HashMap<&'static str, Passed>,
 }
 
 /// The parts that the data port is built from.
@@ -182,7 +182,7 @@ impl Proxy {
 
     fn count_passed(&self, reason: Reason) {
         if let Some(counter) = self.passed.get(reason.as_str()) {
-            counter.increment(1);
+            counter.count();
         }
     }
 }

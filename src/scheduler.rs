@@ -106,6 +106,7 @@ pub struct Scheduler {
 enum Event {
     Offer(CallId, Box<Submission>, oneshot::Sender<Outcome>),
     Cancel(CallId),
+    Answered(CallId),
     Drain,
     #[cfg(test)]
     Panic,
@@ -127,7 +128,7 @@ impl Scheduler {
     pub fn start(config: Config, clock: Clock, backend: Arc<dyn Backend>, metrics: Arc<Metrics>) -> std::io::Result<Self> {
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
         let (failed_tx, failed) = watch::channel(false);
-        let driver = driver::Shell::new(config, clock, backend, metrics)?;
+        let driver = driver::Shell::new(config, clock, backend, metrics, events.downgrade())?;
         tokio::spawn(driver.run(inbox, failed_tx));
         Ok(Self { handle: Handle { events, next_id: Arc::new(AtomicU64::new(1)) }, failed })
     }

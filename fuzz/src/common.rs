@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use groupage::protocol::generic::Spec;
 use groupage::protocol::{
-    Call, Common, Endpoint, Merge, Named, Outgoing, PathPattern, Pointer, Reply, RouteRules, Routes, Secret,
+    Call, Common, Endpoint, Label, Merge, Named, Outgoing, PathPattern, Pointer, Reply, RouteRules, Routes, Secret,
 };
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
@@ -67,7 +67,7 @@ pub(crate) fn read((path, endpoint): &Way, body: &[u8]) -> Call {
     assert!(call.merge == again.merge && call.items == again.items, "the same bytes were read in two ways");
     assert_eq!(call.body, body, "a call keeps its bytes");
     if let Merge::With(_) = call.merge {
-        assert!(is_json(body), "what is merged is one JSON document");
+        assert!(is_json(endpoint, body), "what is merged is one JSON document");
         assert!((1..=ITEMS_MAX).contains(&(call.items as usize)), "{} items", call.items);
     }
     call
@@ -77,7 +77,7 @@ pub(crate) fn read((path, endpoint): &Way, body: &[u8]) -> Call {
 pub(crate) fn merge(way: &Way, call: &Call) -> Option<Outgoing> {
     call.alone().is_none().then(|| {
         let sent = way.1.write_batch(&[call, call], None);
-        assert!(is_json(&sent.body), "a batch is one JSON document");
+        assert!(is_json(&way.1, &sent.body), "a batch is one JSON document");
         sent
     })
 }
@@ -89,13 +89,36 @@ pub(crate) fn split(way: &Way, call: &Call, sent: &Outgoing, answer: &[u8]) -> O
     let body = Bytes::copy_from_slice(answer);
     let replies = way.1.split_batch(&[call, call], sent, StatusCode::OK, &headers, &body).ok()?;
     assert_eq!(replies.len(), 2, "every member has an answer");
-    if is_json(answer) {
-        assert!(replies.iter().all(|reply| is_json(&reply.body)), "an answer that is cut out of JSON is JSON");
+    if is_json(&way.1, answer) {
+        let whole = replies.iter().all(|reply| is_json(&way.1, &reply.body));
+        assert!(whole, "an answer that is cut out of JSON is JSON");
     }
     Some(replies)
 }
 
-/// Whether another parser takes it for one document too.
-pub(crate) fn is_json(bytes: &[u8]) -> bool {
-    serde_json::from_slice::<&RawValue>(bytes).is_ok()
+/// Whether another parser takes it for one document too; Python's servers read and write `NaN` and `Infinity` as bare words.
+fn is_json(endpoint: &Endpoint, bytes: &[u8]) -> bool {
+    let python = matches!(endpoint.label, Label::KServeV1 | Label::TfServing);
+    let bytes = if python { without_bare_words(bytes) } else { bytes.to_vec() };
+    serde_json::from_slice::<&RawValue>(&bytes).is_ok()
+}
+
+/// The document with a 0 for each such word outside of strings.
+fn without_bare_words(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    let (mut at, mut quoted) = (0, false);
+    while let Some(&byte) = bytes.get(at) {
+        let rest = bytes.get(at..).unwrap_or_default();
+        let word = [&b"NaN"[..], b"Infinity"].into_iter().find(|word| !quoted && rest.starts_with(word));
+        let taken = match (word, byte) {
+            (Some(word), _) => word.len(),
+            (None, b'\\') if quoted => 2,
+            _ => 1,
+        };
+        quoted ^= byte == b'"';
+        let kept = rest.get(..taken).unwrap_or(rest);
+        out.extend_from_slice(if word.is_some() { b"0" } else { kept });
+        at += taken;
+    }
+    out
 }

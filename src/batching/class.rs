@@ -98,9 +98,10 @@ impl Class {
                 }
             }
             // A call alone says nothing about size unless the answer names the limit.
-            ObservedOutcome::TooLarge { limit: None | Some(0) } | ObservedOutcome::Overloaded { .. } if !shared => {}
+            ObservedOutcome::TooLarge { limit } if !shared && named(limit, items).is_none() => {}
+            ObservedOutcome::Overloaded { .. } if !shared => {}
             ObservedOutcome::TooLarge { limit } => {
-                let found = limit.filter(|limit| *limit >= 1).unwrap_or((items / 2).max(1));
+                let found = named(limit, items).unwrap_or((items / 2).max(1));
                 self.items_max = Some(self.items_max.map_or(found, |known| known.min(found)));
             }
             ObservedOutcome::Overloaded { .. } => {
@@ -118,6 +119,11 @@ impl Class {
             ObservedOutcome::OutOfMemory | ObservedOutcome::Failed | ObservedOutcome::Cancelled => {}
         }
     }
+}
+
+/// The limit that an answer names, if it is one: a number that the refused batch already kept cannot be what was meant.
+fn named(limit: Option<u32>, items: u32) -> Option<u32> {
+    limit.filter(|limit| (1..items).contains(limit))
 }
 
 // === impl Classes ===

@@ -71,7 +71,7 @@ pub fn start(starting: Starting) -> Result<Running, BoxError> {
     let ports = policy.proxy.listen.iter().map(|address| bind(*address)).collect::<io::Result<Vec<_>>>()?;
     let listen = ports.iter().map(tokio::net::TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
 
-    let upstream = Upstream::new(upstream_config(&policy, target), clock, buffers.clone(), metrics.clone());
+    let upstream = Upstream::new(upstream_config(&policy, target.clone()), clock, buffers.clone(), metrics.clone());
     let limits = core_limits(&policy);
     publish_limits(&metrics, &policy);
     let scheduler_config = scheduler::Config { limits, seed };
@@ -104,6 +104,7 @@ pub fn start(starting: Starting) -> Result<Running, BoxError> {
         config: Arc::new(config_json(&policy)),
     };
     let admin = admin::start(Ports { metrics: policy.proxy.metrics, local: policy.proxy.admin }, state)?;
+    announce(&listen, &admin.bound, &target);
     let listening = proxy::serve(&proxy, ports);
     upstream.watch();
     Ok(Running {
@@ -145,6 +146,20 @@ impl Running {
     pub async fn failed(&self) {
         self.scheduler.failed().await;
     }
+}
+
+/// The first log line names the bound addresses, so that port 0 can be used.
+fn announce(listen: &[SocketAddr], admin: &Ports, upstream: &Target) {
+    let listen: Vec<String> = listen.iter().map(ToString::to_string).collect();
+    let or_off = |address: Option<SocketAddr>| address.map_or("off".to_owned(), |address| address.to_string());
+    tracing::info!(
+        ?listen,
+        metrics = or_off(admin.metrics),
+        admin = or_off(admin.local),
+        %upstream,
+        version = env!("CARGO_PKG_VERSION"),
+        "listening"
+    );
 }
 
 fn bind(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {

@@ -95,7 +95,6 @@ pub(super) fn run(args: Args) -> ExitCode {
         }
     };
     let code = runtime.block_on(async {
-        let upstream = policy.proxy.upstream.clone();
         let settings = policy.effective().to_vec();
         let running = match start(Starting { policy, level, seed: rand::random() }) {
             Ok(running) => running,
@@ -104,7 +103,6 @@ pub(super) fn run(args: Args) -> ExitCode {
                 return EXIT_CONFIG;
             }
         };
-        announce(&running, upstream.as_ref());
         for notice in notices {
             tracing::info!(path = notice.path, line = notice.line, "{}", notice.message);
         }
@@ -117,25 +115,6 @@ pub(super) fn run(args: Args) -> ExitCode {
     runtime.shutdown_background();
     writer.flush(LOG_FLUSH);
     ExitCode::from(code)
-}
-
-/// The first log line names the bound addresses, so that port 0 can be used.
-fn announce(running: &Running, upstream: Option<&config::Upstream>) {
-    let listen: Vec<String> = running.listen.iter().map(ToString::to_string).collect();
-    let or_off = |address: Option<std::net::SocketAddr>| address.map_or("off".to_owned(), |address| address.to_string());
-    let upstream = match upstream {
-        Some(config::Upstream::Http { authority, .. }) => format!("http://{authority}"),
-        Some(config::Upstream::Unix(path)) => format!("unix:{}", path.display()),
-        None => String::new(),
-    };
-    tracing::info!(
-        ?listen,
-        metrics = or_off(running.admin.metrics),
-        admin = or_off(running.admin.local),
-        upstream,
-        version = env!("CARGO_PKG_VERSION"),
-        "listening"
-    );
 }
 
 /// Serves until a signal says stop, and then until everything accepted is answered.

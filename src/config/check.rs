@@ -101,9 +101,9 @@ impl Check {
 
     fn map(&mut self, keys: &'static [Key], node: &Node, path: &str) -> Option<Object> {
         let entries = match &node.value {
-            Value::Map(entries) => entries,
-            // A section whose keys are all commented out.
-            Value::Null => return Some(Object::new()),
+            Value::Map(entries) => entries.as_slice(),
+            // A section whose keys are all commented out: as if it were not there, unless it needs some.
+            Value::Null => &[],
             Value::Scalar { .. } | Value::List(_) => {
                 let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
                 let name = if path.is_empty() { "a policy" } else { &format!("`{path}`") };

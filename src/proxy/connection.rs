@@ -133,7 +133,12 @@ impl HttpBody for Taken {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         self.busy.taken();
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        // An HTTP/2 client that gives no more window is not seen in any write: it shows in that nobody comes for the next frame.
+        if matches!(frame, Poll::Ready(Some(Ok(_)))) && !self.body.is_end_stream() {
+            self.busy.answered();
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,5 +1,7 @@
 //! Answers: a reply of the upstream's, or a failure of ours in the caller's dialect. The only place that makes the latter into HTTP.
 
+use std::time::Duration;
+
 use http::Response;
 
 use super::Proxy;
@@ -22,10 +24,17 @@ impl Proxy {
 
     /// A failure in the caller's dialect. Where the body was not read the connection ends with it.
     pub(super) fn rescue(&self, dialect: Dialect, failure: &Failure) -> Response<Body> {
-        let mut response = self.respond(dialect.reply(failure));
+        let hinted = Failure { retry_after: failure.retry_after.or_else(|| hint(failure.kind)), ..*failure };
+        let mut response = self.respond(dialect.reply(&hinted));
         if matches!(failure.kind, FailureKind::BytesFull | FailureKind::SlowBody) {
             response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
         }
         response
     }
+}
+
+/// A hint where nothing predicts when there will be room, or a server: a second, drawn up to half of it longer so that those who were refused together
+/// do not come back together (README R14).
+fn hint(kind: FailureKind) -> Option<Duration> {
+    matches!(kind.status(), 429 | 503).then(|| Duration::from_millis(rand::random_range(1000..=1500)))
 }

@@ -36,6 +36,7 @@ pub(super) struct Shell {
     clock: Clock,
     backend: Arc<dyn Backend>,
     metrics: Arc<Metrics>,
+    events: mpsc::WeakSender<Event>,
     alarm: Alarm,
 }
 
@@ -62,8 +63,14 @@ struct Queued {
 // === impl Shell ===
 
 impl Shell {
-    pub(super) fn new(config: Config, clock: Clock, backend: Arc<dyn Backend>, metrics: Arc<Metrics>) -> std::io::Result<Self> {
-        Ok(Self { config, clock, backend, metrics, alarm: Alarm::new(clock)? })
+    pub(super) fn new(
+        config: Config,
+        clock: Clock,
+        backend: Arc<dyn Backend>,
+        metrics: Arc<Metrics>,
+        events: mpsc::WeakSender<Event>,
+    ) -> std::io::Result<Self> {
+        Ok(Self { config, clock, backend, metrics, events, alarm: Alarm::new(clock)? })
     }
 
     /// Runs until every handle is gone, starting again after a panic.
@@ -146,6 +153,7 @@ impl<'a> Driver<'a> {
                 self.core.cancel(self.now(), id);
                 self.forget(id);
             }
+            Event::Answered(id) => self.core.answered(id),
             Event::Drain => self.core.drain(self.now()),
             #[cfg(test)]
             Event::Panic => panic!("asked for by a test"),
@@ -257,7 +265,7 @@ impl<'a> Driver<'a> {
             lone: batch.lone,
         };
         let slot = Slot::new(self.ended.clone(), self.generation, batch.id, self.shell.clock);
-        let mut here: Vec<Queued> = here.into_iter().map(|(_, queued)| queued).collect();
+        let (ids, mut here): (Vec<CallId>, Vec<Queued>) = here.into_iter().unzip();
         if here.len() <= 1 {
             self.in_flight.insert(batch.id, None);
             if let Some(queued) = here.pop() {
@@ -278,8 +286,15 @@ impl<'a> Driver<'a> {
                 .map(|latest| u64::try_from(latest.since(now).as_millis()).unwrap_or(u64::MAX)),
         };
         let tickets = here.iter().map(ticket).collect();
-        let waiting = Waiting { replies: here.into_iter().map(|queued| Some(queued.reply)).collect(), tickets };
-        let task = tokio::spawn(execute(self.shell.backend.clone(), request, waiting, slot));
+        let waiting = Waiting {
+            ids,
+            replies: here.into_iter().map(|queued| Some(queued.reply)).collect(),
+            tickets,
+            events: self.shell.events.clone(),
+            isolating: false,
+            slot: Some(slot),
+        };
+        let task = tokio::spawn(execute(self.shell.backend.clone(), request, waiting));
         self.in_flight.insert(batch.id, Some(task.abort_handle()));
     }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Outcome, Ticket};
+use super::{Event, Outcome, Ticket};
 use crate::backend::{Backend, BatchRequest, Outputs};
-use crate::batching::{BatchId, Observed, ObservedOutcome, Tick};
+use crate::batching::{BatchId, CallId, Observed, ObservedOutcome, Tick};
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::Reply;
@@ -46,8 +46,13 @@ pub struct Grant {
 /// The members of a batch that wait.
 #[derive(Debug)]
 pub(super) struct Waiting {
+    pub(super) ids: Vec<CallId>,
     pub(super) replies: Vec<Option<oneshot::Sender<Outcome>>>,
     pub(super) tickets: Vec<Ticket>,
+    /// Where the driver hears who has its answer already; told only while others still wait.
+    pub(super) events: mpsc::WeakSender<Event>,
+    pub(super) isolating: bool,
+    pub(super) slot: Option<Slot>,
 }
 
 // === impl Slot ===
@@ -101,6 +106,23 @@ impl Outputs for Waiting {
         };
         // A caller that has gone needs no answer.
         reply.send(outcome).ok();
+        if self.isolating
+            && let (Some(events), Some(id)) = (self.events.upgrade(), self.ids.get(member))
+        {
+            // If this is lost to a full channel, a batch that everybody has left ends by itself instead of early.
+            events.try_send(Event::Answered(*id)).ok();
+        }
+    }
+
+    fn isolating(&mut self) {
+        self.isolating = true;
+    }
+
+    fn free(&mut self, observed: Observed) {
+        if let Some(mut slot) = self.slot.take() {
+            slot.outcome = observed.outcome;
+            slot.first_byte = observed.first_byte;
+        }
     }
 
     fn is_waiting(&self, member: usize) -> bool {
@@ -108,11 +130,10 @@ impl Outputs for Waiting {
     }
 }
 
-/// Executes one batch. The slot goes back when this ends, however it ends.
-pub(super) async fn execute(backend: Arc<dyn Backend>, request: BatchRequest, mut waiting: Waiting, mut slot: Slot) {
+/// Executes one batch. The slot goes back when this ends, however it ends, or earlier when the backend says so.
+pub(super) async fn execute(backend: Arc<dyn Backend>, request: BatchRequest, mut waiting: Waiting) {
     let observed = backend.execute(request, &mut waiting).await;
-    slot.outcome = observed.outcome;
-    slot.first_byte = observed.first_byte;
+    waiting.free(observed);
     for member in 0..waiting.replies.len() {
         if waiting.is_waiting(member) {
             tracing::error!("a member of a batch was left without an answer");

@@ -19,11 +19,11 @@ struct Scripted {
     sizes: Mutex<Vec<usize>>,
     go: Notify,
     panics: bool,
-    aborted: std::sync::Arc<Notify>,
+    aborted: Arc<Notify>,
 }
 
 /// Says so when a future that holds it is dropped unfinished.
-struct Aborted(Option<std::sync::Arc<Notify>>);
+struct Aborted(Option<Arc<Notify>>);
 
 impl Drop for Aborted {
     fn drop(&mut self) {

@@ -4,7 +4,7 @@
 
 use std::io::IsTerminal;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::EnvFilter;
@@ -72,25 +72,31 @@ where
     N: for<'a> FormatFields<'a> + 'static,
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> std::fmt::Result {
-        let mut fields = Fields(Map::new());
+        let mut fields = Fields(Vec::new());
         let mut now = String::new();
         SystemTime.format_time(&mut Writer::new(&mut now))?;
-        fields.0.insert("ts".into(), now.into());
-        fields.0.insert("level".into(), event.metadata().level().as_str().into());
-        fields.0.insert("target".into(), event.metadata().target().into());
+        fields.0.push(("ts", now.into()));
+        fields.0.push(("level", event.metadata().level().as_str().into()));
+        fields.0.push(("target", event.metadata().target().into()));
         event.record(&mut fields);
-        writeln!(writer, "{}", Value::Object(fields.0))
+        // The fields that every line has come first; a map would sort them.
+        fields.0.sort_by_key(|(name, _)| !matches!(*name, "ts" | "level" | "target" | "msg"));
+        for (i, (name, value)) in fields.0.iter().enumerate() {
+            let before = if i == 0 { '{' } else { ',' };
+            write!(writer, "{before}\"{name}\":{value}")?;
+        }
+        writeln!(writer, "}}")
     }
 }
 
-struct Fields(Map<String, Value>);
+struct Fields(Vec<(&'static str, Value)>);
 
 // === impl Fields ===
 
 impl Fields {
     fn insert(&mut self, field: &Field, value: impl Into<Value>) {
         let name = if field.name() == "message" { "msg" } else { field.name() };
-        self.0.insert(name.to_owned(), value.into());
+        self.0.push((name, value.into()));
     }
 }
 

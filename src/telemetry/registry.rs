@@ -51,6 +51,10 @@ pub struct CallLabels {
     outcomes: [Counter; Outcome::ALL.len()],
 }
 
+/// The counter of one reason for not merging.
+#[derive(Clone)]
+pub struct Passed(Counter);
+
 /// Live counts.
 #[derive(Debug, Default)]
 pub struct Stats {
@@ -153,8 +157,8 @@ impl Metrics {
 
     /// The counter of one reason for not merging.
     #[must_use]
-    pub fn passed(&self, reason: &'static str) -> Counter {
-        self.recorder.register_counter(&key(Metric::CallsPassed, vec![Label::new("reason", reason)]), &METADATA)
+    pub fn passed(&self, reason: &'static str) -> Passed {
+        Passed(self.recorder.register_counter(&key(Metric::CallsPassed, vec![Label::new("reason", reason)]), &METADATA))
     }
 
     /// An answer to a batch could not be split.
@@ -269,6 +273,21 @@ impl CallLabels {
 impl fmt::Debug for CallLabels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("CallLabels")
+    }
+}
+
+// === impl Passed ===
+
+impl Passed {
+    /// One call more.
+    pub fn count(&self) {
+        self.0.increment(1);
+    }
+}
+
+impl fmt::Debug for Passed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Passed")
     }
 }
 

@@ -22,6 +22,8 @@ use crate::telemetry::names::Stage;
 
 /// What came of one upstream call for a part of the batch.
 enum Judged {
+    /// The answer was cut into one for each member.
+    Split(Vec<Reply>),
     /// Every member of the part has its answer.
     Answered(ObservedOutcome),
     /// The part may be tried again in smaller parts; `or` is the answer where that is not allowed.
@@ -54,6 +56,15 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ou
     let mut first_byte = None;
     let judged = try_part(inner, &request, whole.clone(), outputs, &mut first_byte).await;
     let outcome = match judged {
+        Judged::Split(replies) => {
+            let outcome = ObservedOutcome::Ok;
+            let observed = Observed { duration: inner.clock.now().since(started), first_byte, outcome };
+            outputs.free(observed);
+            // The next batch leaves first: handing out these answers wakes as many tasks as there are members.
+            tokio::task::yield_now().await;
+            deliver_all(outputs, whole, replies);
+            return observed;
+        }
         Judged::Answered(outcome) => outcome,
         Judged::Again { or, observed, allowed: false, .. } => {
             fail(outputs, whole, or);
@@ -78,6 +89,7 @@ async fn isolate(
     tracing::debug!(batch = request.id.0, members = request.members.len(), ?verdict, "isolating a failed batch");
     let items = request.members.iter().map(|call| call.items).collect();
     let mut plan = Isolation::new(items, inner.config.isolate_above, verdict);
+    outputs.isolating();
     while let Some(part) = plan.next_part() {
         if !part.clone().any(|member| outputs.is_waiting(member)) {
             continue;
@@ -93,12 +105,14 @@ async fn isolate(
         }
         inner.metrics.isolation_execution();
         let isolated = part.clone().map(|member| request.members.get(member).map_or(0, |call| call.items)).sum();
-        if let Judged::Again { verdict, or, allowed, .. } = try_part(inner, request, part.clone(), outputs, &mut None).await {
-            if allowed {
+        match try_part(inner, request, part.clone(), outputs, &mut None).await {
+            Judged::Answered(_) => {}
+            Judged::Split(replies) => deliver_all(outputs, part, replies),
+            Judged::Again { verdict, allowed: true, .. } => {
                 plan.refine(part, verdict);
                 continue;
             }
-            fail(outputs, part, or);
+            Judged::Again { or, .. } => fail(outputs, part, or),
         }
         inner.metrics.items_isolated(isolated);
     }
@@ -173,10 +187,7 @@ async fn try_part(
     let split = endpoint.split_batch(&members, &sent, *status, headers, body);
     inner.metrics.overhead(Stage::Split, clock.now().since(began));
     match split {
-        Ok(replies) => {
-            deliver_all(outputs, part, replies);
-            Judged::Answered(ObservedOutcome::Ok)
-        }
+        Ok(replies) => Judged::Split(replies),
         Err(mismatch) => {
             tracing::warn!(batch = request.id.0, members = members.len(), %mismatch, "the answer to a batch cannot be split");
             inner.metrics.mismatch(mismatch.what.as_str());

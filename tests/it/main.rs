@@ -2,4 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
+mod batching;
+mod fuzz_replay;
 mod ledger;
+mod proxy;
+mod sim;
+mod tidy;

@@ -4,9 +4,15 @@
 //! [`setup::HANG`] is a failure with a place.
 
 mod batches;
+mod cancels;
+mod deadlines;
+mod faults;
 mod h2;
 mod hand;
 mod http2;
+mod hygiene;
+mod isolation;
+mod overload;
 mod pass;
 mod setup;
 mod streams;

@@ -1,8 +1,8 @@
 """An application as teams write it around a model: FastAPI on uvicorn, one model, one call at a time.
 
-The model is a digest, so that every answer is a function of its text alone and no two are alike; a call costs what a call
-costs on a real one, a fixed part and a part for each item. Beside it stand an embeddings route as OpenAI's, and what a
-proxy only passes on.
+The model is a digest, so that every answer is a function of its text alone and no two are alike; a call costs what a
+call costs on a real one, a fixed part and a part for each item. Beside it stand an embeddings route as OpenAI's, and
+what a proxy only passes on.
 """
 
 import asyncio
@@ -11,18 +11,20 @@ import hashlib
 import struct
 import time
 import uuid
+from typing import Annotated
+
+import loopback
+
+loopback.end_with_the_test()
 
 import uvicorn
 from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, Field
-from typing import Annotated
-
-import loopback
 
 SCORE_SECONDS = 0.012
-EMBED_SECONDS = 0.045
+EMBED_SECONDS = 0.08
 ITEM_SECONDS = 0.00005
 POISON = "poison"
 
@@ -47,7 +49,7 @@ def vector(text, size):
     return [struct.unpack("<f", struct.pack("<f", word / 2**31 - 1))[0] for word in words]
 
 
-# ---- the generic adapter: lists, and a route for one text with a sibling for many ------------------------------------
+# ---- the generic adapter: lists, and a route for one text with a sibling for many ----
 
 # An empty text is refused by pydantic: 422, and the answer quotes the input.
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
@@ -83,7 +85,7 @@ async def many_vectors(call: Texts):
     return {"vectors": [vector(text, 16) for text in call.texts]}
 
 
-# ---- OpenAI -----------------------------------------------------------------------------------------------------------
+# ---- OpenAI ------------------------------------------------------------
 
 
 class Embeddings(BaseModel):
@@ -100,8 +102,8 @@ async def embeddings(call: Embeddings):
     items = call.input if many else [call.input]
     await run(EMBED_SECONDS, len(items))
     if POISON in items:
-        message = {"message": "input holds a forbidden token", "type": "invalid_request_error", "param": "input", "code": None}
-        return JSONResponse({"error": message}, 400)
+        error = {"message": "forbidden token", "type": "invalid_request_error", "param": "input", "code": None}
+        return JSONResponse({"error": error}, 400)
 
     def embedding(item):
         floats = vector(f"{call.model} {item}", call.dimensions)
@@ -121,7 +123,7 @@ async def how_often():
     return {"runs": runs}
 
 
-# ---- what a proxy passes on -------------------------------------------------------------------------------------------
+# ---- what a proxy passes on ---------------------------------------------
 
 
 @app.post("/upload")

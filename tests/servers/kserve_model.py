@@ -1,18 +1,20 @@
 """The `kserve` server with a scikit-learn model behind the V1 protocol: `kserve_model.py MODEL`.
 
-KServe's own sklearnserver is not on PyPI; `predict` does what it does with `PREDICT_PROBA=true`. Only the binding is not
-kserve's: it takes all interfaces and a fixed port, a test takes loopback and any.
+KServe's own sklearnserver is not on PyPI; `predict` does what it does with `PREDICT_PROBA=true`. Only the binding is
+not kserve's: it takes all interfaces and a fixed port, a test takes loopback and any.
 """
 
 import sys
+
+import loopback
+
+loopback.end_with_the_test()
 
 import joblib
 import kserve
 import kserve.model_server
 from kserve.protocol.rest.server import RESTServer
 from kserve.utils.utils import get_predict_input, get_predict_response
-
-import loopback
 
 
 class Digits(kserve.Model):

@@ -12,7 +12,6 @@ def listen():
 
     Connects are refused until the server listens on it, so polling the port tells when it is ready.
     """
-    end_with_the_test()
     # With its protocol named: asyncio sets TCP_NODELAY only where it sees that one, and without it answers take 40 ms.
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.bind(("127.0.0.1", 0))
@@ -21,7 +20,10 @@ def listen():
 
 
 def end_with_the_test():
-    """The test holds the other end of standard input; however the test ends, that closes."""
+    """The test holds the other end of standard input; however the test ends, that closes.
+
+    Called before the imports that take seconds.
+    """
 
     def wait():
         # The descriptor itself: a reader of `sys.stdin` would hold its lock while the interpreter shuts down.

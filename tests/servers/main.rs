@@ -1,6 +1,6 @@
-//! `servers [PART-OF-NAME]... [--bin PATH]`: real model servers behind the proxy, real clients before it. A scikit-learn
-//! model on the `kserve` server, a FastAPI application behind the generic adapter, and the OpenAI client against an
-//! embeddings route. What every caller gets is compared with what the same call gets alone from the server itself.
+//! `servers [PART-OF-NAME]... [--bin PATH]`: real model servers behind the proxy, real clients before it. A
+//! scikit-learn model on the `kserve` server, a FastAPI application behind the generic adapter, and the OpenAI client
+//! against an embeddings route. What every caller gets is compared with what the same call gets alone from the server.
 //!
 //! The Python packages come from `setup.sh` (`just servers-setup`). Where they are missing nothing is run, nothing is
 //! fetched, and everything counts as skipped. The last line counts; the exit status is 0 when nothing failed.
@@ -106,6 +106,10 @@ fn main() -> ExitCode {
 async fn all(options: Options) -> Totals {
     let mut totals = Totals::default();
     let wanted: Vec<_> = SCENARIOS.into_iter().filter(|name| options.wants(name)).collect();
+    if wanted.is_empty() {
+        println!("{}", totals.line());
+        return totals;
+    }
     let python = match Python::find().await {
         Ok(python) => python,
         Err(missing) => {

@@ -4,10 +4,12 @@ import asyncio
 import json
 import sys
 
+import loopback
+
+loopback.end_with_the_test()
+
 import httpx
 import websockets
-
-import loopback
 
 
 async def a_stream_arrives_as_it_is_made(url):
@@ -44,15 +46,17 @@ async def compressed_answers_stay_compressed(url):
         assert "/v1/embeddings" in answer.json()["paths"]
 
 
+CHECKS = [a_stream_arrives_as_it_is_made, a_websocket_carries_text_and_bytes, compressed_answers_stay_compressed]
+
+
 async def main(url):
-    faults, checks = [], [a_stream_arrives_as_it_is_made, a_websocket_carries_text_and_bytes, compressed_answers_stay_compressed]
-    for check in checks:
+    faults = []
+    for check in CHECKS:
         try:
             await asyncio.wait_for(check(url), 20)
         except Exception as error:  # a report, whatever it is
             faults.append(f"{check.__name__}: {type(error).__name__} {error}")
-    print(json.dumps({"checks": len(checks), "faults": faults}))
+    print(json.dumps({"checks": len(CHECKS), "faults": faults}))
 
 
-loopback.end_with_the_test()
 asyncio.run(main(sys.argv[1]))

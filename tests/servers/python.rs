@@ -23,7 +23,7 @@ const START_MAX: Duration = Duration::from_secs(60);
 /// Between two looks whether a port answers.
 const POLL: Duration = Duration::from_millis(30);
 /// So many lines of a process are kept for a failure's report.
-const TAIL_LINES: usize = 30;
+const TAIL_LINES: usize = 15;
 /// A script prints one line of JSON; a few more are no harm.
 const LINES_MAX: usize = 16;
 
@@ -72,8 +72,8 @@ impl Python {
         }
         // An environment that does not work is as good as none.
         let report = python.report("installed.py", &[], START_MAX).await.map_err(|e| format!("{e}: packages are"))?;
-        let missing: Vec<_> = report.get("missing").and_then(Value::as_array).into_iter().flatten().collect();
-        match missing.as_slice() {
+        let missing = report.get("missing").and_then(Value::as_array).into_iter().flatten();
+        match missing.filter_map(Value::as_str).collect::<Vec<_>>().as_slice() {
             [] => Ok(python),
             [first] => Err(format!("{first} is")),
             [first, rest @ ..] => Err(format!("{first} and {} more packages are", rest.len())),

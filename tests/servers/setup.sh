@@ -11,7 +11,7 @@ if [ -x "$venv/bin/python" ] && "$venv/bin/python" -B tests/servers/installed.py
     exit 0
 fi
 if ! "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-    echo "setup.sh: $python 3.11 or newer with venv is missing (Debian: apt-get install python3 python3-venv)" >&2
+    echo "setup.sh: needs Python 3.11 or newer with venv as $python (Debian: apt-get install python3-venv)" >&2
     exit 1
 fi
 "$python" -m venv --clear "$venv"

@@ -1,13 +1,17 @@
 """Trains a forest on the handwritten digits that come with scikit-learn: `train.py FOLDER`.
 
-Writes `model.joblib`, and `rows.json`: the rows that the model has not seen, each as one line of JSON. A forest adds up
-its trees row by row in one order, so a row's probabilities have the same bits in any company; a model of matrix products
-would not promise that.
+Writes `model.joblib`, and `rows.json`: the rows that the model has not seen, each as one line of JSON. A forest adds
+up its trees row by row in one order, so a row's probabilities have the same bits in any company; a model of matrix
+products would not promise that.
 """
 
 import json
 import pathlib
 import sys
+
+import loopback
+
+loopback.end_with_the_test()
 
 import joblib
 from sklearn.datasets import load_digits

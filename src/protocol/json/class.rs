@@ -36,9 +36,18 @@ fn letter(doc: &[u8], span: Span) -> Option<u8> {
         Kind::Null => Some(b'n'),
         Kind::Bool => Some(b'b'),
         Kind::String => Some(b's'),
-        Kind::Number => Some(if is_integer(span.of(doc)) { b'i' } else { b'f' }),
+        Kind::Number if !is_integer(span.of(doc)) => Some(b'f'),
+        Kind::Number if is_wide(span.of(doc)) => Some(b'I'),
+        Kind::Number => Some(b'i'),
         Kind::Array | Kind::Object => None,
     }
+}
+
+/// An integer that 64 signed bits do not hold. Array libraries give it another type, and beside a smaller one both become floating point: the neighbour
+/// would change the answer.
+fn is_wide(number: &[u8]) -> bool {
+    // 18 digits always fit, and are what nearly every integer has.
+    number.len() > 18 && std::str::from_utf8(number).is_ok_and(|digits| digits.parse::<i64>().is_err())
 }
 
 /// Appends the class of an object by its keys alone, for routes of text.

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Empty, Full};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http2::SendRequest;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -32,7 +32,7 @@ pub(super) struct Whole {
 #[derive(Debug, Clone)]
 pub(super) struct H2Client(pub(super) SendRequest<Body>);
 
-/// A server that speaks HTTP/2 only.
+/// A server that speaks HTTP/2 and HTTP/1.
 #[derive(Debug)]
 pub(super) struct H2Hand {
     pub(super) address: SocketAddr,
@@ -58,7 +58,9 @@ pub(super) fn empty() -> Body {
 }
 
 pub(super) fn with_trailers(body: impl Into<Bytes>, trailers: HeaderMap) -> Body {
-    Full::new(body.into()).with_trailers(async move { Some(Ok(trailers)) }).boxed_unsync()
+    // A stream: its length is not told, as with gRPC.
+    let frames = [Ok(Frame::data(body.into())), Ok(Frame::trailers(trailers))];
+    StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync()
 }
 
 async fn whole(body: Incoming) -> Result<Whole, hyper::Error> {
@@ -103,8 +105,10 @@ impl H2Hand {
                 stream.set_nodelay(true).unwrap();
                 let (sender, number) = (sender.clone(), numbers.fetch_add(1, Ordering::Relaxed));
                 let service = service_fn(move |request| serve(request, number, sender.clone()));
-                let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                connections.spawn(builder.serve_connection(TokioIo::new(stream), service));
+                let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                builder.http1().auto_date_header(false);
+                builder.http2().auto_date_header(false);
+                connections.spawn(async move { builder.serve_connection(TokioIo::new(stream), service).await.map_err(drop) });
             }
         });
         Self { address, turns, accepting }

@@ -11,7 +11,7 @@ fn lines(headers: &[(&str, &[u8])]) -> Headers {
 }
 
 /// What must be equal of two heads: names in any case and any order, values in order within a name.
-fn by_name(headers: &Headers) -> Headers {
+pub(super) fn by_name(headers: &Headers) -> Headers {
     let mut headers: Headers = headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect();
     headers.sort_by(|(a, _), (b, _)| a.cmp(b));
     headers

@@ -232,13 +232,14 @@ pub(super) fn header(headers: &Headers, name: &str) -> String {
 #[track_caller]
 pub(super) fn assert_answer(answer: &Answer, status: u16, body: &str) {
     let text = String::from_utf8_lossy(&answer.body);
-    assert_eq!((answer.status, text.as_ref(), &answer.end), (Some(status), body, &Some(End::Proper)), "{answer:?}");
+    assert_eq!((answer.status, &answer.end), (Some(status), &Some(End::Proper)), "{text:.300}");
+    assert!(text == body, "expected {body:.300}, actual {text:.300}");
 }
 
 /// The answer is one of the proxy's own, with this code and reason word.
 #[track_caller]
 pub(super) fn assert_failure(answer: &Answer, status: u16, code: &str, reason: &str) {
-    assert_eq!(answer.status, Some(status), "{answer:?}");
+    assert_eq!(answer.status, Some(status), "{:.300}", String::from_utf8_lossy(&answer.body));
     assert_eq!(header(&answer.headers, "x-groupage-error"), code);
     assert_eq!(header(&answer.headers, "x-groupage-reason"), reason);
     let overload = matches!(status, 429 | 503);

@@ -77,7 +77,8 @@ impl Learned {
                     self.overload = self.overload.map(|max| max + 1);
                 }
             }
-            ObservedOutcome::TooLarge { limit: Some(limit) } if limit > 0 => self.name(limit),
+            // A limit that the refused batch kept already is none.
+            ObservedOutcome::TooLarge { limit: Some(limit) } if limit > 0 && limit < size.items => self.name(limit),
             // What is not shared says nothing about how large a batch may be.
             ObservedOutcome::TooLarge { .. } if size.shared => self.name(size.items / 2),
             ObservedOutcome::Overloaded { .. } if size.shared => {

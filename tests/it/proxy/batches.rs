@@ -1,0 +1,657 @@
+//! Recognised calls: they leave together, and each caller gets what it would have had alone.
+
+use std::time::Duration;
+
+use groupage::standin::server::{Server, ServerConfig};
+use groupage::standin::{Route, Target};
+use http::{Request, Response, Version};
+use serde_json::{Value, json};
+
+use super::h2::{H2Client, H2Hand, full};
+use super::hand::Turn;
+use super::pass::by_name;
+use super::setup::{
+    HANG, PREDICT, Proxy, assert_answer, by_hand, count, header, instances, predictions, within,
+};
+use super::support::client::{Answer, Outgoing};
+use super::support::wire::{Headers, values};
+
+const EMBEDDINGS: &str = "/v1/embeddings";
+
+fn predicts(proxy: &Proxy, items: std::ops::RangeInclusive<u64>) -> Vec<Outgoing> {
+    items.map(|item| proxy.predict(item)).collect()
+}
+
+/// A policy with one declared route `/g`, and `:predict` beside it.
+fn generic(route: &Value, declared: &Value) -> Value {
+    let mut generic = json!({"items": "/texts", "results": "/vectors"});
+    generic.as_object_mut().unwrap().extend(declared.as_object().unwrap().clone());
+    let mut own = json!({"path": "/g", "protocol": "Generic", "generic": generic});
+    own.as_object_mut().unwrap().extend(route.as_object().unwrap().clone());
+    json!({"routes": [own, {"path": PREDICT}]})
+}
+
+fn texts(proxy: &Proxy, items: &[&str]) -> Outgoing {
+    proxy.post("/g", &[], &json!({"texts": items}).to_string())
+}
+
+#[tokio::test]
+async fn calls_that_come_while_the_slot_is_busy_leave_as_one_and_each_gets_its_own_answer() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let alone = proxy.call(proxy.predict(7));
+    hand.turn().await.echo().await;
+    let alone = alone.answer().await;
+    assert_answer(&alone, 200, &predictions(&[7]));
+    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=9)).await;
+    assert_eq!(turn.instances(), (1..=9).collect::<Vec<_>>());
+    assert_eq!((turn.request.method.as_str(), turn.request.target.as_str()), ("POST", PREDICT));
+    turn.echo().await;
+    for (item, caller) in (1..).zip(callers) {
+        let answer = caller.answer().await;
+        assert_answer(&answer, 200, &predictions(&[item]));
+        assert_eq!(by_name(&answer.headers), by_name(&alone.headers), "nothing tells it from an answer to a call alone");
+    }
+    proxy.idle().await;
+    assert_eq!(count(&proxy.stats().shared_batches), 1);
+    assert_eq!(proxy.metric("groupage_upstream_calls_saved_total") as u64, 8);
+    assert_eq!(proxy.metric(r#"groupage_dispatches_total{cause="idle"}"#) as u64, 3);
+    assert_eq!(proxy.metric(r#"groupage_items_total{outcome="served"}"#) as u64, 11);
+    let series = r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="served"}"#;
+    assert_eq!(proxy.metric(series) as u64, 11);
+}
+
+#[tokio::test]
+async fn items_of_one_call_stay_together_and_in_order() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let calls = [&[1, 2, 3][..], &[4], &[5, 6]];
+    let requests = calls.iter().map(|items| proxy.post(PREDICT, &[], &instances(items))).collect();
+    let (callers, turn) = proxy.share(&mut hand, requests).await;
+    assert_eq!(turn.instances(), [1, 2, 3, 4, 5, 6]);
+    turn.echo().await;
+    for (items, caller) in calls.iter().zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(items));
+    }
+}
+
+#[tokio::test]
+async fn only_what_is_equal_in_every_respect_shares_a_call() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let other = |own: &[(&str, &str)], query: &str, body: &str| proxy.post(&format!("{PREDICT}{query}"), own, body);
+    let a = [("authorization", "Bearer a")];
+    let requests = vec![
+        other(&a, "", r#"{"instances": [1]}"#),
+        other(&[("authorization", "Bearer b")], "", r#"{"instances": [2]}"#),
+        other(&a, "?v=1", r#"{"instances": [3]}"#),
+        other(&[("authorization", "Bearer a"), ("x-unknown", "1")], "", r#"{"instances": [4]}"#),
+        other(&a, "", r#"{"instances": [5], "parameters": {"t": 1}}"#),
+        // The same in every respect, though written otherwise.
+        other(&[("user-agent", "u"), ("x-request-id", "r"), ("authorization", "Bearer a")], "", r#"{ "instances":[6]}"#),
+        other(&a, "", r#"{"parameters": {"t":1}, "instances": [7]}"#),
+    ];
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let callers = proxy.queue(requests).await;
+    turn.echo().await;
+    first.answer().await;
+    let mut came = Vec::new();
+    for _ in 0..5 {
+        let turn = hand.turn().await;
+        came.push((turn.instances(), header(&turn.request.headers, "authorization"), turn.request.target.clone()));
+        turn.echo().await;
+    }
+    let expected = |items: &[u64], who: &str, query: &str| (items.to_vec(), format!("Bearer {who}"), format!("{PREDICT}{query}"));
+    let all = [
+        expected(&[1, 6], "a", ""),
+        expected(&[2], "b", ""),
+        expected(&[3], "a", "?v=1"),
+        expected(&[4], "a", ""),
+        expected(&[5, 7], "a", ""),
+    ];
+    assert_eq!(came, all);
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+}
+
+#[tokio::test]
+async fn the_shared_call_has_an_id_of_its_own_and_each_answer_its_callers() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let named = |id| proxy.post(PREDICT, &[("x-request-id", id)], &instances(&[1]));
+    // Two callers with the same id are two callers.
+    let (callers, turn) = proxy.share(&mut hand, vec![named("mine"), named("mine"), named("other")]).await;
+    let id = header(&turn.request.headers, "x-request-id");
+    assert!(!["mine", "other"].contains(&id.as_str()));
+    let body = predictions(&[1, 1, 1]);
+    let length = body.len();
+    let head = format!("content-type: application/json\r\nx-request-id: {id}\r\nset-cookie: s\r\ncontent-length: {length}");
+    turn.raw(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}").as_bytes()).await;
+    for (id, caller) in ["mine", "mine", "other"].into_iter().zip(callers) {
+        let answer = caller.answer().await;
+        assert_answer(&answer, 200, &predictions(&[1]));
+        assert_eq!(header(&answer.headers, "x-request-id"), id);
+        assert!(values(&answer.headers, "set-cookie").is_empty());
+    }
+}
+
+#[tokio::test]
+async fn clients_of_both_http_versions_share_one_call() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let client = H2Client::connect(proxy.address).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let one = proxy.queue([proxy.predict(1)]).await;
+    let request = Request::post(format!("http://{}{PREDICT}", proxy.address))
+        .header("content-type", "application/json")
+        .body(full(instances(&[2])))
+        .unwrap();
+    let two = client.ask(request);
+    proxy.queued(2).await;
+    turn.echo().await;
+    first.answer().await;
+    let turn = hand.turn().await;
+    assert_eq!(turn.instances(), [1, 2]);
+    turn.echo().await;
+    for caller in one {
+        assert_answer(&caller.answer().await, 200, &predictions(&[1]));
+    }
+    let (head, whole) = within(two).await.unwrap();
+    assert_eq!((head.status.as_u16(), whole.body.as_ref()), (200, predictions(&[2]).as_bytes()));
+}
+
+#[tokio::test]
+async fn two_slots_are_two_calls_at_once_and_no_more() {
+    let (proxy, mut hand) = by_hand(json!({"scheduling": {"slots": 2}})).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (second, other) = proxy.occupy(&mut hand).await;
+    let callers = proxy.queue(predicts(&proxy, 1..=3)).await;
+    assert_eq!((hand.waiting(), count(&proxy.stats().in_flight)), (0, 2));
+    other.echo().await;
+    let turn_of_three = hand.turn().await;
+    assert_eq!(turn_of_three.instances(), [1, 2, 3]);
+    turn_of_three.echo().await;
+    turn.echo().await;
+    for caller in callers.into_iter().chain([first, second]) {
+        assert_eq!(caller.answer().await.status, Some(200));
+    }
+}
+
+#[tokio::test]
+async fn a_batch_ends_at_its_item_limit_and_the_rest_comes_next() {
+    let (proxy, mut hand) = by_hand(json!({"limits": {"batchItemsMax": 4}})).await;
+    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=6)).await;
+    assert_eq!(turn.instances(), [1, 2, 3, 4]);
+    turn.echo().await;
+    let turn = hand.turn().await;
+    assert_eq!(turn.instances(), [5, 6]);
+    turn.echo().await;
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+    assert_eq!(proxy.metric(r#"groupage_dispatches_total{cause="full"}"#) as u64, 1);
+}
+
+#[tokio::test]
+async fn static_batches_leave_when_they_are_full_and_not_before() {
+    let spec = json!({"scheduling": {"policy": "Static", "items": 3, "delay": "1m"}, "limits": {"queueDelayMax": "1m"}});
+    let (proxy, mut hand) = by_hand(spec).await;
+    let mut callers = proxy.queue(predicts(&proxy, 1..=2)).await;
+    assert_eq!((hand.waiting(), count(&proxy.stats().queue_items)), (0, 2));
+    callers.extend(proxy.queue([proxy.predict(3)]).await);
+    let turn = hand.turn().await;
+    assert_eq!(turn.instances(), [1, 2, 3]);
+    turn.echo().await;
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+}
+
+#[tokio::test]
+async fn a_window_closes_after_its_delay_although_it_is_not_full() {
+    let spec = json!({"scheduling": {"policy": "Window", "items": 100, "delay": "30ms"}, "limits": {"queueDelayMax": "1m"}});
+    let (proxy, mut hand) = by_hand(spec).await;
+    let callers = proxy.queue(predicts(&proxy, 1..=2)).await;
+    let turn = hand.turn().await;
+    assert_eq!(turn.instances(), [1, 2]);
+    turn.echo().await;
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+    assert_eq!(proxy.metric(r#"groupage_dispatches_total{cause="delay"}"#) as u64, 1);
+}
+
+#[tokio::test]
+async fn a_server_on_a_unix_socket_is_served_like_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = Target::Unix(folder.path().join("model.sock"));
+    let server = Server::start(ServerConfig { listen: target, ..ServerConfig::default() }).await.unwrap();
+    let proxy = Proxy::before(&server.url(), json!({}));
+    let path = Route::Predict.path();
+    let callers: Vec<_> = (0..20).map(|item| proxy.call(proxy.post(path, &[], &instances(&[item])))).collect();
+    let mut bodies = Vec::new();
+    for caller in callers {
+        let answer = caller.answer().await;
+        assert_eq!(answer.status, Some(200), "{answer:?}");
+        bodies.push(answer.body);
+    }
+    let (together, batched) = (bodies.clone(), server.stats());
+    assert_eq!(batched.items, 20);
+    assert!(batched.calls < 20, "{batched:?}");
+    for (item, body) in (0..).zip(together) {
+        let alone = proxy.ask(&proxy.post(path, &[], &instances(&[item]))).await;
+        assert_eq!(alone.body, body);
+    }
+    let passed = proxy.ask(&proxy.request("GET", "/health", &[], None)).await;
+    assert_answer(&passed, 200, r#"{"status":"ok"}"#);
+}
+
+fn echo_h2(body: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(body).unwrap();
+    json!({"predictions": body["instances"]}).to_string()
+}
+
+#[tokio::test]
+async fn a_server_that_is_known_to_speak_http_2_gets_every_batch_as_a_stream_of_one_connection() {
+    let mut hand = H2Hand::start().await;
+    let proxy = Proxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
+    let mut connections = Vec::new();
+    for _ in 0..2 {
+        let first = proxy.call(proxy.predict(0));
+        let turn = hand.turn().await;
+        assert_eq!(turn.head.version, Version::HTTP_2);
+        let callers = proxy.queue(predicts(&proxy, 1..=3)).await;
+        let body = echo_h2(&turn.whole.body);
+        turn.ok(body);
+        assert_answer(&first.answer().await, 200, &predictions(&[0]));
+        let turn = hand.turn().await;
+        connections.push(turn.connection);
+        assert_eq!(turn.head.uri, format!("http://{}{PREDICT}", proxy.address).as_str());
+        assert_eq!(turn.head.version, Version::HTTP_2);
+        let body = echo_h2(&turn.whole.body);
+        assert_eq!(body, predictions(&[1, 2, 3]));
+        turn.ok(body);
+        for (item, caller) in (1..).zip(callers) {
+            assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+        }
+    }
+    assert_eq!(connections.first(), connections.last());
+}
+
+#[tokio::test]
+async fn one_probe_finds_out_that_a_server_speaks_http_2() {
+    let mut hand = H2Hand::start().await;
+    let proxy = Proxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Auto"}}}));
+    let client = H2Client::connect(proxy.address).await;
+    // Until the probe is over calls travel as HTTP/1.1, and are served all the same.
+    let learned = async {
+        loop {
+            let asked = client.ask(Request::get("http://model.example/x").body(full("")).unwrap());
+            let turn = hand.turn().await;
+            let version = turn.head.version;
+            turn.answer(Response::new(full("{}")));
+            assert_eq!(asked.await.unwrap().0.status, 200);
+            if version == Version::HTTP_2 {
+                return;
+            }
+        }
+    };
+    within(learned).await;
+    // From now on batches use it, and what passes keeps its client's version.
+    let (first, turn) = {
+        let caller = proxy.call(proxy.predict(0));
+        (caller, hand.turn().await)
+    };
+    let callers = proxy.queue(predicts(&proxy, 1..=2)).await;
+    turn.ok(predictions(&[0]));
+    first.answer().await;
+    let turn = hand.turn().await;
+    assert_eq!(turn.head.version, Version::HTTP_2);
+    turn.ok(predictions(&[1, 2]));
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+    let caller = proxy.call(proxy.request("GET", "/x", &[], None));
+    let turn = hand.turn().await;
+    assert_eq!(turn.head.version, Version::HTTP_11);
+    turn.answer(Response::new(full("{}")));
+    assert_answer(&caller.answer().await, 200, "{}");
+}
+
+#[tokio::test]
+async fn a_batch_has_a_connection_of_its_own_unless_the_operator_lets_it_be_kept() {
+    for (reuse, expected) in [("Never", 4), ("Always", 1)] {
+        let (proxy, mut hand) = by_hand(json!({"proxy": {"connection": {"reuse": reuse}}})).await;
+        let mut used = std::collections::BTreeSet::new();
+        for _ in 0..2 {
+            let (first, turn) = proxy.occupy(&mut hand).await;
+            used.insert(turn.connection);
+            let callers = proxy.queue(predicts(&proxy, 1..=2)).await;
+            turn.echo().await;
+            first.answer().await;
+            let turn = hand.turn().await;
+            used.insert(turn.connection);
+            turn.echo().await;
+            for caller in callers {
+                assert_eq!(caller.answer().await.status, Some(200));
+            }
+            proxy.idle().await;
+        }
+        assert_eq!(used.len(), expected, "reuse: {reuse}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_answer_that_nobody_asked_for_reaches_nobody() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let twice = |turn: &Turn| {
+        let mut text = super::hand::echo(&turn.request);
+        let stray: Vec<u64> = turn.instances().iter().map(|_| 666).collect();
+        text.extend(super::hand::reply(200, &predictions(&stray)));
+        text
+    };
+    for round in 0..20 {
+        let (first, turn) = proxy.occupy(&mut hand).await;
+        let callers = proxy.queue(predicts(&proxy, round..=round + 1)).await;
+        let text = twice(&turn);
+        turn.raw(&text).await;
+        assert_answer(&first.answer().await, 200, &predictions(&[0]));
+        let turn = hand.turn().await;
+        let text = twice(&turn);
+        turn.raw(&text).await;
+        for (item, caller) in (round..).zip(callers) {
+            assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_goes_alone_keeps_every_byte_and_its_trailers() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let mut client = proxy.client().await;
+    let body = "\t{ \"instances\" : [ 1.10, -0, 1E5 ] , \"x\":\"\\ud800\"}\n";
+    let head = format!(
+        "POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\nx-many: 1\r\nx-many: 2\r\nte: trailers\r\n\
+         trailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\nx-sum: 9\r\n\r\n",
+        body.len()
+    );
+    client.write_raw(head.as_bytes()).await.unwrap();
+    let mut turn = hand.turn().await;
+    assert_eq!(turn.request.body, body.as_bytes());
+    assert_eq!(values(&turn.request.headers, "x-many"), [b"1", b"2"]);
+    assert_eq!(turn.request.trailers, [("x-sum".to_owned(), b"9".to_vec())]);
+    turn.part(b"HTTP/1.1 200 OK\r\nset-cookie: a\r\nset-cookie: b\r\ntrailer: x-end\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    turn.chunk(b"{\"predictions\": [1.10,").await;
+    turn.chunk(b" 0 , 9]}\n").await;
+    turn.part(b"0\r\nx-end: bye\r\n\r\n").await;
+    turn.done();
+    let mut answer = Answer::default();
+    within(client.receive("POST", &mut answer)).await;
+    assert_answer(&answer, 200, "{\"predictions\": [1.10, 0 , 9]}\n");
+    assert_eq!(values(&answer.headers, "set-cookie"), [b"a", b"b"]);
+    assert_eq!(answer.trailers, [("x-end".to_owned(), b"bye".to_vec())]);
+    proxy.idle().await;
+    assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="header"}"#) as u64, 1);
+}
+
+#[tokio::test]
+async fn a_call_with_its_whole_head_and_body_is_what_an_idle_server_sees() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let own = [("accept", "*/*"), ("x-request-id", "mine"), ("x-forwarded-for", "10.0.0.1"), ("cookie", "c=1")];
+    let request = proxy.post(PREDICT, &own, "{\"instances\":[ 1 ]}\n");
+    let sent = by_name(&request.headers);
+    let caller = proxy.call(request);
+    let turn = hand.turn().await;
+    assert_eq!(by_name(&turn.request.headers), sent);
+    assert_eq!(turn.request.body, b"{\"instances\":[ 1 ]}\n");
+    turn.answer(500, "{\"error\": \"x\"}").await;
+    assert_answer(&caller.answer().await, 500, "{\"error\": \"x\"}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_too_large_to_be_read_streams_and_holds_no_slot() {
+    let (proxy, mut hand) = by_hand(json!({"limits": {"itemBytesMax": 100}})).await;
+    let body = format!("{{\"instances\": [1{}]}}", " ".repeat(4000));
+    let known = proxy.call(proxy.post(PREDICT, &[], &body));
+    let one = hand.turn().await;
+    let chunked = proxy.call(proxy.post(PREDICT, &[("transfer-encoding", "chunked")], &body));
+    let other = hand.turn().await;
+    assert_eq!((&one.request.body, &other.request.body), (&body.clone().into_bytes(), &body.into_bytes()));
+    assert_eq!(count(&proxy.stats().in_flight), 0);
+    let small = proxy.call(proxy.predict(2));
+    hand.turn().await.echo().await;
+    assert_answer(&small.answer().await, 200, &predictions(&[2]));
+    one.answer(200, "1").await;
+    other.answer(200, "2").await;
+    assert_answer(&known.answer().await, 200, "1");
+    assert_answer(&chunked.answer().await, 200, "2");
+    assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="too_large"}"#) as u64, 2);
+}
+
+#[tokio::test]
+async fn a_call_with_more_items_than_a_batch_may_have_goes_alone_and_says_why() {
+    let (proxy, mut hand) = by_hand(json!({"limits": {"batchItemsMax": 4}})).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let body = "{\"instances\":[1,2, 3,4,5]}";
+    let mut callers = proxy.queue([proxy.predict(9), proxy.post(PREDICT, &[], body), proxy.predict(10)]).await;
+    turn.echo().await;
+    first.answer().await;
+    let mut turns = vec![hand.turn().await];
+    assert_eq!(turns.first().unwrap().instances(), [9, 10]);
+    turns.remove(0).echo().await;
+    let large = hand.turn().await;
+    assert_eq!(large.request.body, body.as_bytes());
+    large.answer(422, "{\"detail\": \"the upstream's own\"}").await;
+    assert_answer(&callers.remove(1).answer().await, 422, "{\"detail\": \"the upstream's own\"}");
+    for (item, caller) in [9, 10].into_iter().zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+    assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="client_batch_full"}"#) as u64, 1);
+}
+
+#[tokio::test]
+async fn a_batch_limit_of_one_is_a_plain_proxy() {
+    let (proxy, mut hand) = by_hand(json!({"limits": {"batchItemsMax": 1, "queueDelayMax": "0ms"}})).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let callers = proxy.queue(predicts(&proxy, 1..=2)).await;
+    turn.echo().await;
+    first.answer().await;
+    for (item, caller) in (1..).zip(callers) {
+        let turn = hand.turn().await;
+        assert_eq!(turn.request.body, instances(&[item]).as_bytes());
+        turn.echo().await;
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+}
+
+#[tokio::test]
+async fn the_kill_switch_passes_everything_and_holds_no_slot() {
+    for spec in [json!({"mode": "Passthrough"}), json!({"routes": [{"path": PREDICT, "mode": "Passthrough"}]})] {
+        let (proxy, mut hand) = by_hand(spec).await;
+        let callers: Vec<_> = (0..3).map(|item| proxy.call(proxy.predict(item))).collect();
+        for _ in 0..3 {
+            // All three are upstream at once.
+            let turn = hand.turn().await;
+            assert_eq!(turn.instances().len(), 1);
+            tokio::spawn(turn.echo());
+        }
+        for caller in callers {
+            assert_eq!(caller.answer().await.status, Some(200));
+        }
+        assert_eq!(count(&proxy.stats().batches), 0);
+        let passed = |reason: &str| proxy.metric(&format!("groupage_calls_passed_total{{reason=\"{reason}\"}}")) as u64;
+        assert_eq!(passed("policy_off") + passed("not_recognised"), 3);
+    }
+}
+
+async fn key_wide(status: u16, head: &str, kept: &[(&str, &str)]) {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=8)).await;
+    let body = "{\"error\":\"the upstream's own\"}";
+    let text = format!("HTTP/1.1 {status} No\r\ncontent-type: application/json\r\n{head}content-length: {}\r\n\r\n{body}", body.len());
+    turn.raw(text.as_bytes()).await;
+    for caller in callers {
+        let answer = caller.answer().await;
+        assert_answer(&answer, status, body);
+        for (name, value) in kept {
+            assert_eq!(header(&answer.headers, name), *value);
+        }
+        assert!(values(&answer.headers, "x-groupage-error").is_empty());
+    }
+    proxy.idle().await;
+    assert_eq!(hand.waiting(), 0, "nothing was sent again");
+    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=8)).await;
+    let halved = if matches!(status, 429 | 503) { 4 } else { 8 };
+    assert_eq!(turn.instances().len(), halved);
+    turn.echo().await;
+    if halved < 8 {
+        hand.turn().await.echo().await;
+    }
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+}
+
+#[tokio::test]
+async fn an_overloaded_servers_answer_goes_to_every_member_and_the_next_batch_is_smaller() {
+    let hints = [("retry-after", "7"), ("x-ratelimit-remaining", "0")];
+    key_wide(429, "retry-after: 7\r\nx-ratelimit-remaining: 0\r\n", &hints).await;
+    key_wide(503, "retry-after: 7\r\n", &hints[..1]).await;
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_credential_or_the_method_goes_to_every_member() {
+    key_wide(401, "www-authenticate: Bearer\r\n", &[("www-authenticate", "Bearer")]).await;
+    key_wide(405, "allow: GET\r\n", &[("allow", "GET")]).await;
+}
+
+#[tokio::test]
+async fn a_limit_that_the_server_names_is_kept_from_then_on() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=8)).await;
+    assert_eq!(turn.instances().len(), 8);
+    let said = "{\"message\":\"batch size 8 > maximum allowed batch size 3\",\"code\":422,\"type\":\"Validation\"}";
+    turn.answer(422, said).await;
+    for part in [&[1, 2, 3][..], &[4, 5, 6], &[7, 8]] {
+        let turn = hand.turn().await;
+        assert_eq!(turn.instances(), part);
+        turn.echo().await;
+    }
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+    proxy.idle().await;
+    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=4)).await;
+    assert_eq!(turn.instances(), [1, 2, 3]);
+    turn.echo().await;
+    hand.turn().await.echo().await;
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+}
+
+#[tokio::test]
+async fn a_limit_that_the_server_publishes_is_never_passed() {
+    let mut server = ServerConfig { items_max: Some(3), publish: true, ..ServerConfig::default() };
+    server.base = Duration::from_millis(20);
+    let server = Server::start(server).await.unwrap();
+    let proxy = Proxy::before(&server.url(), json!({}));
+    let one = |n: u32| proxy.post("/embed", &[], &json!({"inputs": format!("text {n}")}).to_string());
+    let callers: Vec<_> = (0..12).map(|n| proxy.call(one(n))).collect();
+    for caller in callers {
+        assert_eq!(caller.answer().await.status, Some(200));
+    }
+    let stats = server.stats();
+    assert_eq!((stats.items, stats.too_large), (12, 0));
+    assert!(stats.calls < 12, "{stats:?}");
+}
+
+#[tokio::test]
+async fn an_item_that_the_server_marks_as_failed_is_its_callers_own_failure() {
+    let declared = json!({"perItemError": {"field": "/error", "status": 422}});
+    let (proxy, mut hand) = by_hand(generic(&json!({}), &declared)).await;
+    let (callers, turn) = proxy.share(&mut hand, vec![texts(&proxy, &["a"]), texts(&proxy, &["b"])]).await;
+    turn.answer(200, r#"{"vectors":[[1], {"error": "too long"}]}"#).await;
+    let [a, b] = <[_; 2]>::try_from(callers).unwrap();
+    assert_answer(&a.answer().await, 200, r#"{"vectors":[[1]]}"#);
+    assert_answer(&b.answer().await, 422, r#"{"error": "too long"}"#);
+}
+
+#[tokio::test]
+async fn a_batch_goes_to_the_declared_path_and_a_call_alone_to_its_own() {
+    let (proxy, mut hand) = by_hand(generic(&json!({}), &json!({"upstreamPath": "/g_batch"}))).await;
+    let alone = proxy.call(texts(&proxy, &["a"]));
+    let turn = hand.turn().await;
+    assert_eq!(turn.request.target, "/g");
+    turn.answer(200, r#"{"vectors":[1]}"#).await;
+    assert_answer(&alone.answer().await, 200, r#"{"vectors":[1]}"#);
+    let (callers, turn) = proxy.share(&mut hand, vec![texts(&proxy, &["a"]), texts(&proxy, &["b"])]).await;
+    assert_eq!(turn.request.target, "/g_batch");
+    turn.answer(200, r#"{"vectors":[1,2]}"#).await;
+    for (body, caller) in [r#"{"vectors":[1]}"#, r#"{"vectors":[2]}"#].into_iter().zip(callers) {
+        assert_answer(&caller.answer().await, 200, body);
+    }
+}
+
+#[tokio::test]
+async fn embeddings_are_renumbered_and_their_usage_is_shared_out() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let one = |text: &str| proxy.post(EMBEDDINGS, &[], &json!({"model": "m", "input": text}).to_string());
+    let (callers, turn) = proxy.share(&mut hand, vec![one("aaaa"), one("b"), one("cccc")]).await;
+    let body: Value = serde_json::from_slice(&turn.request.body).unwrap();
+    assert_eq!(body, json!({"model": "m", "input": ["aaaa", "b", "cccc"]}));
+    // Out of order, as some servers answer.
+    let said = r#"{"object":"list","data":[{"index":2,"embedding":[0.30]},{"index":0,"embedding":[1e-5]},{"index":1,"embedding":[-0]}],"model":"m","usage":{"prompt_tokens":9,"total_tokens":9}}"#;
+    turn.answer(200, said).await;
+    let mut total = 0;
+    for (value, caller) in ["1e-5", "-0", "0.30"].into_iter().zip(callers) {
+        let answer = caller.answer().await;
+        let text = String::from_utf8(answer.body.clone()).unwrap();
+        assert!(text.starts_with(&format!(r#"{{"object":"list","data":[{{"index":0,"embedding":[{value}]}}],"model":"m""#)), "{text}");
+        let body: Value = serde_json::from_slice(&answer.body).unwrap();
+        total += body["usage"]["total_tokens"].as_u64().unwrap();
+        assert_eq!(header(&answer.headers, "x-groupage-usage"), "estimated");
+    }
+    assert_eq!(total, 9);
+}
+
+#[tokio::test]
+async fn a_lone_call_on_an_idle_server_waits_for_nothing() {
+    let (proxy, hand) = by_hand(json!({})).await;
+    let _auto = hand.auto(super::hand::echo);
+    let mut client = proxy.client().await;
+    let request = proxy.predict(1);
+    let mut quickest = HANG;
+    for _ in 0..50 {
+        let answer = within(client.ask(&request)).await;
+        assert_answer(&answer, 200, &predictions(&[1]));
+        quickest = quickest.min(answer.done.unwrap().duration_since(answer.sent.unwrap()));
+    }
+    // The shortest hold that a policy knows by default is far longer.
+    assert!(quickest < Duration::from_millis(5), "{quickest:?}");
+}
+
+fn names(headers: &Headers) -> Vec<&str> {
+    headers.iter().map(|(name, _)| name.as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_shared_call_carries_what_is_every_members_and_nothing_of_one() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let own = |id: &str| {
+        let own = [
+            ("authorization", "Bearer a"),
+            ("x-model-version", "3"),
+            ("x-request-id", id),
+            ("x-forwarded-for", id),
+            ("user-agent", id),
+            ("x-groupage-debug", "1"),
+            ("accept-encoding", "gzip"),
+        ];
+        proxy.post(PREDICT, &own, &instances(&[1]))
+    };
+    let (callers, turn) = proxy.share(&mut hand, vec![own("a"), own("b")]).await;
+    let mut came = names(&turn.request.headers);
+    came.sort_unstable();
+    assert_eq!(came, ["authorization", "content-length", "content-type", "host", "x-model-version", "x-request-id"]);
+    turn.echo().await;
+    for caller in callers {
+        assert_eq!(caller.answer().await.status, Some(200));
+    }
+}

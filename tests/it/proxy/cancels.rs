@@ -1,0 +1,197 @@
+//! Callers that leave, at every point of a call's way (G16; reliability F15–F17; peers 19–21).
+
+use serde_json::json;
+
+use super::h2::{H2Client, H2Hand, full};
+use super::setup::{PREDICT, Proxy, assert_answer, by_hand, count, instances, predictions, within};
+use super::support::client::{Client, Outgoing};
+
+fn predicts(proxy: &Proxy, items: std::ops::RangeInclusive<u64>) -> Vec<Outgoing> {
+    items.map(|item| proxy.predict(item)).collect()
+}
+
+fn cancelled(proxy: &Proxy) -> u64 {
+    proxy.metric(r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="cancelled"}"#) as u64
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_the_queue_is_never_sent() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let mut callers = proxy.queue(predicts(&proxy, 1..=5)).await;
+    for at in [4, 2, 0] {
+        callers.remove(at).leave().await;
+    }
+    proxy.queued(2).await;
+    turn.echo().await;
+    first.answer().await;
+    let turn = hand.turn().await;
+    assert_eq!(turn.instances(), [2, 4]);
+    turn.echo().await;
+    for (item, caller) in [2, 4].into_iter().zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+    assert_eq!(cancelled(&proxy), 3);
+    assert_eq!(proxy.metric(r#"groupage_items_total{outcome="cancelled"}"#) as u64, 3);
+}
+
+#[tokio::test]
+async fn when_everybody_leaves_the_queue_nothing_is_sent_at_all() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    for caller in proxy.queue(predicts(&proxy, 1..=3)).await {
+        caller.leave().await;
+    }
+    proxy.queued(0).await;
+    turn.echo().await;
+    first.answer().await;
+    proxy.idle().await;
+    assert_eq!((hand.waiting(), count(&proxy.stats().batches)), (0, 1));
+}
+
+#[tokio::test]
+async fn a_client_that_ends_its_side_has_left() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let mut stream = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
+    let body = instances(&[1]);
+    let head = format!("POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+    tokio::io::AsyncWriteExt::write_all(&mut stream, format!("{head}{body}").as_bytes()).await.unwrap();
+    proxy.queued(1).await;
+    tokio::io::AsyncWriteExt::shutdown(&mut stream).await.unwrap();
+    proxy.queued(0).await;
+    turn.echo().await;
+    first.answer().await;
+    proxy.idle().await;
+    assert_eq!(hand.waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_stream_that_is_reset_in_the_queue_is_never_sent_and_the_connection_goes_on() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let client = H2Client::connect(proxy.address).await;
+    let post = |item| {
+        http::Request::post(format!("http://{}{PREDICT}", proxy.address))
+            .header("content-type", "application/json")
+            .body(full(instances(&[item])))
+            .unwrap()
+    };
+    let leaves = client.ask(post(1));
+    proxy.queued(1).await;
+    let stays = client.ask(post(2));
+    proxy.queued(2).await;
+    leaves.abort();
+    proxy.queued(1).await;
+    turn.echo().await;
+    first.answer().await;
+    let turn = hand.turn().await;
+    assert_eq!(turn.instances(), [2]);
+    turn.echo().await;
+    assert_eq!(within(stays).await.unwrap().1.body, predictions(&[2]));
+}
+
+#[tokio::test]
+async fn a_member_that_leaves_in_flight_harms_no_other() {
+    for leaves in 0..3_usize {
+        let (proxy, mut hand) = by_hand(json!({})).await;
+        let (mut callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=3)).await;
+        callers.remove(leaves).leave().await;
+        proxy.until(|stats| count(&stats.answered) == 2).await;
+        turn.echo().await;
+        let rest = (1..=3).filter(|item| *item != leaves as u64 + 1);
+        for (item, caller) in rest.zip(callers) {
+            assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+        }
+        proxy.idle().await;
+        assert_eq!((hand.waiting(), cancelled(&proxy)), (0, 1));
+    }
+}
+
+#[tokio::test]
+async fn when_all_members_have_left_the_call_is_ended_and_the_slot_is_free() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (callers, mut turn) = proxy.share(&mut hand, predicts(&proxy, 1..=3)).await;
+    for caller in callers {
+        caller.leave().await;
+    }
+    turn.closed().await;
+    proxy.idle().await;
+    let (next, turn) = proxy.occupy(&mut hand).await;
+    turn.echo().await;
+    assert_answer(&next.answer().await, 200, &predictions(&[0]));
+}
+
+#[tokio::test]
+async fn when_all_members_have_left_an_http_2_server_gets_a_reset_of_that_stream_only() {
+    let mut hand = H2Hand::start().await;
+    let proxy = Proxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
+    let first = proxy.call(proxy.predict(0));
+    let turn = hand.turn().await;
+    let callers = proxy.queue(predicts(&proxy, 1..=2)).await;
+    turn.ok(predictions(&[0]));
+    first.answer().await;
+    let mut turn = hand.turn().await;
+    for caller in callers {
+        caller.leave().await;
+    }
+    turn.left().await;
+    proxy.idle().await;
+    let next = proxy.call(proxy.predict(9));
+    let other = hand.turn().await;
+    assert_eq!(other.connection, turn.connection);
+    other.ok(predictions(&[9]));
+    assert_answer(&next.answer().await, 200, &predictions(&[9]));
+    assert_eq!(hand.waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_call_alone_whose_caller_left_is_ended_upstream_and_its_slot_is_free() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    // Before the head of the answer, and in the middle of its body.
+    for answered in [false, true] {
+        let (caller, mut turn) = proxy.occupy(&mut hand).await;
+        if answered {
+            turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{").await;
+        }
+        caller.leave().await;
+        turn.closed().await;
+        proxy.idle().await;
+    }
+    assert_eq!(cancelled(&proxy), 2);
+}
+
+#[tokio::test]
+async fn what_passes_is_ended_upstream_when_its_client_leaves() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let caller = proxy.call(proxy.request("GET", "/slow", &[], None));
+    let mut turn = hand.turn().await;
+    caller.leave().await;
+    turn.closed().await;
+}
+
+#[tokio::test]
+async fn random_leaving_leaves_no_trace() {
+    let (proxy, hand) = by_hand(json!({"limits": {"batchItemsMax": 8}})).await;
+    let _auto = hand.auto(super::hand::echo);
+    let mut kept = Vec::new();
+    for n in 0..300_u64 {
+        let caller = proxy.call(proxy.predict(n));
+        if n % 3 == 0 {
+            // Wherever it is by now: not connected, being read, queued, in flight, answered.
+            for _ in 0..n % 17 {
+                tokio::task::yield_now().await;
+            }
+            caller.0.abort();
+        } else {
+            kept.push((n, caller));
+        }
+    }
+    for (n, caller) in kept {
+        assert_answer(&caller.answer().await, 200, &predictions(&[n]));
+    }
+    proxy.idle().await;
+    proxy.until(|stats| count(&stats.seen) == count(&stats.answered)).await;
+    let mut client: Client = proxy.client().await;
+    assert_answer(&within(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
+}

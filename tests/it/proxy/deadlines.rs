@@ -1,0 +1,196 @@
+//! When a call's answer becomes useless, and what ends then (README R12, R14; reliability F04, F20).
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::setup::{PREDICT, assert_answer, assert_failure, by_hand, count, header, instances, predictions, within};
+use super::support::client::Outgoing;
+use super::support::wire::values;
+
+const LATE: &str = "x-request-timeout-ms";
+
+fn due(proxy: &super::setup::Proxy, name: &str, value: &str, item: u64) -> Outgoing {
+    proxy.post(PREDICT, &[(name, value)], &instances(&[item]))
+}
+
+#[tokio::test]
+async fn the_callers_own_deadline_ends_its_wait_in_the_queue_and_it_is_never_sent() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    for (name, value) in [(LATE, "30"), ("x-envoy-expected-rq-timeout-ms", "30"), ("grpc-timeout", "30m"), ("grpc-timeout", "30000u")] {
+        let (first, turn) = proxy.occupy(&mut hand).await;
+        let caller = proxy.call(due(&proxy, name, value, 1));
+        let answer = caller.answer().await;
+        assert_failure(&answer, 504, "GRP3201", "deadline");
+        let waited = answer.done.unwrap().duration_since(answer.sent.unwrap());
+        assert!(waited >= Duration::from_millis(25), "{waited:?}");
+        turn.echo().await;
+        first.answer().await;
+        proxy.idle().await;
+        assert_eq!(hand.waiting(), 0);
+    }
+    let series = r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="expired"}"#;
+    assert_eq!(proxy.metric(series) as u64, 4);
+}
+
+#[tokio::test]
+async fn the_callers_own_deadline_ends_its_wait_in_flight_and_gives_the_slot_back() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let caller = proxy.call(due(&proxy, LATE, "50", 1));
+    let mut turn = hand.turn().await;
+    assert_failure(&caller.answer().await, 504, "GRP3201", "deadline");
+    turn.closed().await;
+    proxy.idle().await;
+    // The caller's header reached the server as it was: a call alone keeps its bytes.
+    assert_eq!(header(&turn.request.headers, LATE), "50");
+}
+
+#[tokio::test]
+async fn one_members_deadline_in_flight_is_nobody_elses() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let requests = vec![proxy.predict(1), due(&proxy, LATE, "100", 2), proxy.predict(3)];
+    let (mut callers, turn) = proxy.share(&mut hand, requests).await;
+    assert_eq!(turn.instances(), [1, 2, 3]);
+    assert_failure(&callers.remove(1).answer().await, 504, "GRP3201", "deadline");
+    turn.echo().await;
+    for (item, caller) in [1, 3].into_iter().zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+}
+
+#[tokio::test]
+async fn a_shared_call_carries_the_latest_deadline_where_every_member_has_one() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (callers, turn) = proxy.share(&mut hand, vec![due(&proxy, LATE, "9000", 1), due(&proxy, LATE, "19000", 2)]).await;
+    let left: u64 = header(&turn.request.headers, LATE).parse().unwrap();
+    assert!(left > 9000 && left <= 19_000, "{left}");
+    turn.echo().await;
+    for caller in callers {
+        assert_eq!(caller.answer().await.status, Some(200));
+    }
+    let (callers, turn) = proxy.share(&mut hand, vec![due(&proxy, LATE, "9000", 1), proxy.predict(2)]).await;
+    assert!(values(&turn.request.headers, LATE).is_empty());
+    turn.echo().await;
+    for caller in callers {
+        assert_eq!(caller.answer().await.status, Some(200));
+    }
+}
+
+#[tokio::test]
+async fn the_slo_ends_calls_in_the_queue_only() {
+    let (proxy, mut hand) = by_hand(json!({"slo": {"latencyP99": "60ms"}})).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let late = proxy.call(proxy.predict(1));
+    assert_failure(&late.answer().await, 504, "GRP3201", "deadline");
+    // The one in flight is later than the SLO too by now, and is delivered.
+    turn.echo().await;
+    assert_answer(&first.answer().await, 200, &predictions(&[0]));
+    assert_eq!(hand.waiting(), 0);
+}
+
+#[tokio::test]
+async fn an_slo_that_no_execution_can_meet_sheds_nothing() {
+    let (proxy, mut hand) = by_hand(json!({"slo": {"latencyP99": "20ms"}})).await;
+    // Learn that one execution alone takes longer: its answer comes after a queued call has expired.
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    assert_failure(&proxy.call(proxy.predict(1)).answer().await, 504, "GRP3201", "deadline");
+    turn.echo().await;
+    first.answer().await;
+    proxy.idle().await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let started = super::support::upstream::now();
+    let callers = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
+    // Another call's own deadline shows that the SLO has passed for those two.
+    let clock = proxy.call(proxy.post(PREDICT, &[(LATE, "40"), ("x-other", "1")], &instances(&[3])));
+    assert_failure(&clock.answer().await, 504, "GRP3201", "deadline");
+    assert!(started.elapsed() >= Duration::from_millis(35));
+    turn.echo().await;
+    first.answer().await;
+    let turn = hand.turn().await;
+    assert_eq!(turn.instances(), [1, 2]);
+    turn.echo().await;
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+}
+
+#[tokio::test]
+async fn a_routes_timeout_ends_a_silent_call_without_sending_it_again() {
+    let (proxy, mut hand) = by_hand(json!({"routes": [{"path": PREDICT, "timeout": "80ms"}]})).await;
+    let alone = proxy.call(proxy.predict(1));
+    let mut turn = hand.turn().await;
+    assert_failure(&alone.answer().await, 504, "GRP3303", "upstream_timeout");
+    turn.closed().await;
+    let (callers, mut turn) = proxy.share(&mut hand, vec![proxy.predict(1), proxy.predict(2)]).await;
+    turn.closed().await;
+    for caller in callers {
+        assert_failure(&caller.answer().await, 504, "GRP3303", "upstream_timeout");
+    }
+    proxy.idle().await;
+    assert_eq!(hand.waiting(), 0, "a call that timed out is never sent again");
+}
+
+#[tokio::test]
+async fn a_routes_timeout_is_the_longest_wait_in_the_queue_and_a_longer_deadline_does_not_help() {
+    let short = "/v1/models/short:predict";
+    let (proxy, mut hand) = by_hand(json!({"routes": [{"path": PREDICT}, {"path": short, "timeout": "60ms"}]})).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    for own in [&[][..], &[(LATE, "90000")]] {
+        let answer = proxy.ask(&proxy.post(short, own, &instances(&[1]))).await;
+        assert_failure(&answer, 504, "GRP3201", "deadline");
+        let waited = answer.done.unwrap().duration_since(answer.sent.unwrap());
+        assert!(waited >= Duration::from_millis(55), "{waited:?}");
+    }
+    turn.echo().await;
+    assert_answer(&first.answer().await, 200, &predictions(&[0]));
+}
+
+#[tokio::test]
+async fn many_deadlines_in_the_past_leave_the_normal_calls_alone() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let normal = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
+    let hasty: Vec<_> = (0..100).map(|_| proxy.call(due(&proxy, LATE, "0", 3))).collect();
+    for caller in hasty {
+        assert_failure(&caller.answer().await, 504, "GRP3201", "deadline");
+    }
+    assert_eq!(count(&proxy.stats().queue_items), 2);
+    turn.echo().await;
+    first.answer().await;
+    let turn = hand.turn().await;
+    assert_eq!(turn.instances(), [1, 2]);
+    turn.echo().await;
+    for (item, caller) in (1..).zip(normal) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+}
+
+#[tokio::test]
+async fn what_passes_has_one_idle_time_over_both_directions_and_no_timeout() {
+    let spec = json!({"proxy": {"client": {"passThroughIdleTimeout": "100ms"}}});
+    let (proxy, mut hand) = by_hand(spec).await;
+    let caller = proxy.call(proxy.request("GET", "/silent", &[], None));
+    let mut turn = hand.turn().await;
+    assert_failure(&caller.answer().await, 504, "GRP3303", "upstream_timeout");
+    turn.closed().await;
+    // Something moves: chunks that come within the idle time, for longer than it in all.
+    let caller = proxy.call(proxy.request("GET", "/slow", &[], None));
+    let mut turn = hand.turn().await;
+    turn.part(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    let mut ticks = tokio::time::interval(Duration::from_millis(20));
+    for _ in 0..10 {
+        ticks.tick().await;
+        turn.chunk(b"x").await;
+    }
+    turn.part(b"0\r\n\r\n").await;
+    turn.done();
+    assert_answer(&caller.answer().await, 200, "xxxxxxxxxx");
+    // Then nothing: the body is cut, and cannot be mistaken for a whole one.
+    let caller = proxy.call(proxy.request("GET", "/stalls", &[], None));
+    let mut turn = hand.turn().await;
+    turn.part(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    turn.chunk(b"x").await;
+    let answer = within(caller.0).await.unwrap();
+    assert_eq!(answer.body, b"x");
+    assert_ne!(answer.end, Some(super::support::wire::End::Proper));
+}

@@ -1,0 +1,296 @@
+//! One bad call harms nobody else: replays, bisection, their budget, quarantine (G11–G15; reliability F06, F07, F10, F11, F14).
+
+use serde_json::{Value, json};
+
+use super::hand::{Auto, Turn, reply};
+use super::setup::{PREDICT, Caller, Proxy, assert_answer, assert_failure, by_hand, count, instances, predictions};
+use super::support::client::Outgoing;
+use super::support::upstream::Request;
+
+const BAD: u64 = 666;
+
+fn predicts(proxy: &Proxy, items: &[u64]) -> Vec<Outgoing> {
+    items.iter().map(|item| proxy.predict(*item)).collect()
+}
+
+/// A server that fails every call with the bad item in it, and says so with the items it got.
+fn poisoned(request: &Request) -> Vec<u8> {
+    let items = super::hand::instances(request);
+    if items.contains(&BAD) {
+        return reply(500, &format!("{{\"error\":\"cannot: {items:?}\"}}"));
+    }
+    super::hand::echo(request)
+}
+
+fn sizes(auto: &mut Auto) -> Vec<usize> {
+    auto.seen().iter().map(|request| super::hand::instances(request).len()).collect()
+}
+
+async fn ok(callers: Vec<Caller>, items: &[u64]) {
+    for (item, caller) in items.iter().zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[*item]));
+    }
+}
+
+#[tokio::test]
+async fn a_poison_item_fails_its_own_caller_only_whoever_that_is() {
+    for bad in 0..8 {
+        let (proxy, mut hand) = by_hand(json!({})).await;
+        let items: Vec<u64> = (0..8).map(|n| if n == bad { BAD } else { n }).collect();
+        let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &items)).await;
+        let text = poisoned(&turn.request);
+        turn.raw(&text).await;
+        let mut auto = hand.auto(poisoned);
+        for (item, caller) in items.iter().zip(callers) {
+            let answer = caller.answer().await;
+            if *item == BAD {
+                assert_answer(&answer, 500, "{\"error\":\"cannot: [666]\"}");
+            } else {
+                assert_answer(&answer, 200, &predictions(&[*item]));
+            }
+        }
+        proxy.idle().await;
+        let sizes = sizes(&mut auto);
+        assert!(1 + sizes.len() <= 1 + 2 * 3, "at most 1 + 2·log2 N calls: {sizes:?}");
+        assert_eq!(proxy.metric("groupage_isolation_executions_total") as usize, sizes.len());
+        assert_eq!(proxy.metric("groupage_items_isolated_total") as u64, 8);
+    }
+}
+
+#[tokio::test]
+async fn up_to_four_members_are_sent_again_one_by_one_on_the_batchs_own_slot() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let items = [1, BAD, 3, 4];
+    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &items)).await;
+    turn.answer(400, "{\"error\":\"a neighbour's secret\"}").await;
+    for item in items {
+        let turn = hand.turn().await;
+        // Nothing else is upstream meanwhile, and the original bytes are sent.
+        assert_eq!((hand.waiting(), count(&proxy.stats().in_flight)), (0, 1));
+        assert_eq!(turn.request.body, instances(&[item]).as_bytes());
+        if item == BAD { turn.answer(422, "{\"error\":\"mine\"}").await } else { turn.echo().await }
+    }
+    for (item, caller) in items.into_iter().zip(callers) {
+        let answer = caller.answer().await;
+        if item == BAD {
+            assert_answer(&answer, 422, "{\"error\":\"mine\"}");
+        } else {
+            assert_answer(&answer, 200, &predictions(&[item]));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_failure_of_everybody_is_everybodys_own_failure() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[1, 2])).await;
+    turn.answer(500, "{\"error\":\"both\"}").await;
+    for item in [1, 2] {
+        hand.turn().await.answer(500, &format!("{{\"error\":\"own {item}\"}}")).await;
+    }
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 500, &format!("{{\"error\":\"own {item}\"}}"));
+    }
+}
+
+#[tokio::test]
+async fn an_empty_replay_budget_is_an_honest_502() {
+    let spec = json!({"failure": {"isolateAbove": 1, "replayBudget": "0%"}, "limits": {"batchItemsMax": 32}});
+    let (proxy, mut hand) = by_hand(spec).await;
+    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[BAD; 32])).await;
+    let text = poisoned(&turn.request);
+    turn.raw(&text).await;
+    let mut auto = hand.auto(poisoned);
+    let mut broke = 0;
+    for caller in callers {
+        let answer = caller.answer().await;
+        if answer.status == Some(502) {
+            assert_failure(&answer, 502, "GRP3305", "batch_failed");
+            broke += 1;
+        } else {
+            assert_answer(&answer, 500, "{\"error\":\"cannot: [666]\"}");
+        }
+    }
+    // All of them bad: bisecting to the end would be 63 calls; 32 callers and a reserve of 30 allow 62 with the batch itself.
+    assert_eq!((sizes(&mut auto).len(), broke), (61, 1));
+}
+
+/// A policy with one declared route `/g`, and `:predict` beside it.
+fn generic(idempotent: &str, on_mismatch: &str) -> Value {
+    let declared = json!({"items": "/texts", "results": "/vectors", "onMismatch": on_mismatch});
+    json!({"routes": [{"path": "/g", "protocol": "Generic", "idempotent": idempotent, "generic": declared}, {"path": PREDICT}]})
+}
+
+fn texts(proxy: &Proxy) -> Vec<Outgoing> {
+    ["a", "b"].iter().map(|text| proxy.post("/g", &[], &json!({"texts": [text]}).to_string())).collect()
+}
+
+#[tokio::test]
+async fn a_declared_route_sends_nothing_again_unless_its_operator_says_so() {
+    for idempotent in ["Auto", "Never"] {
+        let (proxy, mut hand) = by_hand(generic(idempotent, "Isolate")).await;
+        let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
+        turn.answer(500, "{}").await;
+        for caller in callers {
+            assert_failure(&caller.answer().await, 502, "GRP3305", "batch_failed");
+        }
+        let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
+        drop(turn);
+        for caller in callers {
+            assert_failure(&caller.answer().await, 502, "GRP3302", "upstream_broken");
+        }
+        let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
+        turn.answer(200, r#"{"vectors":[1]}"#).await;
+        for caller in callers {
+            assert_failure(&caller.answer().await, 502, "GRP3304", "mismatch");
+        }
+        proxy.idle().await;
+        assert_eq!(hand.waiting(), 0);
+    }
+    let (proxy, mut hand) = by_hand(generic("Always", "Isolate")).await;
+    let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
+    turn.answer(500, "{}").await;
+    for text in ["a", "b"] {
+        let turn = hand.turn().await;
+        assert_eq!(turn.request.body, json!({"texts": [text]}).to_string().as_bytes());
+        turn.answer(200, &json!({"vectors": [text]}).to_string()).await;
+    }
+    for (text, caller) in ["a", "b"].into_iter().zip(callers) {
+        assert_answer(&caller.answer().await, 200, &json!({"vectors": [text]}).to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_route_may_fail_a_mismatch_instead_of_isolating_it() {
+    let (proxy, mut hand) = by_hand(generic("Always", "Fail")).await;
+    let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
+    turn.answer(200, r#"{"vectors":[1,2,3]}"#).await;
+    for caller in callers {
+        assert_failure(&caller.answer().await, 502, "GRP3304", "mismatch");
+    }
+    proxy.idle().await;
+    assert_eq!(hand.waiting(), 0);
+}
+
+/// Whatever is wrong with the answer to a batch, its members are sent again alone and nobody gets anything of it.
+async fn replayed(broken: impl AsyncFn(Turn)) -> Proxy {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[1, 2, 3])).await;
+    broken(turn).await;
+    for item in [1, 2, 3] {
+        let turn = hand.turn().await;
+        assert_eq!(turn.instances(), [item]);
+        turn.echo().await;
+    }
+    ok(callers, &[1, 2, 3]).await;
+    proxy.idle().await;
+    proxy
+}
+
+#[tokio::test]
+async fn a_wrong_number_of_results_is_nobodys_result() {
+    for wrong in ["[]", "[1,2]", "[1,2,3,4]", "{\"1\":1}", "null"] {
+        let proxy = replayed(async |turn| turn.answer(200, &format!("{{\"predictions\":{wrong}}}")).await).await;
+        let kinds = ["count", "shape"].map(|kind| proxy.metric(&format!("groupage_mismatches_total{{kind=\"{kind}\"}}")) as u64);
+        assert_eq!(kinds.iter().sum::<u64>(), 1, "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_json_for_these_items_is_nobodys() {
+    for said in ["<html>busy</html>", "", "{\"predictions\":[1,2,3]", "{\"predictions\":[1,2,3]} {}", "{\"other\":[1,2,3]}"] {
+        replayed(async |turn| turn.answer(200, said).await).await;
+    }
+    replayed(async |turn| turn.raw(b"HTTP/1.1 204 No Content\r\n\r\n").await).await;
+    replayed(async |turn| turn.raw(b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n").await).await;
+    let squeezed = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: 23\r\n\r\n{\"predictions\":[1,2,3]}";
+    replayed(async |turn| turn.raw(squeezed.as_bytes()).await).await;
+    replayed(async |turn| turn.raw(b"not HTTP at all\r\n\r\n").await).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_cut_anywhere_is_never_delivered() {
+    let whole = reply(200, &predictions(&[1, 2, 3]));
+    for at in (0..whole.len()).step_by(7) {
+        replayed(async |mut turn| turn.part(whole.get(..at).unwrap()).await).await;
+    }
+    replayed(async |turn| turn.reset()).await;
+    // Chunked: the last chunk is missing although every byte of the JSON is there.
+    replayed(async |mut turn| {
+        turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
+        turn.chunk(predictions(&[1, 2, 3]).as_bytes()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cost_class_whose_answers_cannot_be_split_is_not_merged_for_a_while() {
+    let (proxy, mut hand) = by_hand(json!({"failure": {"quarantine": "200ms"}})).await;
+    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[1, 2])).await;
+    turn.answer(200, "{\"predictions\":[1]}").await;
+    for _ in 0..2 {
+        hand.turn().await.echo().await;
+    }
+    ok(callers, &[1, 2]).await;
+    proxy.idle().await;
+    let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[3, 4])).await;
+    assert_eq!(turn.instances(), [3]);
+    turn.echo().await;
+    hand.turn().await.echo().await;
+    ok(callers, &[3, 4]).await;
+    assert!(proxy.metric(r#"groupage_calls_passed_total{reason="quarantined"}"#) >= 2.0);
+    // It ends by itself.
+    let merged_again = async {
+        loop {
+            let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[5, 6])).await;
+            let shared = turn.instances().len() == 2;
+            turn.echo().await;
+            if !shared {
+                hand.turn().await.echo().await;
+            }
+            ok(callers, &[5, 6]).await;
+            proxy.idle().await;
+            if shared {
+                return;
+            }
+        }
+    };
+    super::setup::within(merged_again).await;
+}
+
+#[tokio::test]
+async fn an_index_that_comes_twice_or_not_at_all_is_a_mismatch() {
+    for indexes in [[0, 0], [0, 2], [1, 2]] {
+        let (proxy, mut hand) = by_hand(json!({})).await;
+        let one = |text: &str| proxy.post("/v1/embeddings", &[], &json!({"input": text}).to_string());
+        let (callers, turn) = proxy.share(&mut hand, vec![one("a"), one("b")]).await;
+        let data: Vec<Value> = indexes.iter().map(|index| json!({"index": index, "embedding": [1]})).collect();
+        turn.answer(200, &json!({"object": "list", "data": data}).to_string()).await;
+        for text in ["a", "b"] {
+            let turn = hand.turn().await;
+            assert_eq!(turn.request.body, json!({"input": text}).to_string().as_bytes());
+            turn.answer(200, &json!({"own": text}).to_string()).await;
+        }
+        for (text, caller) in ["a", "b"].into_iter().zip(callers) {
+            assert_answer(&caller.answer().await, 200, &json!({"own": text}).to_string());
+        }
+        assert_eq!(proxy.metric(r#"groupage_mismatches_total{kind="index"}"#) as u64, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_member_that_left_is_not_sent_again() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (mut callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[1, 2, 3])).await;
+    callers.remove(1).leave().await;
+    proxy.until(|stats| count(&stats.answered) == 2).await;
+    turn.answer(500, "{}").await;
+    for item in [1, 3] {
+        let turn = hand.turn().await;
+        assert_eq!(turn.instances(), [item]);
+        turn.echo().await;
+    }
+    ok(callers, &[1, 3]).await;
+    proxy.idle().await;
+    assert_eq!(hand.waiting(), 0);
+}

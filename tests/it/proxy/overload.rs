@@ -1,0 +1,191 @@
+//! Everything has a bound; over it a fast and clear refusal (README R14, R16; reliability F01, F19).
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::setup::{PREDICT, assert_answer, assert_failure, by_hand, count, header, instances, predictions, within};
+use super::support::client::Answer;
+use super::support::wire::{End, nominates};
+
+#[tokio::test]
+async fn a_full_queue_refuses_at_once_and_takes_calls_again_when_it_has_room() {
+    let (proxy, mut hand) = by_hand(json!({"limits": {"queueItemsMax": 4}})).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let callers = proxy.queue((1..=4).map(|item| proxy.predict(item))).await;
+    let mut quickest = super::setup::HANG;
+    for _ in 0..50 {
+        let answer = proxy.ask(&proxy.predict(5)).await;
+        assert_failure(&answer, 503, "GRP3101", "queue_full");
+        assert_eq!(answer.body, br#"{"error":"queue full"}"#);
+        assert!(!nominates(&answer.headers, "close"), "the body was read: the connection is good");
+        quickest = quickest.min(answer.done.unwrap().duration_since(answer.sent.unwrap()));
+    }
+    assert!(quickest < Duration::from_millis(5), "{quickest:?}");
+    // A list is refused by the same rule as a single item.
+    let list = proxy.ask(&proxy.post(PREDICT, &[], &instances(&[5, 6]))).await;
+    assert_failure(&list, 503, "GRP3101", "queue_full");
+    assert_eq!(count(&proxy.stats().queue_items), 4);
+    turn.echo().await;
+    first.answer().await;
+    let shared = hand.turn().await;
+    assert_eq!(shared.instances(), [1, 2, 3, 4]);
+    let again = proxy.queue([proxy.predict(5)]).await;
+    shared.echo().await;
+    hand.turn().await.echo().await;
+    for (item, caller) in (1..).zip(callers.into_iter().chain(again)) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+    let series = r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="rejected"}"#;
+    assert_eq!(proxy.metric(series) as u64, 51);
+}
+
+#[tokio::test]
+async fn what_passes_is_not_refused_by_a_full_queue() {
+    let (proxy, mut hand) = by_hand(json!({"limits": {"queueItemsMax": 1}})).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let callers = proxy.queue([proxy.predict(1)]).await;
+    let passes = proxy.call(proxy.request("GET", "/health", &[], None));
+    hand.turn().await.answer(200, "{}").await;
+    assert_answer(&passes.answer().await, 200, "{}");
+    turn.echo().await;
+    first.answer().await;
+    hand.turn().await.echo().await;
+    for caller in callers {
+        assert_eq!(caller.answer().await.status, Some(200));
+    }
+}
+
+#[tokio::test]
+async fn a_queue_is_full_of_bytes_too() {
+    let (proxy, mut hand) = by_hand(json!({"limits": {"queueBytesMax": 60}})).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    // Each body has 18 bytes.
+    let callers = proxy.queue((1..=3).map(|item| proxy.predict(item))).await;
+    let answer = proxy.ask(&proxy.predict(4)).await;
+    assert_failure(&answer, 503, "GRP3102", "bytes_full");
+    turn.echo().await;
+    first.answer().await;
+    hand.turn().await.echo().await;
+    for caller in callers {
+        assert_eq!(caller.answer().await.status, Some(200));
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_cannot_be_held_is_refused_before_it_is_read() {
+    let spec = json!({"proxy": {"process": {"bufferedBytesMax": "64Ki"}}, "limits": {"itemBytesMax": "60Ki"}});
+    let (proxy, mut hand) = by_hand(spec).await;
+    let body = format!("{{\"instances\": [1{}]}}", " ".repeat(50 << 10));
+    let held = proxy.call(proxy.post(PREDICT, &[], &body));
+    let turn = hand.turn().await;
+    // The length alone decides: not a byte of the body is sent.
+    let mut client = proxy.client().await;
+    let length = body.len();
+    let head = format!("POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
+    client.write_raw(head.as_bytes()).await.unwrap();
+    let mut answer = Answer::default();
+    within(client.receive("POST", &mut answer)).await;
+    assert_failure(&answer, 503, "GRP3102", "bytes_full");
+    assert!(nominates(&answer.headers, "close"));
+    // What is small still fits.
+    let small = proxy.queue([proxy.predict(2)]).await;
+    turn.echo().await;
+    assert_answer(&held.answer().await, 200, &predictions(&[1]));
+    hand.turn().await.echo().await;
+    for caller in small {
+        assert_answer(&caller.answer().await, 200, &predictions(&[2]));
+    }
+}
+
+#[tokio::test]
+async fn one_identity_cannot_fill_the_queue_while_another_waits() {
+    let (proxy, mut hand) = by_hand(json!({"limits": {"queueItemsMax": 8}, "tenants": {"header": "x-team"}})).await;
+    let of = |team: &str, item| proxy.post(PREDICT, &[("x-team", team)], &instances(&[item]));
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    // Alone in the queue it may have more than its share.
+    let mut callers = proxy.queue((1..=5).map(|item| of("a", item))).await;
+    callers.extend(proxy.queue([of("b", 6)]).await);
+    let answer = proxy.ask(&of("a", 7)).await;
+    assert_failure(&answer, 429, "GRP3103", "tenant_share");
+    callers.extend(proxy.queue([of("b", 7)]).await);
+    turn.echo().await;
+    first.answer().await;
+    for expected in [&[1, 2, 3, 4, 5][..], &[6, 7]] {
+        let turn = hand.turn().await;
+        assert_eq!(turn.instances(), expected);
+        turn.echo().await;
+    }
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_or_drips_is_answered_408_and_never_part_of_a_batch() {
+    for (idle, whole) in [("40ms", "1m"), ("10s", "60ms")] {
+        let spec = json!({"proxy": {"client": {"bodyIdleTimeout": idle, "bodyTimeout": whole}}});
+        let (proxy, hand) = by_hand(spec).await;
+        let mut client = proxy.client().await;
+        let head = format!("POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{{");
+        client.write_raw(head.as_bytes()).await.unwrap();
+        let mut answer = Answer::default();
+        within(client.receive("POST", &mut answer)).await;
+        assert_failure(&answer, 408, "GRP3106", "slow_body");
+        assert!(nominates(&answer.headers, "close"));
+        assert_eq!((hand.waiting(), count(&proxy.stats().items_accepted)), (0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_slow_body_holds_no_batch_open() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let mut slow = proxy.client().await;
+    let head = format!("POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{{");
+    slow.write_raw(head.as_bytes()).await.unwrap();
+    proxy.until(|stats| count(&stats.seen) == 1).await;
+    let quick = proxy.call(proxy.predict(1));
+    hand.turn().await.echo().await;
+    assert_answer(&quick.answer().await, 200, &predictions(&[1]));
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_goes_nowhere() {
+    let (proxy, hand) = by_hand(json!({})).await;
+    for sent in ["content-length: 100\r\n\r\n{\"instances\": [1]}", "transfer-encoding: chunked\r\n\r\n12\r\n{\"instances\": [1]}\r\n"] {
+        let mut client = proxy.client().await;
+        let head = format!("POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n{sent}");
+        client.write_raw(head.as_bytes()).await.unwrap();
+        let before = count(&proxy.stats().answered);
+        drop(client);
+        proxy.until(|stats| count(&stats.answered) > before).await;
+    }
+    assert_eq!((hand.waiting(), count(&proxy.stats().items_accepted)), (0, 0));
+}
+
+#[tokio::test]
+async fn a_dialect_of_its_own_for_every_caller() {
+    // Nobody listens here: the proxy itself answers every call.
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("unix:{}", folder.path().join("nobody").display());
+    let generic = json!({"path": "/g", "protocol": "Generic", "generic": {"items": "/texts", "results": "/vectors"}});
+    let others = [PREDICT, "/v1/embeddings", "/embed"].map(|path| json!({"path": path}));
+    let routes: Vec<_> = others.into_iter().chain([generic]).collect();
+    let proxy = super::setup::Proxy::before(&url, json!({"routes": routes}));
+    let open_ai = r#"{"error":{"message":"upstream not reachable","type":"upstream_refused","param":null,"code":503}}"#;
+    let problem = r#"{"type":"about:blank","title":"upstream not reachable","status":503,"detail":"upstream not reachable","code":"GRP3301","reason":"upstream_refused"}"#;
+    let cases = [
+        (PREDICT, instances(&[1]), r#"{"error":"upstream not reachable"}"#, "application/json"),
+        ("/v1/embeddings", json!({"input": "a"}).to_string(), open_ai, "application/json"),
+        ("/embed", json!({"inputs": "a"}).to_string(), r#"{"error":"upstream not reachable","error_type":"Overloaded"}"#, "application/json"),
+        ("/g", json!({"texts": ["a"]}).to_string(), problem, "application/problem+json"),
+        ("/elsewhere", String::new(), problem, "application/problem+json"),
+    ];
+    for (path, sent, body, kind) in cases {
+        let answer = proxy.ask(&proxy.post(path, &[], &sent)).await;
+        assert_failure(&answer, 503, "GRP3301", "upstream_refused");
+        assert_answer(&answer, 503, body);
+        assert_eq!(header(&answer.headers, "content-type"), kind);
+        assert_eq!(answer.end, Some(End::Proper));
+    }
+}
