@@ -8,6 +8,9 @@
 //! Shared machines are noisy: figures are ratios within the run, medians of repetitions. With `--test` (as `cargo test` calls it) everything runs tiny.
 //! Arguments other than flags select parts by name.
 
+#![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
+#![expect(clippy::cast_precision_loss, reason = "counts of a bench")]
+
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -32,7 +35,8 @@ struct Scale {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let tiny = !arguments.iter().any(|argument| argument == "--bench") || arguments.iter().any(|argument| argument == "--test");
+    let tiny = !arguments.iter().any(|argument| argument == "--bench")
+        || arguments.iter().any(|argument| argument == "--test");
     let ms = Duration::from_millis;
     let scale = if tiny {
         Scale { run: ms(100), warm_up: ms(20), repeats: 1, connections: 50, settle: ms(200) }
@@ -60,7 +64,15 @@ fn main() {
 
 async fn stand_in(base: Duration, items_max: Option<usize>) -> Running {
     let listen = Target::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    let config = ServerConfig { listen, base, per_item: Duration::ZERO, slots: 1, queue_max: 4096, items_max, ..ServerConfig::default() };
+    let config = ServerConfig {
+        listen,
+        base,
+        per_item: Duration::ZERO,
+        slots: 1,
+        queue_max: 4096,
+        items_max,
+        ..ServerConfig::default()
+    };
     Server::start(config).await.expect("a stand-in")
 }
 
@@ -81,7 +93,9 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 async fn throughput(scale: Scale) {
-    println!("throughput: one slot, 5 ms a call, at most 32 items; share of the stand-in's own rate with full batches sent directly");
+    println!(
+        "throughput: one slot, 5 ms a call, at most 32 items; share of the stand-in's own rate with full batches sent directly"
+    );
     let mock = stand_in(Duration::from_millis(5), Some(32)).await;
     let proxy = Process::groupage(&mock.url(), "limits: {batchItemsMax: 32}\n");
     let mut own = Vec::new();
@@ -133,7 +147,9 @@ async fn pass_through(scale: Scale) {
     };
     let (mut of_ours, mut of_nginx) = (Vec::new(), Vec::new());
     for _ in 0..scale.repeats {
-        for (addr, process, out) in [(ours.listen, &ours.pids, &mut of_ours), (nginx.listen, &nginx.pids, &mut of_nginx)] {
+        for (addr, process, out) in
+            [(ours.listen, &ours.pids, &mut of_ours), (nginx.listen, &nginx.pids, &mut of_nginx)]
+        {
             let before = process::cpu(process);
             let report = closed(load(Scale { warm_up: Duration::ZERO, ..scale }, addr, 8, 1)).await;
             assert_eq!((report.wrong, report.failed), (0, 0), "every answer is checked");

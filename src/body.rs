@@ -116,7 +116,9 @@ impl Body {
         match &mut self.kind {
             Kind::Empty => self.kind = Kind::Full(read),
             Kind::Full(rest) | Kind::Stream { prefix: rest, .. } if rest.is_empty() => *rest = read,
-            Kind::Full(rest) | Kind::Stream { prefix: rest, .. } => *rest = [read, std::mem::take(rest)].concat().into(),
+            Kind::Full(rest) | Kind::Stream { prefix: rest, .. } => {
+                *rest = [read, std::mem::take(rest)].concat().into();
+            }
         }
         self
     }

@@ -13,11 +13,7 @@ use clap::{Parser, Subcommand};
 
 pub use self::compose::{Running, Starting, start};
 
-/// The exit code of findings in a configuration, as istioctl's.
-pub const EXIT_FINDINGS: u8 = 79;
-/// The exit code of a configuration that cannot be started with (sysexits: EX_CONFIG).
-pub const EXIT_CONFIG: u8 = 78;
-/// The exit code of a defect of ours (sysexits: EX_SOFTWARE).
+/// The exit code of a defect of ours (sysexits: `EX_SOFTWARE`).
 pub const EXIT_INTERNAL: u8 = 70;
 
 /// Adaptive batching in front of the model server you already run.

@@ -7,7 +7,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 use tokio::io::unix::AsyncFd;
 
 use crate::batching::Tick;
@@ -71,7 +73,10 @@ impl Alarm {
     /// When the system gives no timer.
     pub fn new(clock: Clock) -> io::Result<Self> {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        #[expect(deprecated, reason = "its successor is unsafe; an `OwnedFd` keeps its descriptor open, which is all that it asks for")]
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe; an `OwnedFd` keeps its descriptor open, which is all that it asks for"
+        )]
         let timer = AsyncFd::new(timer)?;
         Ok(Self { clock, timer, set_for: None })
     }

@@ -5,8 +5,8 @@
 //! ([`Scheduler::failed`]).
 
 mod driver;
-mod interner;
 mod execution;
+mod interner;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -125,7 +125,12 @@ impl Scheduler {
     ///
     /// # Errors
     /// When the system gives no timer.
-    pub fn start(config: Config, clock: Clock, backend: Arc<dyn Backend>, metrics: Arc<Metrics>) -> std::io::Result<Self> {
+    pub fn start(
+        config: Config,
+        clock: Clock,
+        backend: Arc<dyn Backend>,
+        metrics: Arc<Metrics>,
+    ) -> std::io::Result<Self> {
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
         let (failed_tx, failed) = watch::channel(false);
         let driver = driver::Shell::new(config, clock, backend, metrics, events.downgrade())?;
@@ -138,7 +143,7 @@ impl Scheduler {
         let mut failed = self.failed.clone();
         // A closed channel means that the driver ended with the runtime: nothing to report.
         if failed.wait_for(|failed| *failed).await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -15,8 +15,8 @@ mod published;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-pub use self::connect::Target;
 use self::connect::Connector;
+pub use self::connect::Target;
 use self::health::Health;
 use crate::backend::{Backend, Forward};
 use crate::batching::ReplayBudget;
@@ -88,7 +88,9 @@ impl Upstream {
         let budget = Mutex::new(ReplayBudget::new(config.replay_permille));
         let shared = client::Shared::new(config.http2);
         let published = published::Cache::default();
-        Self { inner: Arc::new(Inner { config, clock, connector, health, shared, published, budget, buffers, metrics }) }
+        Self {
+            inner: Arc::new(Inner { config, clock, connector, health, shared, published, budget, buffers, metrics }),
+        }
     }
 
     /// Looks for the server until it accepts a connection, once, and learns whether it speaks HTTP/2.

@@ -72,13 +72,15 @@ impl Nginx {
         );
         let path = folder.join("nginx.conf");
         std::fs::write(&path, config).ok()?;
-        let child = Command::new("nginx").arg("-c").arg(&path).arg("-p").arg(&folder).stderr(Stdio::null()).spawn().ok()?;
+        let child =
+            Command::new("nginx").arg("-c").arg(&path).arg("-p").arg(&folder).stderr(Stdio::null()).spawn().ok()?;
         let mut this = Self { listen, pids: vec![child.id()], child, folder };
         for _ in 0..200 {
             if TcpStream::connect(listen).is_ok() {
                 this.pids.extend(children(this.child.id()));
                 return Some(this);
             }
+            #[expect(clippy::disallowed_methods, reason = "nginx says nothing when it is ready")]
             std::thread::sleep(Duration::from_millis(20));
         }
         None
@@ -142,7 +144,8 @@ fn numbers(text: &str, name: &str) -> impl Iterator<Item = u64> {
 
 /// The head and 16 KiB of the body of a recognised call, whose rest never comes.
 pub(crate) fn half_a_call(stream: &mut TcpStream) {
-    let head = "POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 32768\r\n\r\n";
+    let head =
+        "POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 32768\r\n\r\n";
     // A connection that was shed at the peak is part of the measurement.
     stream.write_all(head.as_bytes()).ok();
     stream.write_all(&[b' '; 16 << 10]).ok();

@@ -42,7 +42,8 @@ async fn only_local(request: Request, next: Next) -> Response {
         .and_then(|kind| kind.split(';').next())
         .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"));
     if request.method() == Method::POST && !is_json {
-        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, json_error("a change must be sent as application/json")).into_response();
+        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, json_error("a change must be sent as application/json"))
+            .into_response();
     }
     next.run(request).await
 }
@@ -53,7 +54,8 @@ fn is_local(host: &str) -> bool {
         None => host.split(':').next(),
     };
     let name = name.unwrap_or_default();
-    name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 async fn stats(Extract(state): Extract<State>) -> Response {
@@ -87,14 +89,21 @@ struct LogLevel {
 
 async fn log_level(Extract(state): Extract<State>, body: Bytes) -> Response {
     let Ok(LogLevel { level }) = serde_json::from_slice(&body) else {
-        return (StatusCode::BAD_REQUEST, json_error("send {\"level\": \"info\"}: a level, or a filter as in RUST_LOG")).into_response();
+        return (
+            StatusCode::BAD_REQUEST,
+            json_error("send {\"level\": \"info\"}: a level, or a filter as in RUST_LOG"),
+        )
+            .into_response();
     };
     match state.level.set(&level) {
         Ok(()) => {
             tracing::info!(level, "log level changed");
             answer(&json!({"level": level}))
         }
-        Err(_) => (StatusCode::BAD_REQUEST, json_error("not a level: use error, warn, info, debug, trace, or target=level")).into_response(),
+        Err(_) => {
+            (StatusCode::BAD_REQUEST, json_error("not a level: use error, warn, info, debug, trace, or target=level"))
+                .into_response()
+        }
     }
 }
 
@@ -115,7 +124,8 @@ mod tests {
         for host in ["127.0.0.1:9191", "localhost", "LOCALHOST:1", "[::1]:9191", "127.9.9.9"] {
             assert!(is_local(host), "{host}");
         }
-        for host in ["", "example.com", "10.0.0.1:9191", "localhost.evil.com", "[2001:db8::1]:80", "127.0.0.1.evil.com"] {
+        for host in ["", "example.com", "10.0.0.1:9191", "localhost.evil.com", "[2001:db8::1]:80", "127.0.0.1.evil.com"]
+        {
             assert!(!is_local(host), "{host}");
         }
     }

@@ -107,6 +107,7 @@ async fn ready(Extract(state): Extract<State>) -> Response {
     if (state.ready)() {
         "ready\n".into_response()
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "not ready: the upstream is not reachable, or the process is draining\n").into_response()
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready: the upstream is not reachable, or the process is draining\n")
+            .into_response()
     }
 }

@@ -1,12 +1,12 @@
 //! Composition: a policy becomes running parts. Used by `proxy` and `demo`, by tests and benches.
 
+mod routes;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-use http::Method;
 
 use crate::accesslog::AccessLog;
 use crate::admin::{self, Admin, Ports};
@@ -16,7 +16,7 @@ use crate::buffer::BufferBudget;
 use crate::clock::Clock;
 use crate::config::{self, Policy};
 use crate::error::BoxError;
-use crate::protocol::{Common, Named, PathPattern, Pointer, RouteRules, Routes, generic};
+use crate::protocol::{Common, Routes};
 use crate::proxy::{self, ClientLimits, Http2Limits, Listening, Proxy, RouteSettings};
 use crate::scheduler::{self, Scheduler};
 use crate::telemetry::log::LevelHandle;
@@ -63,7 +63,11 @@ pub fn start(starting: Starting) -> Result<Running, BoxError> {
     let target = match &policy.proxy.upstream {
         Some(config::Upstream::Http { host, port, .. }) => Target::Tcp { host: host.clone(), port: *port },
         Some(config::Upstream::Unix(path)) => Target::Unix(path.clone()),
-        None => return Err("no upstream: name the model server with --upstream URL, or with proxy.upstream in the policy".into()),
+        None => {
+            return Err(
+                "no upstream: name the model server with --upstream URL, or with proxy.upstream in the policy".into()
+            );
+        }
     };
     let clock = Clock::start();
     let metrics = Arc::new(Metrics::new("local"));
@@ -115,7 +119,7 @@ pub fn start(starting: Starting) -> Result<Running, BoxError> {
         scheduler,
         draining,
         access_log,
-        drain: policy.proxy.drain.clone(),
+        drain: policy.proxy.drain,
         _admin: admin,
     })
 }
@@ -175,7 +179,8 @@ fn access_log(policy: &Policy) -> io::Result<Option<AccessLog>> {
 }
 
 fn upstream_config(policy: &Policy, target: Target) -> upstream::Config {
-    let config::Connection { connect_timeout, body_idle_timeout, answer_bytes_max, http2, reuse } = policy.proxy.connection.clone();
+    let config::Connection { connect_timeout, body_idle_timeout, answer_bytes_max, http2, reuse } =
+        policy.proxy.connection.clone();
     upstream::Config {
         target,
         connect_timeout,
@@ -185,7 +190,7 @@ fn upstream_config(policy: &Policy, target: Target) -> upstream::Config {
         http2: match http2 {
             api::Http2::Always => upstream::Http2::Always,
             api::Http2::Never => upstream::Http2::Never,
-            _ => upstream::Http2::Auto,
+            api::Http2::Auto => upstream::Http2::Auto,
         },
         reuse: reuse == api::Reuse::Always,
         isolate_above: policy.failure.isolate_above,
@@ -235,7 +240,10 @@ fn publish_limits(metrics: &Metrics, policy: &Policy) {
 fn config_json(policy: &Policy) -> serde_json::Value {
     let settings = policy.effective();
     let entry = |setting: &config::Setting| {
-        (setting.path.clone(), serde_json::json!({"value": setting.value.to_string(), "source": setting.source.to_string()}))
+        (
+            setting.path.clone(),
+            serde_json::json!({"value": setting.value.to_string(), "source": setting.source.to_string()}),
+        )
     };
     serde_json::Value::Object(settings.iter().map(entry).collect())
 }
@@ -243,7 +251,7 @@ fn config_json(policy: &Policy) -> serde_json::Value {
 fn proxy_config(policy: &Policy) -> Result<proxy::Config, BoxError> {
     let client = &policy.proxy.client;
     let http2 = &client.http2;
-    let rules = policy.routes.iter().map(|route| route_rules(policy, route)).collect::<Result<Vec<_>, String>>()?;
+    let rules = policy.routes.iter().map(|route| routes::written(policy, route)).collect::<Result<Vec<_>, String>>()?;
     let settings = |name: &str, scope: usize, slo, timeout, mode, item_bytes_max| RouteSettings {
         name: name.to_owned(),
         scope: ScopeId(u16::try_from(scope).unwrap_or(u16::MAX)),
@@ -256,14 +264,8 @@ fn proxy_config(policy: &Policy) -> Result<proxy::Config, BoxError> {
         let item_bytes_max = policy.limits.overridden(&route.limits).item_bytes_max;
         settings(&route.path, index, route.slo, route.timeout, route.mode, item_bytes_max)
     });
-    let default = settings(
-        "default",
-        policy.routes.len(),
-        policy.slo,
-        ROUTE_TIMEOUT,
-        policy.mode,
-        policy.limits.item_bytes_max,
-    );
+    let default =
+        settings("default", policy.routes.len(), policy.slo, ROUTE_TIMEOUT, policy.mode, policy.limits.item_bytes_max);
     let settings = written.chain([default]).collect();
     let common =
         Common { tenant_header: policy.tenant_header.clone(), deadline_headers: policy.deadline.headers.clone() };
@@ -290,157 +292,9 @@ fn proxy_config(policy: &Policy) -> Result<proxy::Config, BoxError> {
         connections_max: policy.proxy.process.connections_max,
         answer_bytes_max: policy.proxy.connection.answer_bytes_max,
         answer_idle_timeout: policy.proxy.connection.body_idle_timeout,
-        routes: Routes::new(rules, default_rules(policy), common),
+        routes: Routes::new(rules, routes::default(policy), common),
         settings,
         passthrough: policy.mode == config::Mode::Passthrough,
         deadline_headers: policy.deadline.headers.clone(),
     })
 }
-
-/// Every route that an adapter recognises.
-fn default_rules(policy: &Policy) -> RouteRules {
-    RouteRules {
-        path: PathPattern::parse("/*").expect("the pattern of every path is one"),
-        method: Method::POST,
-        protocol: Named::Auto,
-        merge_on_headers: Vec::new(),
-        merge_on_fields: Vec::new(),
-        merge_over_headers: Vec::new(),
-        merge_over_fields: Vec::new(),
-        respond_with_headers: Vec::new(),
-        generic: None,
-        idempotent: None,
-        item_bytes_max: policy.limits.item_bytes_max,
-        item_nesting_max: policy.limits.item_nesting_max,
-        item_count_max: items(policy.limits.batch_items_max),
-    }
-}
-
-fn items(count: u32) -> usize {
-    usize::try_from(count).unwrap_or(usize::MAX)
-}
-
-fn route_rules(policy: &Policy, route: &config::Route) -> Result<RouteRules, String> {
-    let limits = policy.limits.overridden(&route.limits);
-    Ok(RouteRules {
-        path: PathPattern::parse(&route.path)?,
-        method: route.method.clone(),
-        protocol: if route.mode == config::Mode::Passthrough { Named::PassThrough } else { named(&route.protocol)? },
-        merge_on_headers: route.merge_on.headers.clone(),
-        merge_on_fields: pointers(&route.merge_on.fields)?,
-        merge_over_headers: route.merge_over.headers.clone(),
-        merge_over_fields: pointers(&route.merge_over.fields)?,
-        respond_with_headers: route.respond_with.clone(),
-        generic: route.generic.as_ref().map(generic_spec).transpose()?,
-        idempotent: match route.idempotent {
-            api::Idempotent::Always => Some(true),
-            api::Idempotent::Never => Some(false),
-            _ => None,
-        },
-        item_bytes_max: limits.item_bytes_max,
-        item_nesting_max: limits.item_nesting_max,
-        item_count_max: items(limits.batch_items_max),
-    })
-}
-
-fn named(protocol: &api::Protocol) -> Result<Named, String> {
-    Ok(match protocol {
-        api::Protocol::Auto => Named::Auto,
-        api::Protocol::PassThrough => Named::PassThrough,
-        api::Protocol::Generic => Named::Generic,
-        api::Protocol::KServeV1 => Named::KServeV1,
-        api::Protocol::TFServing => Named::TfServing,
-        api::Protocol::OpenAI => Named::OpenAi,
-        api::Protocol::TEI => Named::Tei,
-        api::Protocol::VLLM => Named::Vllm,
-        api::Protocol::SGLang => Named::SgLang,
-        api::Protocol::Infinity => Named::Infinity,
-        api::Protocol::Ollama => Named::Ollama,
-        api::Protocol::Voyage => Named::Voyage,
-        api::Protocol::Jina => Named::Jina,
-        api::Protocol::LlamaCpp => Named::LlamaCpp,
-        other => return Err(format!("protocol {other:?} is not supported yet")),
-    })
-}
-
-fn pointers(pointers: &[config::Pointer]) -> Result<Vec<Pointer>, String> {
-    pointers.iter().map(pointer).collect()
-}
-
-fn pointer(pointer: &config::Pointer) -> Result<Pointer, String> {
-    Pointer::parse(pointer.as_str())
-}
-
-fn generic_spec(declared: &config::Generic) -> Result<generic::Spec, String> {
-    let single = &declared.single;
-    let optional = |pointer: &Option<config::Pointer>| pointer.as_ref().map(self::pointer).transpose();
-    let spec = generic::Spec {
-        upstream_path: declared.upstream_path.clone(),
-        items: pointers(&declared.items)?,
-        single: generic::Single {
-            items: optional(&single.items)?,
-            results: optional(&single.results)?,
-            wrap_scalar: single.wrap_scalar,
-            item_is: match single.item_is {
-                api::ItemIs::ArrayOfNumbers => generic::ItemIs::ArrayOfNumbers,
-                _ => generic::ItemIs::Element,
-            },
-        },
-        item_class: match declared.item_class {
-            api::ItemClass::Text => generic::ItemClass::Text,
-            api::ItemClass::None => generic::ItemClass::None,
-            _ => generic::ItemClass::Strict,
-        },
-        results: pointers(&declared.results)?,
-        index: optional(&declared.index)?,
-        result_key: declared.result_key.as_deref().map(Pointer::parse_field).transpose()?,
-        result_wrap: match declared.result_wrap {
-            api::ResultWrap::List => generic::ResultWrap::List,
-            _ => generic::ResultWrap::None,
-        },
-        select: match declared.select {
-            api::Select::Sorted => generic::Select::Sorted,
-            _ => generic::Select::None,
-        },
-        per_item_error: declared
-            .per_item_error
-            .as_ref()
-            .map(|error| Ok::<_, String>(generic::PerItemError { field: pointer(&error.field)?, status: error.status }))
-            .transpose()?,
-        id: pointers(&declared.id)?,
-        cost: generic::Cost {
-            totals: pointers(&declared.cost.totals)?,
-            weights: match &declared.cost.weights {
-                config::WeightBy::Chars => generic::CostWeights::Chars,
-                config::WeightBy::ListLen => generic::CostWeights::ListLen,
-                config::WeightBy::At(at) => generic::CostWeights::At(pointer(at)?),
-                config::WeightBy::Bytes | config::WeightBy::Items => generic::CostWeights::Bytes,
-            },
-            share: match declared.cost.share {
-                api::CostShare::Exact => generic::CostShare::Exact,
-                api::CostShare::Drop => generic::CostShare::Drop,
-                _ => generic::CostShare::Proportional,
-            },
-        },
-        weight: match &declared.weight {
-            config::WeightBy::Items => generic::Weigh::Items,
-            config::WeightBy::Bytes => generic::Weigh::Bytes,
-            config::WeightBy::Chars => generic::Weigh::Chars,
-            config::WeightBy::ListLen => generic::Weigh::ListLen,
-            config::WeightBy::At(at) => generic::Weigh::At(pointer(at)?),
-        },
-        too_large: declared
-            .too_large
-            .iter()
-            .map(|sign| generic::TooLargeSign { status: sign.status, body_contains: sign.body_contains.clone() })
-            .collect(),
-        lenient_numbers: declared.lenient_numbers,
-        on_mismatch: match declared.on_mismatch {
-            api::OnMismatch::Fail => generic::OnMismatch::Fail,
-            _ => generic::OnMismatch::Isolate,
-        },
-    };
-    spec.check()?;
-    Ok(spec)
-}
-

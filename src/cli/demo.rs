@@ -71,14 +71,26 @@ fn fail(error: &BoxError) -> ExitCode {
 
 async fn show(args: &Args) -> Result<(), BoxError> {
     let listen = Target::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    let stand_in =
-        Server::start(ServerConfig { listen, base: BASE, per_item: PER_ITEM, slots: 1, queue_max: QUEUE, ..ServerConfig::default() })
-            .await?;
+    let stand_in = Server::start(ServerConfig {
+        listen,
+        base: BASE,
+        per_item: PER_ITEM,
+        slots: 1,
+        queue_max: QUEUE,
+        ..ServerConfig::default()
+    })
+    .await?;
     let mut proxy = proxy(&stand_in)?;
     let through = *proxy.listen.first().ok_or("the proxy listens nowhere")?;
-    println!("stand-in model server  {}  one slot, t(n) = 9 ms + 0.6 ms·n, a queue of {QUEUE} before it", stand_in.url());
+    println!(
+        "stand-in model server  {}  one slot, t(n) = 9 ms + 0.6 ms·n, a queue of {QUEUE} before it",
+        stand_in.url()
+    );
     println!("groupage proxy         http://{through}  no policy: every default");
-    println!("load                   open loop, Poisson arrivals, one item a call, {} s a run; latency from the scheduled time", args.seconds);
+    println!(
+        "load                   open loop, Poisson arrivals, one item a call, {} s a run; latency from the scheduled time",
+        args.seconds
+    );
     println!();
     let mut rows = Vec::new();
     for (pass, rate) in [("busy", args.rate), ("idle", args.idle_rate)] {

@@ -6,21 +6,21 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::EXIT_INTERNAL;
 use super::compose::{Running, Starting, start};
-use super::{EXIT_CONFIG, EXIT_INTERNAL};
 use crate::config::{self, Given, LoadError, Machine, Notice, Overrides, Policy};
 use crate::telemetry::log::{self, Format};
 
 /// What can be said on the command line; the rest stands in the policy.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub(super) struct Args {
-    /// The model server: http://HOST:PORT or unix:/PATH
+    /// The model server: `http://HOST:PORT` or `unix:/PATH`
     #[arg(long, value_name = "URL")]
     pub(super) upstream: Option<String>,
     /// Where to listen, port 0 for any; may be given more than once [default: :15080]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub(super) listen: Vec<String>,
-    /// The policy: a BatchPolicy or its bare spec, as YAML
+    /// The policy: a `BatchPolicy` or its bare spec, as YAML
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<std::path::PathBuf>,
     /// Where /metrics /livez /readyz are served, or off [default: 127.0.0.1:9190]
@@ -32,7 +32,7 @@ pub(super) struct Args {
     /// How log lines look [default: pretty on a terminal]
     #[arg(long, value_enum, ignore_case = true)]
     pub(super) log_format: Option<LogFormat>,
-    /// A level, or a filter as in RUST_LOG [default: info]
+    /// A level, or a filter as in `RUST_LOG` [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub(super) log_level: Option<String>,
     /// Share of calls in the access log on standard output, as in 1% [default: 0%]
@@ -78,7 +78,7 @@ pub(super) fn run(args: Args) -> ExitCode {
     };
     let format = match policy.proxy.log.format {
         crate::api::v1alpha1::LogFormat::Pretty => Format::Pretty,
-        _ => Format::Json,
+        crate::api::v1alpha1::LogFormat::Json => Format::Json,
     };
     let (level, writer) = match log::init(format, &policy.proxy.log.level) {
         Ok(log) => log,
@@ -100,7 +100,7 @@ pub(super) fn run(args: Args) -> ExitCode {
             Ok(running) => running,
             Err(error) => {
                 tracing::error!(%error, "cannot start");
-                return EXIT_CONFIG;
+                return config::EXIT_CONFIG;
             }
         };
         for notice in notices {

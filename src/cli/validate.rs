@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
-use super::{EXIT_CONFIG, proxy};
+use super::proxy;
 use crate::config::{self, LoadError};
 
 /// How to print.
@@ -72,5 +72,5 @@ pub(super) fn refuse(error: &LoadError) -> ExitCode {
         LoadError::Wrong(errors) => eprint!("{}", errors.render(std::io::stderr().is_terminal())),
         LoadError::Unreadable { .. } => eprintln!("× {error}"),
     }
-    ExitCode::from(EXIT_CONFIG)
+    ExitCode::from(config::EXIT_CONFIG)
 }

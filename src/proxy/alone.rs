@@ -119,7 +119,9 @@ impl Read {
 /// What a lone answer teaches: an overload, or a limit that it names.
 fn outcome(endpoint: &Endpoint, status: StatusCode, body: &Read) -> ObservedOutcome {
     match status {
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => ObservedOutcome::Overloaded { retry_after: None },
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            ObservedOutcome::Overloaded { retry_after: None }
+        }
         status if status.is_success() => ObservedOutcome::Ok,
         status => match body {
             Read::Whole(bytes, _) => match endpoint.too_large(status, bytes) {
@@ -132,7 +134,7 @@ fn outcome(endpoint: &Endpoint, status: StatusCode, body: &Read) -> ObservedOutc
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers
-        .get(http::header::CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().get(..17).is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream")))
+    headers.get(http::header::CONTENT_TYPE).is_some_and(|value| {
+        value.as_bytes().get(..17).is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
+    })
 }

@@ -14,11 +14,7 @@ use crate::error::FailureKind;
 #[derive(Debug)]
 pub(super) enum Collected {
     /// The whole body.
-    Whole {
-        bytes: Bytes,
-        trailers: Option<HeaderMap>,
-        held: Held,
-    },
+    Whole { bytes: Bytes, trailers: Option<HeaderMap>, held: Held },
     /// Larger than an item may be: what was read, and the rest still to come.
     TooLarge { read: Bytes, rest: Incoming, held: Held },
     /// Answered by us.

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{Request, Response, Version};
@@ -25,6 +25,9 @@ use crate::batching::Tick;
 use crate::body::Body;
 use crate::clock::Clock;
 use crate::error::BoxError;
+
+/// What an HTTP/2 client is given at once: what it takes in the write timeout, or it is not taking.
+const PIECE: usize = 64 << 10;
 
 /// Serves a connection to its end.
 pub(super) async fn run(proxy: Arc<Proxy>, stream: TcpStream, mut stopped: watch::Receiver<bool>) {
@@ -56,6 +59,7 @@ pub(super) async fn run(proxy: Arc<Proxy>, stream: TcpStream, mut stopped: watch
                 return Poll::Ready(());
             }
         }
+        activity.watched_by(cx.waker());
         loop {
             let due = match activity.due(&proxy.config.client) {
                 Due::Nothing => Due::End(old),
@@ -107,9 +111,15 @@ fn builder(limits: &ClientLimits) -> Builder<TokioExecutor> {
     builder
 }
 
-async fn answer(proxy: &Arc<Proxy>, lane: Lane, activity: &Arc<Activity>, request: Request<Incoming>) -> Response<Taken> {
+async fn answer(
+    proxy: &Arc<Proxy>,
+    lane: Lane,
+    activity: &Arc<Activity>,
+    request: Request<Incoming>,
+) -> Response<Taken> {
     let (mut busy, calls) = activity.begin();
-    let last = request.version() < Version::HTTP_2 && calls >= proxy.config.client.requests_per_connection_max;
+    let pieces = request.version() == Version::HTTP_2;
+    let last = !pieces && calls >= proxy.config.client.requests_per_connection_max;
     let mut response = proxy.serve(lane, request).await;
     if last {
         response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
@@ -117,14 +127,19 @@ async fn answer(proxy: &Arc<Proxy>, lane: Lane, activity: &Arc<Activity>, reques
     if !response.body().is_end_stream() && response.body().size_hint().exact().is_some() {
         busy.answered();
     }
-    response.map(|body| Taken { body, busy })
+    response.map(|body| Taken { body, busy, pieces, rest: Bytes::new() })
 }
 
 /// An answer's body that says when it is taken.
+///
+/// A client of HTTP/1 that takes nothing blocks a write. One of HTTP/2 gives no window, which no write shows: nobody comes for the next piece.
 #[derive(Debug)]
 struct Taken {
     body: Body,
     busy: Busy,
+    /// HTTP/2: small pieces, so that whoever takes slowly is seen to take.
+    pieces: bool,
+    rest: Bytes,
 }
 
 impl HttpBody for Taken {
@@ -132,21 +147,37 @@ impl HttpBody for Taken {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.busy.taken();
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
-        // An HTTP/2 client that gives no more window is not seen in any write: it shows in that nobody comes for the next frame.
-        if matches!(frame, Poll::Ready(Some(Ok(_)))) && !self.body.is_end_stream() {
-            self.busy.answered();
+        let this = &mut *self;
+        this.busy.taken();
+        if !this.pieces {
+            return Pin::new(&mut this.body).poll_frame(cx);
         }
-        frame
+        if this.rest.is_empty() {
+            match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => this.rest = data,
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                },
+                end => return Poll::Ready(end),
+            }
+        }
+        let piece = this.rest.split_to(this.rest.len().min(PIECE));
+        this.busy.answered();
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let mut hint = self.body.size_hint();
+        let rest = self.rest.len() as u64;
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint.set_lower(hint.lower() + rest);
+        hint
     }
 }
 

@@ -80,7 +80,10 @@ mod tests {
             passthrough: false,
             item_bytes_max: 0,
         };
-        let names = [HeaderName::from_static("x-request-timeout-ms"), HeaderName::from_static("x-envoy-expected-rq-timeout-ms")];
+        let names = [
+            HeaderName::from_static("x-request-timeout-ms"),
+            HeaderName::from_static("x-envoy-expected-rq-timeout-ms"),
+        ];
         deadlines(Tick::from_millis(1000), &map, &names, &route)
     }
 

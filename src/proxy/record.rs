@@ -90,7 +90,9 @@ impl Ending {
     /// It ends with this failure.
     pub(super) fn fail(mut self, failure: &Failure) {
         self.outcome = match failure.kind {
-            FailureKind::QueueFull | FailureKind::BytesFull | FailureKind::TenantShare | FailureKind::Draining => Outcome::Rejected,
+            FailureKind::QueueFull | FailureKind::BytesFull | FailureKind::TenantShare | FailureKind::Draining => {
+                Outcome::Rejected
+            }
             FailureKind::Deadline | FailureKind::LatePredicted => Outcome::Expired,
             _ => Outcome::Failed,
         };

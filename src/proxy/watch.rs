@@ -5,6 +5,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::Waker;
+
+use futures_util::task::AtomicWaker;
 
 use super::ClientLimits;
 use crate::batching::Tick;
@@ -30,6 +33,8 @@ pub(super) struct Activity {
     idle_since: AtomicU64,
     http2: AtomicBool,
     calls: AtomicU64,
+    /// The connection's task: on HTTP/2 calls have tasks of their own, and what they change may be due before it runs again.
+    connection: AtomicWaker,
 }
 
 /// A call that keeps its connection busy.
@@ -66,7 +71,15 @@ impl Activity {
             idle_since: AtomicU64::new(now),
             http2: AtomicBool::new(false),
             calls: AtomicU64::new(0),
+            connection: AtomicWaker::new(),
         })
+    }
+
+    /// The connection's task looks at what is due, and wants to be woken when that changes.
+    pub(super) fn watched_by(&self, task: &Waker) {
+        if self.http2.load(Ordering::Relaxed) {
+            self.connection.register(task);
+        }
     }
 
     /// Bytes came.
@@ -125,6 +138,7 @@ impl Busy {
         self.untaken = true;
         if self.activity.untaken.fetch_add(1, Ordering::Relaxed) == 0 {
             self.activity.taken_at.store(self.activity.clock.now().0, Ordering::Relaxed);
+            self.activity.connection.wake();
         }
     }
 
@@ -175,10 +189,10 @@ mod tests {
         }
     }
 
-    fn seconds_left(activity: &Activity) -> Option<u64> {
+    fn seconds_left(activity: &Activity) -> Option<u128> {
         match activity.due(&limits()) {
             Due::Nothing => None,
-            Due::Close(at) | Due::End(at) => Some(at.since(activity.clock.now()).as_secs_f64().ceil() as u64),
+            Due::Close(at) | Due::End(at) => Some(at.since(activity.clock.now()).as_millis().div_ceil(1000)),
         }
     }
 

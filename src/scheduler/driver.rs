@@ -14,7 +14,8 @@ use super::interner::{Interner, RecentInterner};
 use super::{Config, Event, Outcome, SLOTS_BOUND, Submission, Ticket};
 use crate::backend::{Backend, BatchRequest};
 use crate::batching::{
-    Batch, BatchId, Batcher, Call, CallId, CostClassId, Decision, KeyId, Rejection, RejectionReason, TenantId, Tick, Weight,
+    Batch, BatchId, Batcher, Call, CallId, CostClassId, Decision, KeyId, Rejection, RejectionReason, TenantId, Tick,
+    Weight,
 };
 use crate::clock::{Alarm, Clock};
 use crate::error::{Failure, FailureKind};
@@ -222,7 +223,7 @@ impl<'a> Driver<'a> {
             let now = self.now();
             let Some(decision) = self.core.poll(now) else { break };
             match decision {
-                Decision::Dispatch(batch) => self.dispatch(batch, now),
+                Decision::Dispatch(batch) => self.dispatch(&batch, now),
                 Decision::Expire { id, .. } => {
                     if let Some(queued) = self.forget(id) {
                         let ticket = Ticket { queue_delay: now.since(queued.arrived), ..Ticket::default() };
@@ -241,7 +242,7 @@ impl<'a> Driver<'a> {
         self.shell.metrics.held(&counts, oldest, self.shell.config.limits.queue_items_max);
     }
 
-    fn dispatch(&mut self, batch: Batch, now: Tick) {
+    fn dispatch(&mut self, batch: &Batch, now: Tick) {
         let mut members: Vec<(CallId, Queued)> = Vec::with_capacity(batch.members.len());
         for member in &batch.members {
             if let Some(queued) = self.forget(member.id) {
@@ -251,7 +252,7 @@ impl<'a> Driver<'a> {
         let scope = members.first().map_or(crate::batching::ScopeId(0), |(_, queued)| queued.submission.scope);
         let items_max = self.shell.config.limits.scope(scope).batch_items_max;
         let delays = members.iter().map(|(_, queued)| now.since(queued.arrived));
-        self.shell.metrics.dispatched(&batch, items_max, delays);
+        self.shell.metrics.dispatched(batch, items_max, delays);
         // Who left while their message waited behind others is not sent.
         let (here, gone): (Vec<_>, Vec<_>) = members.into_iter().partition(|(_, queued)| !queued.reply.is_closed());
         for (id, _) in gone {

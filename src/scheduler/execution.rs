@@ -66,8 +66,11 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let observed =
-            Observed { duration: self.clock.now().since(self.sent), first_byte: self.first_byte, outcome: self.outcome };
+        let observed = Observed {
+            duration: self.clock.now().since(self.sent),
+            first_byte: self.first_byte,
+            outcome: self.outcome,
+        };
         let ended = Ended { generation: self.generation, batch: self.batch, observed };
         // The channel has room for every slot there can be; it is closed only when the driver is gone.
         if let Err(mpsc::error::TrySendError::Full(_)) = self.ended.try_send(ended) {

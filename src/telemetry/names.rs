@@ -132,7 +132,9 @@ impl Metric {
     /// Name, kind, labels, help.
     const fn row(self) -> (&'static str, Kind, &'static str, &'static str) {
         match self {
-            Self::Calls => ("groupage_calls_total", Kind::Counter, "policy, protocol, outcome", "Client calls by outcome."),
+            Self::Calls => {
+                ("groupage_calls_total", Kind::Counter, "policy, protocol, outcome", "Client calls by outcome.")
+            }
             Self::CallsPassed => (
                 "groupage_calls_passed_total",
                 Kind::Counter,
@@ -140,13 +142,22 @@ impl Metric {
                 "Calls that were not merged, and why: forwarded untouched, or sent alone.",
             ),
             Self::Items => ("groupage_items_total", Kind::Counter, "outcome", "Items of recognised calls by outcome."),
-            Self::Dispatches => ("groupage_dispatches_total", Kind::Counter, "cause", "Executions by the cause of their dispatch."),
-            Self::BatchItems => ("groupage_batch_items", Kind::Sizes, "", "Items in one execution."),
-            Self::BatchWeight => ("groupage_batch_weight", Kind::Sizes, "", "Weight of one execution: tokens, rows or bytes."),
-            Self::BatchOccupancy => {
-                ("groupage_batch_occupancy_ratio", Kind::Ratio, "", "Items of an execution as a share of batchItemsMax.")
+            Self::Dispatches => {
+                ("groupage_dispatches_total", Kind::Counter, "cause", "Executions by the cause of their dispatch.")
             }
-            Self::QueueDelay => ("groupage_queue_delay_seconds", Kind::Seconds, "", "Time from acceptance to dispatch."),
+            Self::BatchItems => ("groupage_batch_items", Kind::Sizes, "", "Items in one execution."),
+            Self::BatchWeight => {
+                ("groupage_batch_weight", Kind::Sizes, "", "Weight of one execution: tokens, rows or bytes.")
+            }
+            Self::BatchOccupancy => (
+                "groupage_batch_occupancy_ratio",
+                Kind::Ratio,
+                "",
+                "Items of an execution as a share of batchItemsMax.",
+            ),
+            Self::QueueDelay => {
+                ("groupage_queue_delay_seconds", Kind::Seconds, "", "Time from acceptance to dispatch.")
+            }
             Self::ExecutionDuration => (
                 "groupage_execution_duration_seconds",
                 Kind::Seconds,
@@ -164,24 +175,38 @@ impl Metric {
             Self::QueueItemsLimit => ("groupage_queue_items_limit", Kind::Gauge, "", "Most items that may be queued."),
             Self::SlotsInUse => ("groupage_slots_in_use", Kind::Gauge, "", "Executions in flight."),
             Self::SlotsLimit => ("groupage_slots_limit", Kind::Gauge, "", "Most executions in flight."),
-            Self::IsolationExecutions => {
-                ("groupage_isolation_executions_total", Kind::Counter, "", "Upstream calls made to isolate a failed batch.")
-            }
+            Self::IsolationExecutions => (
+                "groupage_isolation_executions_total",
+                Kind::Counter,
+                "",
+                "Upstream calls made to isolate a failed batch.",
+            ),
             Self::ItemsIsolated => {
                 ("groupage_items_isolated_total", Kind::Counter, "", "Items that were answered by isolation.")
             }
-            Self::UpstreamCallsSaved => {
-                ("groupage_upstream_calls_saved_total", Kind::Counter, "", "Upstream calls that batching made unnecessary.")
-            }
+            Self::UpstreamCallsSaved => (
+                "groupage_upstream_calls_saved_total",
+                Kind::Counter,
+                "",
+                "Upstream calls that batching made unnecessary.",
+            ),
             Self::Connections => ("groupage_connections", Kind::Gauge, "", "Connections open on the data port."),
-            Self::ConnectionsShed => {
-                ("groupage_connections_shed_total", Kind::Counter, "", "Connections closed at once: too many, or no descriptor.")
-            }
+            Self::ConnectionsShed => (
+                "groupage_connections_shed_total",
+                Kind::Counter,
+                "",
+                "Connections closed at once: too many, or no descriptor.",
+            ),
             Self::BufferedBytes => ("groupage_buffered_bytes", Kind::Gauge, "", "Bytes of requests and answers held."),
-            Self::Limit => ("groupage_limit", Kind::Gauge, "limit, source", "A limit in force and where it comes from."),
-            Self::Mismatches => {
-                ("groupage_mismatches_total", Kind::Counter, "kind", "Answers to a batch that could not be split, by kind.")
+            Self::Limit => {
+                ("groupage_limit", Kind::Gauge, "limit, source", "A limit in force and where it comes from.")
             }
+            Self::Mismatches => (
+                "groupage_mismatches_total",
+                Kind::Counter,
+                "kind",
+                "Answers to a batch that could not be split, by kind.",
+            ),
             Self::BuildInfo => ("groupage_build_info", Kind::Gauge, "version", "Always 1."),
         }
     }
@@ -240,7 +265,8 @@ impl Kind {
 
 impl Outcome {
     /// Every outcome.
-    pub const ALL: [Self; 6] = [Self::Served, Self::Rejected, Self::Expired, Self::Cancelled, Self::Failed, Self::Passed];
+    pub const ALL: [Self; 6] =
+        [Self::Served, Self::Rejected, Self::Expired, Self::Cancelled, Self::Failed, Self::Passed];
 
     /// The label value.
     #[must_use]

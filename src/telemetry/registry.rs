@@ -163,7 +163,9 @@ impl Metrics {
 
     /// An answer to a batch could not be split.
     pub fn mismatch(&self, kind: &'static str) {
-        self.recorder.register_counter(&key(Metric::Mismatches, vec![Label::new("kind", kind)]), &METADATA).increment(1);
+        self.recorder
+            .register_counter(&key(Metric::Mismatches, vec![Label::new("kind", kind)]), &METADATA)
+            .increment(1);
     }
 
     /// A limit in force.
@@ -322,7 +324,10 @@ mod tests {
         metrics.overhead(Stage::Read, Duration::from_micros(30));
         let text = metrics.render();
         assert!(text.contains("# TYPE groupage_calls_total counter"), "{text}");
-        assert!(text.contains("groupage_calls_total{policy=\"local\",protocol=\"openai\",outcome=\"served\"} 1"), "{text}");
+        assert!(
+            text.contains("groupage_calls_total{policy=\"local\",protocol=\"openai\",outcome=\"served\"} 1"),
+            "{text}"
+        );
         assert!(text.contains("groupage_overhead_seconds_bucket{stage=\"read\",le=\"0.0001\"} 1"), "{text}");
     }
 

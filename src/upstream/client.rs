@@ -83,7 +83,10 @@ impl SendError {
 
 impl Inner {
     /// Sends a shared call: on HTTP/2 where the server speaks it.
-    pub(super) async fn send(self: &std::sync::Arc<Self>, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+    pub(super) async fn send(
+        self: &std::sync::Arc<Self>,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, SendError> {
         self.send_as(request, true).await
     }
 
@@ -95,7 +98,10 @@ impl Inner {
     ) -> Result<Response<Incoming>, SendError> {
         if self.config.http2 == Http2::Always || (http2 && self.shared.speaks_http2()) {
             let mut h2 = self.shared_h2().await?;
-            return h2.send_request(to_http2(request, &self.config.target.authority())).await.map_err(|_| SendError::Broken);
+            return h2
+                .send_request(to_http2(request, &self.config.target.authority()))
+                .await
+                .map_err(|_| SendError::Broken);
         }
         let kept = if self.config.reuse { self.take_reused() } else { None };
         let mut sender = match kept {

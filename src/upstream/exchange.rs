@@ -33,7 +33,11 @@ impl Inner {
     /// Sends a call and reads its answer to the end.
     ///
     /// The time to the first byte is bounded by `limit`, each silence inside the body by the body idle time, the size by the answer cap.
-    pub(super) async fn exchange(self: &Arc<Self>, request: Request<Body>, limit: Duration) -> Result<Answer, FailureKind> {
+    pub(super) async fn exchange(
+        self: &Arc<Self>,
+        request: Request<Body>,
+        limit: Duration,
+    ) -> Result<Answer, FailureKind> {
         let clock: Clock = self.clock;
         let sent = clock.now();
         let response = match timeout(limit, self.send(request)).await {

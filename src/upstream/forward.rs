@@ -233,7 +233,10 @@ fn wanted_upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> 
     static H2C: HeaderValue = HeaderValue::from_static("h2c");
     let nominated = |name: &HeaderName| {
         headers.get_all(header::CONNECTION).iter().any(|value| {
-            value.as_bytes().split(|byte| *byte == b',').any(|token| token.trim_ascii().eq_ignore_ascii_case(name.as_str().as_bytes()))
+            value
+                .as_bytes()
+                .split(|byte| *byte == b',')
+                .any(|token| token.trim_ascii().eq_ignore_ascii_case(name.as_str().as_bytes()))
         })
     };
     let protocol = headers.get(header::UPGRADE)?;

@@ -31,12 +31,18 @@ pub(super) struct Health {
 
 impl Health {
     pub(super) fn new(clock: Clock) -> Self {
-        Self { clock, accepted: AtomicBool::new(false), failing_since: Mutex::new(None), probing: AtomicBool::new(false) }
+        Self {
+            clock,
+            accepted: AtomicBool::new(false),
+            failing_since: Mutex::new(None),
+            probing: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn is_ready(&self) -> bool {
         let failing = self.failing_since.lock().ok().and_then(|since| *since);
-        self.accepted.load(Ordering::Relaxed) && failing.is_none_or(|since| self.clock.now().since(since) < UNREADY_AFTER)
+        self.accepted.load(Ordering::Relaxed)
+            && failing.is_none_or(|since| self.clock.now().since(since) < UNREADY_AFTER)
     }
 
     /// A connect succeeded. True the first time, and the first time after a failure.

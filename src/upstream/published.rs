@@ -30,7 +30,7 @@ impl Cache {
     }
 
     fn get(&self) -> Option<Option<Published>> {
-        self.known.lock().ok().and_then(|known| known.clone())
+        self.known.lock().ok().and_then(|known| *known)
     }
 }
 
@@ -52,7 +52,7 @@ pub(super) async fn look_up(inner: &Arc<Inner>) -> Option<Published> {
         Err(_) => None,
     };
     if let Ok(mut known) = inner.published.known.lock() {
-        *known = Some(found.clone());
+        *known = Some(found);
     }
     found
 }

@@ -147,7 +147,7 @@ impl CaseScript {
                 match taken.values().next() {
                     Some(id) => *text = replaced(text, id),
                     None => {
-                        state.faults.push("upstream: no {{uid:}} was taken that the answer could send back".to_owned())
+                        state.faults.push("upstream: no {{uid:}} was taken that the answer could send back".to_owned());
                     }
                 }
             }

@@ -3,6 +3,7 @@
 //! Nothing here sleeps or tries again: a test waits for what it caused, on the wire or in the proxy's own counters. Whatever takes longer than
 //! [`setup::HANG`] is a failure with a place.
 
+mod admin;
 mod batches;
 mod cancels;
 mod deadlines;
@@ -14,6 +15,7 @@ mod hygiene;
 mod isolation;
 mod overload;
 mod pass;
+mod process;
 mod setup;
 mod streams;
 

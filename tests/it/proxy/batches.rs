@@ -10,9 +10,7 @@ use serde_json::{Value, json};
 use super::h2::{H2Client, H2Hand, full};
 use super::hand::Turn;
 use super::pass::by_name;
-use super::setup::{
-    HANG, PREDICT, Proxy, assert_answer, by_hand, count, header, instances, predictions, within,
-};
+use super::setup::{HANG, PREDICT, Proxy, assert_answer, by_hand, count, header, instances, predictions, within};
 use super::support::client::{Answer, Outgoing};
 use super::support::wire::{Headers, values};
 
@@ -49,15 +47,19 @@ async fn calls_that_come_while_the_slot_is_busy_leave_as_one_and_each_gets_its_o
     for (item, caller) in (1..).zip(callers) {
         let answer = caller.answer().await;
         assert_answer(&answer, 200, &predictions(&[item]));
-        assert_eq!(by_name(&answer.headers), by_name(&alone.headers), "nothing tells it from an answer to a call alone");
+        assert_eq!(
+            by_name(&answer.headers),
+            by_name(&alone.headers),
+            "nothing tells it from an answer to a call alone"
+        );
     }
     proxy.idle().await;
     assert_eq!(count(&proxy.stats().shared_batches), 1);
-    assert_eq!(proxy.metric("groupage_upstream_calls_saved_total") as u64, 8);
-    assert_eq!(proxy.metric(r#"groupage_dispatches_total{cause="idle"}"#) as u64, 3);
-    assert_eq!(proxy.metric(r#"groupage_items_total{outcome="served"}"#) as u64, 11);
+    assert_eq!(proxy.metric("groupage_upstream_calls_saved_total"), 8);
+    assert_eq!(proxy.metric(r#"groupage_dispatches_total{cause="idle"}"#), 3);
+    assert_eq!(proxy.metric(r#"groupage_items_total{outcome="served"}"#), 11);
     let series = r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="served"}"#;
-    assert_eq!(proxy.metric(series) as u64, 11);
+    assert_eq!(proxy.metric(series), 11);
 }
 
 #[tokio::test]
@@ -85,7 +87,11 @@ async fn only_what_is_equal_in_every_respect_shares_a_call() {
         other(&[("authorization", "Bearer a"), ("x-unknown", "1")], "", r#"{"instances": [4]}"#),
         other(&a, "", r#"{"instances": [5], "parameters": {"t": 1}}"#),
         // The same in every respect, though written otherwise.
-        other(&[("user-agent", "u"), ("x-request-id", "r"), ("authorization", "Bearer a")], "", r#"{ "instances":[6]}"#),
+        other(
+            &[("user-agent", "u"), ("x-request-id", "r"), ("authorization", "Bearer a")],
+            "",
+            r#"{ "instances":[6]}"#,
+        ),
         other(&a, "", r#"{"parameters": {"t":1}, "instances": [7]}"#),
     ];
     let (first, turn) = proxy.occupy(&mut hand).await;
@@ -98,7 +104,8 @@ async fn only_what_is_equal_in_every_respect_shares_a_call() {
         came.push((turn.instances(), header(&turn.request.headers, "authorization"), turn.request.target.clone()));
         turn.echo().await;
     }
-    let expected = |items: &[u64], who: &str, query: &str| (items.to_vec(), format!("Bearer {who}"), format!("{PREDICT}{query}"));
+    let expected =
+        |items: &[u64], who: &str, query: &str| (items.to_vec(), format!("Bearer {who}"), format!("{PREDICT}{query}"));
     let all = [
         expected(&[1, 6], "a", ""),
         expected(&[2], "b", ""),
@@ -122,7 +129,8 @@ async fn the_shared_call_has_an_id_of_its_own_and_each_answer_its_callers() {
     assert!(!["mine", "other"].contains(&id.as_str()));
     let body = predictions(&[1, 1, 1]);
     let length = body.len();
-    let head = format!("content-type: application/json\r\nx-request-id: {id}\r\nset-cookie: s\r\ncontent-length: {length}");
+    let head =
+        format!("content-type: application/json\r\nx-request-id: {id}\r\nset-cookie: s\r\ncontent-length: {length}");
     turn.raw(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}").as_bytes()).await;
     for (id, caller) in ["mine", "mine", "other"].into_iter().zip(callers) {
         let answer = caller.answer().await;
@@ -185,12 +193,13 @@ async fn a_batch_ends_at_its_item_limit_and_the_rest_comes_next() {
     for (item, caller) in (1..).zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
-    assert_eq!(proxy.metric(r#"groupage_dispatches_total{cause="full"}"#) as u64, 1);
+    assert_eq!(proxy.metric(r#"groupage_dispatches_total{cause="full"}"#), 1);
 }
 
 #[tokio::test]
 async fn static_batches_leave_when_they_are_full_and_not_before() {
-    let spec = json!({"scheduling": {"policy": "Static", "items": 3, "delay": "1m"}, "limits": {"queueDelayMax": "1m"}});
+    let spec =
+        json!({"scheduling": {"policy": "Static", "items": 3, "delay": "1m"}, "limits": {"queueDelayMax": "1m"}});
     let (proxy, mut hand) = by_hand(spec).await;
     let mut callers = proxy.queue(predicts(&proxy, 1..=2)).await;
     assert_eq!((hand.waiting(), count(&proxy.stats().queue_items)), (0, 2));
@@ -205,7 +214,8 @@ async fn static_batches_leave_when_they_are_full_and_not_before() {
 
 #[tokio::test]
 async fn a_window_closes_after_its_delay_although_it_is_not_full() {
-    let spec = json!({"scheduling": {"policy": "Window", "items": 100, "delay": "30ms"}, "limits": {"queueDelayMax": "1m"}});
+    let spec =
+        json!({"scheduling": {"policy": "Window", "items": 100, "delay": "30ms"}, "limits": {"queueDelayMax": "1m"}});
     let (proxy, mut hand) = by_hand(spec).await;
     let callers = proxy.queue(predicts(&proxy, 1..=2)).await;
     let turn = hand.turn().await;
@@ -214,7 +224,7 @@ async fn a_window_closes_after_its_delay_although_it_is_not_full() {
     for (item, caller) in (1..).zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
-    assert_eq!(proxy.metric(r#"groupage_dispatches_total{cause="delay"}"#) as u64, 1);
+    assert_eq!(proxy.metric(r#"groupage_dispatches_total{cause="delay"}"#), 1);
 }
 
 #[tokio::test]
@@ -376,7 +386,10 @@ async fn a_call_that_goes_alone_keeps_every_byte_and_its_trailers() {
     assert_eq!(turn.request.body, body.as_bytes());
     assert_eq!(values(&turn.request.headers, "x-many"), [b"1", b"2"]);
     assert_eq!(turn.request.trailers, [("x-sum".to_owned(), b"9".to_vec())]);
-    turn.part(b"HTTP/1.1 200 OK\r\nset-cookie: a\r\nset-cookie: b\r\ntrailer: x-end\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    turn.part(
+        b"HTTP/1.1 200 OK\r\nset-cookie: a\r\nset-cookie: b\r\ntrailer: x-end\r\ntransfer-encoding: chunked\r\n\r\n",
+    )
+    .await;
     turn.chunk(b"{\"predictions\": [1.10,").await;
     turn.chunk(b" 0 , 9]}\n").await;
     turn.part(b"0\r\nx-end: bye\r\n\r\n").await;
@@ -387,7 +400,7 @@ async fn a_call_that_goes_alone_keeps_every_byte_and_its_trailers() {
     assert_eq!(values(&answer.headers, "set-cookie"), [b"a", b"b"]);
     assert_eq!(answer.trailers, [("x-end".to_owned(), b"bye".to_vec())]);
     proxy.idle().await;
-    assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="header"}"#) as u64, 1);
+    assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="header"}"#), 1);
 }
 
 #[tokio::test]
@@ -421,7 +434,7 @@ async fn a_call_that_is_too_large_to_be_read_streams_and_holds_no_slot() {
     other.answer(200, "2").await;
     assert_answer(&known.answer().await, 200, "1");
     assert_answer(&chunked.answer().await, 200, "2");
-    assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="too_large"}"#) as u64, 2);
+    assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="too_large"}"#), 2);
 }
 
 #[tokio::test]
@@ -442,7 +455,7 @@ async fn a_call_with_more_items_than_a_batch_may_have_goes_alone_and_says_why() 
     for (item, caller) in [9, 10].into_iter().zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
-    assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="client_batch_full"}"#) as u64, 1);
+    assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="client_batch_full"}"#), 1);
 }
 
 #[tokio::test]
@@ -475,7 +488,7 @@ async fn the_kill_switch_passes_everything_and_holds_no_slot() {
             assert_eq!(caller.answer().await.status, Some(200));
         }
         assert_eq!(count(&proxy.stats().batches), 0);
-        let passed = |reason: &str| proxy.metric(&format!("groupage_calls_passed_total{{reason=\"{reason}\"}}")) as u64;
+        let passed = |reason: &str| proxy.metric(&format!("groupage_calls_passed_total{{reason=\"{reason}\"}}"));
         assert_eq!(passed("policy_off") + passed("not_recognised"), 3);
     }
 }
@@ -484,7 +497,10 @@ async fn key_wide(status: u16, head: &str, kept: &[(&str, &str)]) {
     let (proxy, mut hand) = by_hand(json!({})).await;
     let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=8)).await;
     let body = "{\"error\":\"the upstream's own\"}";
-    let text = format!("HTTP/1.1 {status} No\r\ncontent-type: application/json\r\n{head}content-length: {}\r\n\r\n{body}", body.len());
+    let text = format!(
+        "HTTP/1.1 {status} No\r\ncontent-type: application/json\r\n{head}content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
     turn.raw(text.as_bytes()).await;
     for caller in callers {
         let answer = caller.answer().await;
@@ -603,7 +619,10 @@ async fn embeddings_are_renumbered_and_their_usage_is_shared_out() {
     for (value, caller) in ["1e-5", "-0", "0.30"].into_iter().zip(callers) {
         let answer = caller.answer().await;
         let text = String::from_utf8(answer.body.clone()).unwrap();
-        assert!(text.starts_with(&format!(r#"{{"object":"list","data":[{{"index":0,"embedding":[{value}]}}],"model":"m""#)), "{text}");
+        assert!(
+            text.starts_with(&format!(r#"{{"object":"list","data":[{{"index":0,"embedding":[{value}]}}],"model":"m""#)),
+            "{text}"
+        );
         let body: Value = serde_json::from_slice(&answer.body).unwrap();
         total += body["usage"]["total_tokens"].as_u64().unwrap();
         assert_eq!(header(&answer.headers, "x-groupage-usage"), "estimated");

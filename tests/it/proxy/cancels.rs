@@ -11,7 +11,7 @@ fn predicts(proxy: &Proxy, items: std::ops::RangeInclusive<u64>) -> Vec<Outgoing
 }
 
 fn cancelled(proxy: &Proxy) -> u64 {
-    proxy.metric(r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="cancelled"}"#) as u64
+    proxy.metric(r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="cancelled"}"#)
 }
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn a_caller_that_leaves_the_queue_is_never_sent() {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
     assert_eq!(cancelled(&proxy), 3);
-    assert_eq!(proxy.metric(r#"groupage_items_total{outcome="cancelled"}"#) as u64, 3);
+    assert_eq!(proxy.metric(r#"groupage_items_total{outcome="cancelled"}"#), 3);
 }
 
 #[tokio::test]
@@ -55,7 +55,10 @@ async fn a_client_that_ends_its_side_has_left() {
     let (first, turn) = proxy.occupy(&mut hand).await;
     let mut stream = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
     let body = instances(&[1]);
-    let head = format!("POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     tokio::io::AsyncWriteExt::write_all(&mut stream, format!("{head}{body}").as_bytes()).await.unwrap();
     proxy.queued(1).await;
     tokio::io::AsyncWriteExt::shutdown(&mut stream).await.unwrap();

@@ -17,7 +17,9 @@ fn due(proxy: &super::setup::Proxy, name: &str, value: &str, item: u64) -> Outgo
 #[tokio::test]
 async fn the_callers_own_deadline_ends_its_wait_in_the_queue_and_it_is_never_sent() {
     let (proxy, mut hand) = by_hand(json!({})).await;
-    for (name, value) in [(LATE, "30"), ("x-envoy-expected-rq-timeout-ms", "30"), ("grpc-timeout", "30m"), ("grpc-timeout", "30000u")] {
+    for (name, value) in
+        [(LATE, "30"), ("x-envoy-expected-rq-timeout-ms", "30"), ("grpc-timeout", "30m"), ("grpc-timeout", "30000u")]
+    {
         let (first, turn) = proxy.occupy(&mut hand).await;
         let caller = proxy.call(due(&proxy, name, value, 1));
         let answer = caller.answer().await;
@@ -30,7 +32,7 @@ async fn the_callers_own_deadline_ends_its_wait_in_the_queue_and_it_is_never_sen
         assert_eq!(hand.waiting(), 0);
     }
     let series = r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="expired"}"#;
-    assert_eq!(proxy.metric(series) as u64, 4);
+    assert_eq!(proxy.metric(series), 4);
 }
 
 #[tokio::test]
@@ -61,7 +63,8 @@ async fn one_members_deadline_in_flight_is_nobody_elses() {
 #[tokio::test]
 async fn a_shared_call_carries_the_latest_deadline_where_every_member_has_one() {
     let (proxy, mut hand) = by_hand(json!({})).await;
-    let (callers, turn) = proxy.share(&mut hand, vec![due(&proxy, LATE, "9000", 1), due(&proxy, LATE, "19000", 2)]).await;
+    let (callers, turn) =
+        proxy.share(&mut hand, vec![due(&proxy, LATE, "9000", 1), due(&proxy, LATE, "19000", 2)]).await;
     let left: u64 = header(&turn.request.headers, LATE).parse().unwrap();
     assert!(left > 9000 && left <= 19_000, "{left}");
     turn.echo().await;

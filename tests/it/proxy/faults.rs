@@ -3,7 +3,7 @@
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use super::hand::Hand;
+use super::hand::Port;
 use super::setup::{PREDICT, Proxy, assert_answer, assert_failure, by_hand, count, instances, predictions, within};
 use super::support::client::{Answer, Client};
 use super::support::wire::End;
@@ -15,11 +15,8 @@ async fn ready(proxy: &Proxy) -> Option<u16> {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_a_503_at_once_and_served_as_soon_as_it_is() {
-    // A port that is bound and does not listen refuses, and can be had later.
-    let socket = tokio::net::TcpSocket::new_v4().unwrap();
-    socket.set_reuseaddr(true).unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let proxy = Proxy::before(&format!("http://{}", socket.local_addr().unwrap()), json!({}));
+    let port = Port::reserve();
+    let proxy = Proxy::before(&port.url(), json!({}));
     assert_eq!(ready(&proxy).await, Some(503));
     for path in [PREDICT, "/elsewhere"] {
         let answer = proxy.ask(&proxy.post(path, &[], &instances(&[1]))).await;
@@ -27,7 +24,7 @@ async fn a_server_that_is_not_there_is_a_503_at_once_and_served_as_soon_as_it_is
         let took = answer.done.unwrap().duration_since(answer.sent.unwrap());
         assert!(took < std::time::Duration::from_millis(50), "{took:?}");
     }
-    let mut hand = Hand::on(socket.listen(64).unwrap());
+    let mut hand = port.listen();
     within(async {
         while ready(&proxy).await != Some(200) {
             tokio::task::yield_now().await;
@@ -41,7 +38,9 @@ async fn a_server_that_is_not_there_is_a_503_at_once_and_served_as_soon_as_it_is
 
 #[tokio::test]
 async fn a_batch_for_a_server_that_went_away_is_a_503_to_every_member_and_nothing_hangs() {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let port = Port::reserve();
+    let mut hand = port.listen();
+    let proxy = Proxy::before(&port.url(), json!({}));
     let (first, turn) = proxy.occupy(&mut hand).await;
     let callers = proxy.queue((1..=3).map(|item| proxy.predict(item))).await;
     drop(hand);
@@ -72,7 +71,12 @@ async fn a_server_that_does_not_accept_is_given_up_after_the_connect_timeout() {
 #[tokio::test]
 async fn a_call_alone_whose_answer_breaks_off_is_an_honest_502() {
     let (proxy, mut hand) = by_hand(json!({})).await;
-    for said in ["", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"pred", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"] {
+    for said in [
+        "",
+        "HTTP/1.1 200 OK\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"pred",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
+    ] {
         let (caller, mut turn) = proxy.occupy(&mut hand).await;
         turn.part(said.as_bytes()).await;
         drop(turn);

@@ -108,7 +108,8 @@ impl H2Hand {
                 let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
                 builder.http1().auto_date_header(false);
                 builder.http2().auto_date_header(false);
-                connections.spawn(async move { builder.serve_connection(TokioIo::new(stream), service).await.map_err(drop) });
+                connections
+                    .spawn(async move { builder.serve_connection(TokioIo::new(stream), service).await.map_err(drop) });
             }
         });
         Self { address, turns, accepting }

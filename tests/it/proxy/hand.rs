@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -32,10 +32,15 @@ pub(super) struct Turn {
     back: oneshot::Sender<Wire>,
 }
 
+/// A port that nobody else gets: it refuses connections unless a server listens on it.
+#[derive(Debug)]
+pub(super) struct Port {
+    reserved: TcpSocket,
+}
+
 /// Every request so far, answered without a test's help.
 #[derive(Debug)]
 pub(super) struct Auto {
-    pub(super) address: SocketAddr,
     seen: mpsc::Receiver<Request>,
     serving: JoinHandle<()>,
 }
@@ -50,6 +55,30 @@ impl Drop for Open {
     }
 }
 
+// === impl Port ===
+
+impl Port {
+    pub(super) fn reserve() -> Self {
+        Self { reserved: bound(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) }
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("http://{}", self.reserved.local_addr().unwrap())
+    }
+
+    pub(super) fn listen(&self) -> Hand {
+        Hand::on(bound(self.reserved.local_addr().unwrap()).listen(64).unwrap())
+    }
+}
+
+/// Several may be bound to one port as long as none listens, and one of them may listen then.
+fn bound(address: SocketAddr) -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind(address).unwrap();
+    socket
+}
+
 // === impl Hand ===
 
 impl Hand {
@@ -57,7 +86,7 @@ impl Hand {
         Self::on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap())
     }
 
-    pub(super) fn on(listener: TcpListener) -> Self {
+    fn on(listener: TcpListener) -> Self {
         let address = listener.local_addr().unwrap();
         let (sender, turns) = mpsc::channel(1024);
         let open = Arc::new(AtomicUsize::new(0));
@@ -101,7 +130,6 @@ impl Hand {
     /// From now on every request is answered by this, at once.
     pub(super) fn auto(mut self, answer: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static) -> Auto {
         let (seen, requests) = mpsc::channel(4096);
-        let address = self.address;
         let serving = tokio::spawn(async move {
             while let Some(turn) = self.turns.recv().await {
                 seen.try_send(turn.request.clone()).unwrap();
@@ -109,7 +137,7 @@ impl Hand {
                 turn.raw(&text).await;
             }
         });
-        Auto { address, seen: requests, serving }
+        Auto { seen: requests, serving }
     }
 }
 
@@ -201,7 +229,8 @@ pub(super) fn instances(request: &Request) -> Vec<u64> {
 /// A JSON answer as bytes.
 pub(super) fn reply(status: u16, body: &str) -> Vec<u8> {
     let length = body.len();
-    format!("HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+    format!("HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}")
+        .into_bytes()
 }
 
 /// The answer of a server whose model gives every instance back.

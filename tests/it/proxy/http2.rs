@@ -82,7 +82,10 @@ async fn a_call_becomes_http_1_1_with_host_whole_cookie_and_trailers() {
     names.sort_unstable();
     assert_eq!(names, ["set-cookie", "trailer"]);
     assert_eq!(head.headers.get_all("set-cookie").iter().collect::<Vec<_>>(), ["a", "b"]);
-    assert_eq!((whole.body.as_ref(), &whole.trailers.unwrap()["x-end"]), (&b"hi"[..], &HeaderValue::from_static("bye")));
+    assert_eq!(
+        (whole.body.as_ref(), &whole.trailers.unwrap()["x-end"]),
+        (&b"hi"[..], &HeaderValue::from_static("bye"))
+    );
 }
 
 #[tokio::test]
@@ -112,10 +115,18 @@ async fn a_call_before_an_http_2_server_stays_one_on_a_connection_of_its_clients
         assert_eq!(turn.whole.trailers.as_ref().unwrap()["x-sum"], "17");
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", HeaderValue::from_static("0"));
-        turn.answer(Response::builder().header("content-type", "application/grpc").body(with_trailers("back", trailers)).unwrap());
+        turn.answer(
+            Response::builder()
+                .header("content-type", "application/grpc")
+                .body(with_trailers("back", trailers))
+                .unwrap(),
+        );
         let (head, whole) = within(asked).await.unwrap();
         assert_eq!(head.headers.len(), 1, "{:?}", head.headers);
-        assert_eq!((whole.body.as_ref(), &whole.trailers.unwrap()["grpc-status"]), (&b"back"[..], &HeaderValue::from_static("0")));
+        assert_eq!(
+            (whole.body.as_ref(), &whole.trailers.unwrap()["grpc-status"]),
+            (&b"back"[..], &HeaderValue::from_static("0"))
+        );
     }
     let [a, b, rest @ ..] = &connections[..] else { panic!() };
     assert_ne!(a, b);

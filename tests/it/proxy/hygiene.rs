@@ -12,7 +12,7 @@ use super::support::client::{Answer, Client};
 use super::support::upstream::now;
 use super::support::wire::{End, nominates};
 
-fn client_limits(limits: Value) -> Value {
+fn client_limits(limits: &Value) -> Value {
     json!({"proxy": {"client": limits}})
 }
 
@@ -30,7 +30,7 @@ async fn closed(stream: &mut TcpStream) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_head_that_does_not_end_is_closed_at_the_head_timeout() {
-    let (proxy, hand) = by_hand(client_limits(json!({"headTimeout": "50ms"}))).await;
+    let (proxy, hand) = by_hand(client_limits(&json!({"headTimeout": "50ms"}))).await;
     for begun in ["", "GET / HTTP/1.1\r\nhost: h\r\nx-slow"] {
         let started = now();
         let mut stream = connect(&proxy).await;
@@ -43,7 +43,7 @@ async fn a_head_that_does_not_end_is_closed_at_the_head_timeout() {
 
 #[tokio::test]
 async fn a_head_that_drips_is_closed_all_the_same() {
-    let (proxy, _hand) = by_hand(client_limits(json!({"headTimeout": "80ms"}))).await;
+    let (proxy, _hand) = by_hand(client_limits(&json!({"headTimeout": "80ms"}))).await;
     let mut stream = connect(&proxy).await;
     stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
     let mut ticks = tokio::time::interval(Duration::from_millis(10));
@@ -63,7 +63,7 @@ async fn a_head_that_drips_is_closed_all_the_same() {
 #[tokio::test]
 async fn the_head_timeout_counts_for_every_head_and_not_for_the_time_between_calls() {
     let limits = json!({"headTimeout": "60ms", "keepAliveTimeout": "1m"});
-    let (proxy, hand) = by_hand(client_limits(limits)).await;
+    let (proxy, hand) = by_hand(client_limits(&limits)).await;
     let _auto = hand.auto(super::hand::echo);
     let mut client = proxy.client().await;
     for _ in 0..2 {
@@ -81,7 +81,7 @@ async fn the_head_timeout_counts_for_every_head_and_not_for_the_time_between_cal
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_after_the_keep_alive_timeout() {
-    let (proxy, hand) = by_hand(client_limits(json!({"keepAliveTimeout": "50ms"}))).await;
+    let (proxy, hand) = by_hand(client_limits(&json!({"keepAliveTimeout": "50ms"}))).await;
     let _auto = hand.auto(super::hand::echo);
     let mut client = proxy.client().await;
     assert_answer(&within(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
@@ -100,7 +100,7 @@ async fn an_idle_connection_is_closed_after_the_keep_alive_timeout() {
 #[tokio::test]
 async fn a_connection_that_waits_for_its_answer_is_not_idle() {
     let limits = json!({"keepAliveTimeout": "30ms", "headTimeout": "30ms", "writeTimeout": "30ms"});
-    let (proxy, mut hand) = by_hand(client_limits(limits)).await;
+    let (proxy, mut hand) = by_hand(client_limits(&limits)).await;
     let (caller, turn) = proxy.occupy(&mut hand).await;
     let passes = proxy.call(proxy.request("GET", "/slow", &[], None));
     let slow = hand.turn().await;
@@ -121,7 +121,7 @@ async fn a_connection_that_waits_for_its_answer_is_not_idle() {
 
 #[tokio::test]
 async fn a_client_that_does_not_take_its_answer_is_closed_and_its_server_let_go() {
-    let (proxy, mut hand) = by_hand(client_limits(json!({"writeTimeout": "100ms"}))).await;
+    let (proxy, mut hand) = by_hand(client_limits(&json!({"writeTimeout": "100ms"}))).await;
     let mut stream = connect(&proxy).await;
     stream.write_all(b"GET /large HTTP/1.1\r\nhost: h\r\n\r\n").await.unwrap();
     let mut turn = hand.turn().await;
@@ -138,11 +138,15 @@ async fn a_client_that_does_not_take_its_answer_is_closed_and_its_server_let_go(
 
 #[tokio::test]
 async fn a_slow_reader_of_a_shared_answer_keeps_no_slot_and_no_neighbour() {
-    let (proxy, mut hand) = by_hand(client_limits(json!({"writeTimeout": "100ms"}))).await;
+    let (proxy, mut hand) = by_hand(client_limits(&json!({"writeTimeout": "100ms"}))).await;
     let (first, turn) = proxy.occupy(&mut hand).await;
     let mut slow = connect(&proxy).await;
     let body = super::setup::instances(&[1]);
-    let head = format!("POST {PREDICT} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", proxy.address, body.len());
+    let head = format!(
+        "POST {PREDICT} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        proxy.address,
+        body.len()
+    );
     slow.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
     proxy.queued(1).await;
     let quick = proxy.queue([proxy.predict(2)]).await;
@@ -156,7 +160,7 @@ async fn a_slow_reader_of_a_shared_answer_keeps_no_slot_and_no_neighbour() {
     proxy.idle().await;
     proxy.until(|stats| count(&stats.answered) == 3).await;
     within(async {
-        while proxy.metric("groupage_connections") > 0.0 {
+        while proxy.metric("groupage_connections") > 0 {
             tokio::task::yield_now().await;
         }
     })
@@ -165,7 +169,7 @@ async fn a_slow_reader_of_a_shared_answer_keeps_no_slot_and_no_neighbour() {
 
 #[tokio::test]
 async fn after_its_last_request_a_connection_says_goodbye_politely() {
-    let (proxy, hand) = by_hand(client_limits(json!({"requestsPerConnectionMax": 3}))).await;
+    let (proxy, hand) = by_hand(client_limits(&json!({"requestsPerConnectionMax": 3}))).await;
     let _auto = hand.auto(super::hand::echo);
     let mut client = proxy.client().await;
     for n in 1..=3 {
@@ -180,7 +184,8 @@ async fn after_its_last_request_a_connection_says_goodbye_politely() {
 
 #[tokio::test]
 async fn an_old_http_2_connection_is_told_to_go_and_what_is_in_flight_is_answered() {
-    let (proxy, mut hand) = by_hand(client_limits(json!({"http2": {"ageMax": "50ms"}}))).await;
+    let (proxy, mut hand) =
+        by_hand(client_limits(&json!({"http2": {"ageMax": "20ms"}, "keepAliveTimeout": "50ms"}))).await;
     let mut stream = connect(&proxy).await;
     stream.write_all(&[PREFACE, &frame(4, 0, 0, &[]), &frame(1, 0x5, 1, GET)].concat()).await.unwrap();
     let turn = hand.turn().await;
@@ -199,10 +204,10 @@ async fn connections_over_the_limit_are_closed_at_once_and_room_is_used_again() 
         assert_answer(&within(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
     }
     assert_eq!(closed(&mut connect(&proxy).await).await, b"");
-    assert_eq!(proxy.metric("groupage_connections_shed_total") as u64, 1);
+    assert_eq!(proxy.metric("groupage_connections_shed_total"), 1);
     clients.pop();
     within(async {
-        while proxy.metric("groupage_connections") > 1.0 {
+        while proxy.metric("groupage_connections") > 1 {
             tokio::task::yield_now().await;
         }
     })
@@ -280,7 +285,12 @@ async fn until_frame(stream: &mut TcpStream, wanted: u8) -> Option<Vec<u8>> {
 #[tokio::test]
 async fn a_flood_of_resets_ends_its_connection_and_harms_no_other() {
     let (proxy, hand) = by_hand(json!({})).await;
-    let _auto = hand.auto(|request| if request.target == PREDICT { super::hand::echo(request) } else { super::hand::reply(200, "{}") });
+    let _auto =
+        hand.auto(
+            |request| {
+                if request.target == PREDICT { super::hand::echo(request) } else { super::hand::reply(200, "{}") }
+            },
+        );
     let mut flood = [PREFACE, &frame(4, 0, 0, &[])].concat();
     for stream in (1..=20_001).step_by(2) {
         flood.extend(frame(1, 0x5, stream, GET));
@@ -299,7 +309,7 @@ async fn a_flood_of_resets_ends_its_connection_and_harms_no_other() {
 
 #[tokio::test]
 async fn answers_that_an_http_2_client_never_lets_in_end_its_connection() {
-    let (proxy, hand) = by_hand(client_limits(json!({"writeTimeout": "100ms"}))).await;
+    let (proxy, hand) = by_hand(client_limits(&json!({"writeTimeout": "100ms"}))).await;
     let _auto = hand.auto(|_| super::hand::reply(200, "some body"));
     // SETTINGS_INITIAL_WINDOW_SIZE 0: no byte of any body may be sent.
     let mut text = [PREFACE, &frame(4, 0, 0, &[0, 4, 0, 0, 0, 0])].concat();
@@ -310,7 +320,7 @@ async fn answers_that_an_http_2_client_never_lets_in_end_its_connection() {
     stream.write_all(&text).await.unwrap();
     closed(&mut stream).await;
     within(async {
-        while proxy.metric("groupage_connections") > 0.0 {
+        while proxy.metric("groupage_connections") > 0 {
             tokio::task::yield_now().await;
         }
     })
@@ -319,7 +329,7 @@ async fn answers_that_an_http_2_client_never_lets_in_end_its_connection() {
 
 #[tokio::test]
 async fn an_http_2_client_that_stops_in_the_middle_of_a_body_is_ended_too() {
-    let (proxy, mut hand) = by_hand(client_limits(json!({"writeTimeout": "100ms", "keepAliveTimeout": "1m"}))).await;
+    let (proxy, mut hand) = by_hand(client_limits(&json!({"writeTimeout": "100ms", "keepAliveTimeout": "1m"}))).await;
     // The default window of 64 KiB takes the beginning, and no update follows.
     let mut text = [PREFACE, &frame(4, 0, 0, &[])].concat();
     text.extend(frame(1, 0x5, 1, GET));

@@ -37,7 +37,7 @@ async fn a_full_queue_refuses_at_once_and_takes_calls_again_when_it_has_room() {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
     let series = r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="rejected"}"#;
-    assert_eq!(proxy.metric(series) as u64, 51);
+    assert_eq!(proxy.metric(series), 51);
 }
 
 #[tokio::test]
@@ -82,7 +82,9 @@ async fn a_body_that_cannot_be_held_is_refused_before_it_is_read() {
     // The length alone decides: not a byte of the body is sent.
     let mut client = proxy.client().await;
     let length = body.len();
-    let head = format!("POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
+    let head = format!(
+        "POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
     client.write_raw(head.as_bytes()).await.unwrap();
     let mut answer = Answer::default();
     within(client.receive("POST", &mut answer)).await;
@@ -127,7 +129,9 @@ async fn a_body_that_stalls_or_drips_is_answered_408_and_never_part_of_a_batch()
         let spec = json!({"proxy": {"client": {"bodyIdleTimeout": idle, "bodyTimeout": whole}}});
         let (proxy, hand) = by_hand(spec).await;
         let mut client = proxy.client().await;
-        let head = format!("POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{{");
+        let head = format!(
+            "POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{{"
+        );
         client.write_raw(head.as_bytes()).await.unwrap();
         let mut answer = Answer::default();
         within(client.receive("POST", &mut answer)).await;
@@ -141,7 +145,8 @@ async fn a_body_that_stalls_or_drips_is_answered_408_and_never_part_of_a_batch()
 async fn a_slow_body_holds_no_batch_open() {
     let (proxy, mut hand) = by_hand(json!({})).await;
     let mut slow = proxy.client().await;
-    let head = format!("POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{{");
+    let head =
+        format!("POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{{");
     slow.write_raw(head.as_bytes()).await.unwrap();
     proxy.until(|stats| count(&stats.seen) == 1).await;
     let quick = proxy.call(proxy.predict(1));
@@ -152,7 +157,10 @@ async fn a_slow_body_holds_no_batch_open() {
 #[tokio::test]
 async fn a_body_that_breaks_off_goes_nowhere() {
     let (proxy, hand) = by_hand(json!({})).await;
-    for sent in ["content-length: 100\r\n\r\n{\"instances\": [1]}", "transfer-encoding: chunked\r\n\r\n12\r\n{\"instances\": [1]}\r\n"] {
+    for sent in [
+        "content-length: 100\r\n\r\n{\"instances\": [1]}",
+        "transfer-encoding: chunked\r\n\r\n12\r\n{\"instances\": [1]}\r\n",
+    ] {
         let mut client = proxy.client().await;
         let head = format!("POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n{sent}");
         client.write_raw(head.as_bytes()).await.unwrap();
@@ -177,7 +185,12 @@ async fn a_dialect_of_its_own_for_every_caller() {
     let cases = [
         (PREDICT, instances(&[1]), r#"{"error":"upstream not reachable"}"#, "application/json"),
         ("/v1/embeddings", json!({"input": "a"}).to_string(), open_ai, "application/json"),
-        ("/embed", json!({"inputs": "a"}).to_string(), r#"{"error":"upstream not reachable","error_type":"Overloaded"}"#, "application/json"),
+        (
+            "/embed",
+            json!({"inputs": "a"}).to_string(),
+            r#"{"error":"upstream not reachable","error_type":"Overloaded"}"#,
+            "application/json",
+        ),
         ("/g", json!({"texts": ["a"]}).to_string(), problem, "application/problem+json"),
         ("/elsewhere", String::new(), problem, "application/problem+json"),
     ];

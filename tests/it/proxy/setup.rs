@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use groupage::cli::{Running, Starting, start};
 use groupage::config::{self, Given, Machine, Overrides, Policy};
+use groupage::error::BoxError;
 use groupage::telemetry::Stats;
 use groupage::telemetry::log::LevelHandle;
 use serde_json::{Value, json};
@@ -45,19 +46,21 @@ pub(super) fn within<T>(work: impl Future<Output = T>) -> impl Future<Output = T
 }
 
 /// The policy of a test, over settings for this machine and for ports that the kernel picks. JSON is YAML too.
-pub(super) fn policy(upstream: &str, spec: &Value) -> Policy {
-    let mut all = json!({"proxy": {"connection": {"http2": "Never", "connectTimeout": "10s"}}});
+pub(super) fn policy_text(spec: &Value) -> String {
+    let any = "127.0.0.1:0";
+    let connection = json!({"http2": "Never", "connectTimeout": "10s"});
+    let mut all =
+        json!({"proxy": {"listen": [any], "admin": {"metrics": any, "local": any}, "connection": connection}});
     lay_over(&mut all, spec);
-    let loaded = config::load(&all.to_string(), "test.yaml").unwrap_or_else(|errors| panic!("{}", errors.render(false)));
-    let any = || "127.0.0.1:0".to_owned();
-    let flags = Overrides {
-        listen: Some(Given::flag("--listen", vec![any()])),
-        upstream: Some(Given::flag("--upstream", upstream.to_owned())),
-        metrics: Some(Given::flag("--metrics", any())),
-        admin: Some(Given::flag("--admin", any())),
-        ..Overrides::default()
-    };
-    config::build(Some(&loaded), &flags, &Machine::default()).unwrap_or_else(|errors| panic!("{}", errors.render(false)))
+    all.to_string()
+}
+
+fn policy(upstream: &str, spec: &Value) -> Policy {
+    let loaded =
+        config::load(&policy_text(spec), "test.yaml").unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+    let flags = Overrides { upstream: Some(Given::flag("--upstream", upstream.to_owned())), ..Overrides::default() };
+    config::build(Some(&loaded), &flags, &Machine::default())
+        .unwrap_or_else(|errors| panic!("{}", errors.render(false)))
 }
 
 fn lay_over(under: &mut Value, over: &Value) {
@@ -81,11 +84,15 @@ pub(super) async fn by_hand(spec: Value) -> (Proxy, Hand) {
 
 impl Proxy {
     pub(super) fn before(upstream: &str, spec: Value) -> Self {
-        let policy = policy(upstream, &spec);
+        let started = Self::start(upstream, &spec);
         drop(spec);
-        let running = start(Starting { policy, level: LevelHandle::none(), seed: 1 }).unwrap();
+        started.unwrap()
+    }
+
+    pub(super) fn start(upstream: &str, spec: &Value) -> Result<Self, BoxError> {
+        let running = start(Starting { policy: policy(upstream, spec), level: LevelHandle::none(), seed: 1 })?;
         let address = *running.listen.first().unwrap();
-        Self { running, address }
+        Ok(Self { running, address })
     }
 
     pub(super) fn stats(&self) -> &Stats {
@@ -178,11 +185,11 @@ impl Proxy {
         (callers, hand.turn().await)
     }
 
-    /// The value of one series; zero where it is not there.
-    pub(super) fn metric(&self, series: &str) -> f64 {
+    /// The value of one series, none of which here is broken; zero where it is not there.
+    pub(super) fn metric(&self, series: &str) -> u64 {
         let text = self.running.metrics.render();
         let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        line.map_or(0.0, |value| value.parse().unwrap())
+        line.map_or(0, |value| value.parse().unwrap())
     }
 }
 
@@ -245,7 +252,11 @@ pub(super) fn assert_failure(answer: &Answer, status: u16, code: &str, reason: &
     let overload = matches!(status, 429 | 503);
     let after = values(&answer.headers, "retry-after").len();
     let after_ms = values(&answer.headers, "retry-after-ms").len();
-    assert_eq!((after, after_ms), (usize::from(overload), usize::from(overload)), "a hint on 429 and 503, nowhere else");
+    assert_eq!(
+        (after, after_ms),
+        (usize::from(overload), usize::from(overload)),
+        "a hint on 429 and 503, nowhere else"
+    );
     if overload {
         let seconds: u64 = header(&answer.headers, "retry-after").parse().unwrap();
         let millis: u64 = header(&answer.headers, "retry-after-ms").parse().unwrap();

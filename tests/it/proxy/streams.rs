@@ -207,7 +207,9 @@ async fn an_upload_of_200_mb_flows_and_is_held_nowhere() {
     let proxy = Proxy::before(&format!("http://{}", server.local_addr().unwrap()), json!({}));
     let (sent, seen) = (AtomicU64::new(0), AtomicU64::new(0));
     // A recognised path too: what is too large to be read holds no slot and streams.
-    let head = format!("POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {LARGE}\r\n\r\n");
+    let head = format!(
+        "POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {LARGE}\r\n\r\n"
+    );
     let mut client = connect(&proxy, &head).await;
     let serve = async {
         let mut stream = accept(&server).await;

@@ -1,0 +1,486 @@
+//! The real binary: its logs, its access log, its end (README R18, R19, R22; reliability P13, F24).
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::h2::{H2Client, full};
+use super::hand::{Hand, Port, echo, reply};
+use super::setup::{PREDICT, assert_answer, instances, policy_text, predictions, within};
+use super::support::client::{Answer, Client, Outgoing};
+use super::support::wire::{End, Headers};
+
+/// A running `groupage proxy`; dropping it kills it.
+struct Binary {
+    child: Child,
+    listen: SocketAddr,
+    metrics: SocketAddr,
+    admin: SocketAddr,
+    log: Piped,
+    access: Piped,
+    _policy: tempfile::NamedTempFile,
+}
+
+/// What came out of a pipe so far.
+struct Piped {
+    text: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+// === impl Piped ===
+
+impl Piped {
+    fn new(mut pipe: impl Read + Send + 'static) -> Self {
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let kept = text.clone();
+        let reader = std::thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(read) = pipe.read(&mut chunk) {
+                let Some(came @ [_, ..]) = chunk.get(..read) else { return };
+                kept.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(came);
+            }
+        });
+        Self { text, reader: Some(reader) }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.text.lock().unwrap().clone()).unwrap()
+    }
+
+    /// Every whole line so far, as JSON.
+    fn lines(&self) -> Vec<Value> {
+        let text = self.text();
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"))).collect()
+    }
+
+    async fn until(&self, holds: impl Fn(&Value) -> bool) -> Value {
+        within(async {
+            loop {
+                if let Some(line) = self.lines().into_iter().find(|line| holds(line)) {
+                    return line;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+    }
+
+    fn end(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+    }
+}
+
+// === impl Binary ===
+
+impl Binary {
+    async fn start(upstream: &str, spec: &Value, args: &[&str]) -> Self {
+        let policy = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(policy.path(), policy_text(spec)).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
+        command
+            .args(["proxy", "--log-format", "json", "--upstream", upstream, "--config"])
+            .arg(policy.path())
+            .args(args);
+        // Whoever runs the tests may have set these for a proxy of their own.
+        for (name, _) in std::env::vars_os() {
+            if name == "RUST_LOG" || name.to_string_lossy().starts_with("GROUPAGE_") {
+                command.env_remove(name);
+            }
+        }
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (access, log) = (Piped::new(child.stdout.take().unwrap()), Piped::new(child.stderr.take().unwrap()));
+        log.until(|line| line["msg"] == "listening").await;
+        let first = log.lines().remove(0);
+        let address = |value: &Value| value.as_str().unwrap().parse().unwrap();
+        assert_eq!(first["msg"], "listening", "the first line names the addresses");
+        let (listen, metrics, admin) =
+            (address(&first["listen"][0]), address(&first["metrics"]), address(&first["admin"]));
+        let binary = Self { child, listen, metrics, admin, log, access, _policy: policy };
+        binary.until_it_listens_for_signals().await;
+        binary
+    }
+
+    /// A signal that comes earlier ends it as it would any process that is still starting.
+    async fn until_it_listens_for_signals(&self) {
+        let status = format!("/proc/{}/status", self.child.id());
+        within(async {
+            loop {
+                let status = std::fs::read_to_string(&status).unwrap();
+                let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+                let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
+                if [Signal::TERM, Signal::INT].iter().all(|signal| caught >> (signal.as_raw() - 1) & 1 == 1) {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for the end; everything that was written is there then.
+    async fn end(&mut self) -> ExitStatus {
+        let status = within(async {
+            loop {
+                if let Some(status) = self.child.try_wait().unwrap() {
+                    return status;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        self.log.end();
+        self.access.end();
+        status
+    }
+
+    fn predict(&self, item: u64) -> Outgoing {
+        let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
+        Outgoing::new("POST", PREDICT, self.listen, &json, Some(instances(&[item]).as_bytes()))
+    }
+
+    async fn client(&self) -> Client {
+        within(Client::connect(self.listen)).await.unwrap()
+    }
+
+    async fn get(&self, port: SocketAddr, path: &str) -> Answer {
+        let mut client = within(Client::connect(port)).await.unwrap();
+        within(client.ask(&Outgoing::new("GET", path, port, &Headers::new(), None))).await
+    }
+
+    async fn until_queued(&self, items: u64) {
+        within(async {
+            loop {
+                let stats: Value = serde_json::from_slice(&self.get(self.admin, "/api/stats").await.body).unwrap();
+                if stats["items"]["queued"] == items {
+                    return;
+                }
+            }
+        })
+        .await;
+    }
+}
+
+impl Drop for Binary {
+    fn drop(&mut self) {
+        // Both fail only where the process is gone already.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn ask(binary: &Binary, request: Outgoing) -> tokio::task::JoinHandle<Answer> {
+    let listen = binary.listen;
+    tokio::spawn(async move {
+        let mut client = Client::connect(listen).await.unwrap();
+        client.ask(&request).await
+    })
+}
+
+/// Held for an hour, or until something else sends it.
+fn held() -> Value {
+    json!({
+        "scheduling": {"policy": "Static", "items": 100, "delay": "1m"},
+        "limits": {"queueDelayMax": "1m"},
+    })
+}
+
+#[tokio::test]
+async fn told_to_stop_it_sends_what_it_holds_answers_everything_and_ends() {
+    let mut hand = Hand::start().await;
+    let mut binary = Binary::start(&hand.url(), &held(), &[]).await;
+    let mut idle = binary.client().await;
+    let passes = ask(&binary, Outgoing::new("GET", "/slow", binary.listen, &Headers::new(), None));
+    let slow = hand.turn().await;
+    let callers: Vec<_> = (1..=5).map(|item| ask(&binary, binary.predict(item))).collect();
+    binary.until_queued(5).await;
+    binary.signal(Signal::TERM);
+    let turn = hand.turn().await;
+    assert_eq!(turn.instances().len(), 5, "nothing waits any more, and what waited leaves together");
+    turn.echo().await;
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&within(caller).await.unwrap(), 200, &predictions(&[item]));
+    }
+    slow.answer(200, "{}").await;
+    assert_answer(&within(passes).await.unwrap(), 200, "{}");
+    let mut answer = Answer::default();
+    within(idle.receive("GET", &mut answer)).await;
+    assert_eq!(answer.end, Some(End::Closed), "an idle connection is closed");
+    assert_eq!(binary.end().await.code(), Some(0));
+    assert!(binary.log.lines().iter().any(|line| line["msg"] == "drained"));
+    assert!(tokio::net::TcpStream::connect(binary.listen).await.is_err());
+}
+
+#[tokio::test]
+async fn told_by_ctrl_c_it_ends_just_so() {
+    let hand = Hand::start().await;
+    let mut binary = Binary::start(&hand.url(), &json!({}), &[]).await;
+    binary.signal(Signal::INT);
+    assert_eq!(binary.end().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn told_to_stop_twice_it_ends_at_once() {
+    let mut hand = Hand::start().await;
+    let mut binary = Binary::start(&hand.url(), &json!({}), &[]).await;
+    let caller = ask(&binary, binary.predict(1));
+    let _turn = hand.turn().await;
+    binary.signal(Signal::TERM);
+    binary.log.until(|line| line["msg"].as_str().is_some_and(|text| text.starts_with("draining"))).await;
+    binary.signal(Signal::TERM);
+    binary.end().await;
+    let answer = within(caller).await.unwrap();
+    assert_ne!(answer.end, Some(End::Proper));
+    assert!(binary.log.lines().iter().any(|line| line["level"] == "WARN"), "it says that somebody was left behind");
+}
+
+#[tokio::test]
+async fn it_ends_within_the_drain_limit_whatever_is_left() {
+    let mut hand = Hand::start().await;
+    let mut binary = Binary::start(&hand.url(), &json!({"proxy": {"drain": {"limit": "150ms"}}}), &[]).await;
+    let caller = ask(&binary, binary.predict(1));
+    let _turn = hand.turn().await;
+    binary.signal(Signal::TERM);
+    binary.end().await;
+    assert_ne!(within(caller).await.unwrap().end, Some(End::Proper));
+    assert!(binary.log.lines().iter().any(|line| line["msg"] == "the drain limit passed with calls unanswered"));
+}
+
+#[tokio::test]
+async fn for_the_drain_delay_it_is_ready_and_takes_calls_without_holding_them() {
+    let mut hand = Hand::start().await;
+    let mut spec = held();
+    spec["proxy"] = json!({"drain": {"delay": "700ms"}});
+    let mut binary = Binary::start(&hand.url(), &spec, &[]).await;
+    let early = ask(&binary, binary.predict(1));
+    binary.until_queued(1).await;
+    binary.signal(Signal::TERM);
+    hand.turn().await.echo().await;
+    assert_answer(&within(early).await.unwrap(), 200, &predictions(&[1]));
+    // A new connection, as from somebody who has not heard yet: served, on a connection that goes on.
+    let mut client = binary.client().await;
+    for item in 2..=3 {
+        let request = binary.predict(item);
+        let served = async { hand.turn().await.echo().await };
+        let (answer, ()) = within(async { tokio::join!(client.ask(&request), served) }).await;
+        assert_answer(&answer, 200, &predictions(&[item]));
+        assert!(super::support::wire::values(&answer.headers, "connection").is_empty());
+    }
+    assert_eq!(binary.get(binary.metrics, "/readyz").await.status, Some(200));
+    assert_eq!(binary.end().await.code(), Some(0));
+}
+
+/// The fields of a record of the access log (README R22).
+const FIELDS: [&str; 18] = [
+    "time_us",
+    "route",
+    "protocol",
+    "tenant",
+    "key",
+    "class",
+    "deadline_us",
+    "items",
+    "weight",
+    "bytes",
+    "queue_us",
+    "exec_us",
+    "batch",
+    "batch_items",
+    "cause",
+    "outcome",
+    "reason",
+    "status",
+];
+
+#[tokio::test]
+async fn the_access_log_has_a_record_for_every_call() {
+    let mut hand = Hand::start().await;
+    let mut binary =
+        Binary::start(&hand.url(), &json!({"routes": [{"path": "/v1/models/*"}]}), &["--log-access", "100%"]).await;
+    let alone = ask(&binary, binary.predict(1));
+    let turn = hand.turn().await;
+    let own: Headers = [("content-type", "application/json"), ("x-api-key", "k"), ("x-request-timeout-ms", "9000")]
+        .map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()))
+        .to_vec();
+    let shared: Vec<_> = [&[2_u64][..], &[3, 4]]
+        .map(|items| {
+            ask(&binary, Outgoing::new("POST", PREDICT, binary.listen, &own, Some(instances(items).as_bytes())))
+        })
+        .into_iter()
+        .collect();
+    binary.until_queued(3).await;
+    turn.echo().await;
+    within(alone).await.unwrap();
+    hand.turn().await.echo().await;
+    for caller in shared {
+        assert_eq!(within(caller).await.unwrap().status, Some(200));
+    }
+    let passes = ask(&binary, Outgoing::new("GET", "/x", binary.listen, &Headers::new(), None));
+    hand.turn().await.answer(404, "{}").await;
+    within(passes).await.unwrap();
+    binary.signal(Signal::TERM);
+    binary.end().await;
+    let lines = binary.access.lines();
+    assert_eq!(lines.len(), 4);
+    for line in &lines {
+        let mut fields: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
+        fields.sort_unstable();
+        let mut expected = FIELDS;
+        expected.sort_unstable();
+        assert_eq!(fields, expected);
+        assert!(line["time_us"].as_u64().unwrap() > 1_700_000_000_000_000);
+    }
+    let of = |outcome: &str, items: u64| {
+        lines.iter().find(|line| line["outcome"] == outcome && line["items"] == items).unwrap()
+    };
+    let one = of("served", 1);
+    assert_eq!(
+        (&one["route"], &one["protocol"], &one["status"]),
+        (&json!("/v1/models/*"), &json!("kserve_v1"), &json!(200))
+    );
+    let two = of("served", 2);
+    assert_eq!((&two["batch_items"], &two["cause"], &two["bytes"]), (&json!(3), &json!("idle"), &json!(21)));
+    assert!(two["deadline_us"].as_u64().is_some_and(|left| left > 8_000_000 && left <= 9_000_000));
+    assert_eq!(two["tenant"].as_str().map(str::len), Some(8));
+    assert_eq!(two["key"].as_str().map(str::len), Some(8));
+    assert!(two["queue_us"].as_u64().unwrap() > 0 && two["exec_us"].as_u64().unwrap() > 0);
+    let passed = of("passed", 0);
+    assert_eq!(
+        (&passed["protocol"], &passed["reason"], &passed["status"]),
+        (&json!("none"), &json!("not_recognised"), &json!(404))
+    );
+}
+
+/// A server that fails or garbles some calls, and says secrets of its own.
+fn leaky(request: &super::support::upstream::Request) -> Vec<u8> {
+    if request.method != "POST" || request.target.contains("canary-path") {
+        return b"HTTP/1.1 500 canary-status\r\nx-secret: canary-answer\r\nset-cookie: canary-cookie\r\ncontent-length: 11\r\n\r\ncanary-body".to_vec();
+    }
+    let body = String::from_utf8_lossy(&request.body);
+    match body.matches("canary").count() {
+        0 => echo(request),
+        1 => reply(200, "{\"predictions\":[\"canary-answer\"]}"),
+        n if n % 2 == 0 => reply(500, "{\"error\":\"canary-error\"}"),
+        _ => reply(200, "{\"predictions\":[\"canary-too-few\"]}"),
+    }
+}
+
+#[tokio::test]
+async fn nothing_of_a_caller_or_of_the_server_is_in_any_log_metric_or_statistic() {
+    let hand = Hand::start().await;
+    let spec = json!({
+        "proxy": {"client": {"bodyIdleTimeout": "100ms"}},
+        "tenants": {"header": "x-canary-tenant"},
+        // So that the first ten of the callers certainly share a call.
+        "scheduling": {"policy": "Static", "items": 10, "delay": "30ms"},
+        "limits": {"queueDelayMax": "1m"},
+    });
+    // The name of a header that the operator chose is a setting, not a caller's secret; its values are.
+    let name = "x-canary-tenant";
+    let mut binary = Binary::start(&hand.url(), &spec, &["--log-level", "trace", "--log-access", "100%"]).await;
+    let _auto = hand.auto(leaky);
+    let own: Headers = [
+        ("content-type", "application/json"),
+        ("authorization", "Bearer canary-token"),
+        ("cookie", "c=canary-cookie"),
+        ("x-api-key", "canary-key"),
+        ("x-request-id", "canary-id"),
+        (name, "canary-tenant"),
+        ("x-canary-name", "canary-value"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()))
+    .to_vec();
+    let post = |path: &str, body: &str| Outgoing::new("POST", path, binary.listen, &own, Some(body.as_bytes()));
+    let model = "/v1/models/canary-model:predict?q=canary-query";
+    let mut callers = Vec::new();
+    for n in 0..20 {
+        // Together in batches of all sizes: served, failed as a whole, of the wrong number.
+        callers.push(ask(
+            &binary,
+            post(model, &format!("{{\"instances\":[\"canary-item-{n}\"],\"f\":\"canary-field\"}}")),
+        ));
+    }
+    for body in ["{\"instances\":[\"canary\",", "canary", "{\"instances\":[\"canary-a\"],\"instances\":[\"canary-b\"]}"]
+    {
+        callers.push(ask(&binary, post(model, body)));
+    }
+    callers.push(ask(&binary, post("/canary-path/x?canary-query", "canary-body")));
+    callers.push(ask(&binary, Outgoing::new("CANARY", "/canary-path", binary.listen, &own, None)));
+    for caller in callers {
+        assert!(within(caller).await.unwrap().status.is_some());
+    }
+    // Heads that are refused, a body that stalls, a client that breaks off.
+    for text in [
+        "GET /canary-path HTTP/1.1\r\nhost: h\r\ncanary name: canary\r\n\r\n",
+        "canary\r\n\r\n",
+        "POST /v1/models/canary:predict HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{\"canary",
+    ] {
+        let mut client = binary.client().await;
+        client.write_raw(text.as_bytes()).await.unwrap();
+        let mut answer = Answer::default();
+        within(client.receive("GET", &mut answer)).await;
+    }
+    let h2 = H2Client::connect(binary.listen).await;
+    let request = http::Request::post(format!("http://canary-host{model}"))
+        .header("content-type", "application/json")
+        .header("authorization", "Bearer canary-token")
+        .header("x-canary-name", "canary-value")
+        .body(full("{\"instances\":[\"canary\"]}"))
+        .unwrap();
+    within(h2.ask(request)).await.unwrap();
+    let mut shown = String::new();
+    for (port, path) in [(binary.metrics, "/metrics"), (binary.admin, "/api/stats")] {
+        shown.push_str(&String::from_utf8(binary.get(port, path).await.body).unwrap());
+    }
+    binary.signal(Signal::TERM);
+    binary.end().await;
+    let lines = binary.log.lines();
+    for said in ["isolating a failed batch", "the answer to a batch cannot be split", "answered by the proxy"] {
+        assert!(lines.iter().any(|line| line["msg"] == said), "nothing went wrong in this way: {said}");
+    }
+    for line in &lines {
+        let own = line["target"].as_str().is_some_and(|target| target.starts_with("groupage"));
+        for field in ["ts", "level", "target", "msg"] {
+            // Libraries have lines without a message at this level.
+            assert!(line[field].is_string() || (field == "msg" && !own), "{line}");
+        }
+    }
+    assert!(binary.access.lines().len() > 20);
+    for text in [binary.log.text(), binary.access.text(), shown] {
+        let text = text.to_ascii_lowercase().replace(name, "");
+        let found = text.lines().find(|line| line.contains("canary"));
+        assert_eq!(found, None);
+    }
+}
+
+#[tokio::test]
+async fn the_level_of_the_log_changes_while_it_runs() {
+    let port = Port::reserve();
+    let binary = Binary::start(&port.url(), &json!({}), &["--log-level", "warn,groupage=info"]).await;
+    let set = async |level: &str| {
+        let own = vec![("content-type".to_owned(), b"application/json".to_vec())];
+        let body = json!({"level": level}).to_string();
+        let request = Outgoing::new("POST", "/api/log-level", binary.admin, &own, Some(body.as_bytes()));
+        let mut client = within(Client::connect(binary.admin)).await.unwrap();
+        assert_eq!(within(client.ask(&request)).await.status, Some(200));
+    };
+    // A call that the proxy answers itself says so at debug.
+    let refused = async || assert_eq!(within(ask(&binary, binary.predict(1))).await.unwrap().status, Some(503));
+    refused().await;
+    set("debug").await;
+    refused().await;
+    binary.log.until(|line| line["code"] == "GRP3301").await;
+    let says = |line: &&Value| line["code"] == "GRP3301";
+    assert_eq!(binary.log.lines().iter().filter(says).count(), 1, "not at the level before");
+}
