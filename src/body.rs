@@ -14,6 +14,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
+use crate::buffer::Held;
 use crate::error::BoxError;
 
 /// Something that must live as long as a body; what it does, it does when dropped.
@@ -24,6 +25,8 @@ pub type Keep = Box<dyn Any + Send + Sync>;
 pub struct Body {
     kind: Kind,
     trailers: Option<HeaderMap>,
+    /// The place of what was read ahead, until it is taken.
+    ahead: Option<Held>,
     keep: Option<Keep>,
     idle: Option<Idle>,
 }
@@ -72,7 +75,7 @@ impl Moved {
 
 impl Body {
     const fn new(kind: Kind) -> Self {
-        Self { kind, trailers: None, keep: None, idle: None }
+        Self { kind, trailers: None, ahead: None, keep: None, idle: None }
     }
 
     /// No body.
@@ -87,10 +90,10 @@ impl Body {
         Self::new(if bytes.is_empty() { Kind::Empty } else { Kind::Full(bytes) })
     }
 
-    /// What was read already, then the rest as it comes.
+    /// The rest as it comes.
     #[must_use]
-    pub const fn stream(prefix: Bytes, rest: Incoming) -> Self {
-        Self::new(Kind::Stream { prefix, rest })
+    pub const fn stream(rest: Incoming) -> Self {
+        Self::new(Kind::Stream { prefix: Bytes::new(), rest })
     }
 
     /// Trailers after the bytes of a full body.
@@ -110,17 +113,19 @@ impl Body {
         self
     }
 
-    /// Puts back what was read of a stream.
+    /// Puts back what was read of a stream, and its place in the budget until it is taken.
     #[must_use]
-    pub fn prepend(mut self, read: Bytes) -> Self {
+    pub fn put_back(mut self, read: Bytes, held: Held) -> Self {
         match &mut self.kind {
-            Kind::Empty => self.kind = Kind::Full(read),
-            Kind::Full(rest) | Kind::Stream { prefix: rest, .. } if rest.is_empty() => *rest = read,
-            Kind::Full(rest) | Kind::Stream { prefix: rest, .. } => {
-                *rest = [read, std::mem::take(rest)].concat().into();
+            Kind::Stream { prefix, .. } => {
+                debug_assert!(prefix.is_empty(), "what was put back is read before more is read");
+                *prefix = read;
+                self.ahead = Some(held);
+                self
             }
+            // It ended with what was read.
+            Kind::Empty | Kind::Full(_) => Self { kind: Kind::Full(read), ..self }.keeping(held),
         }
-        self
     }
 
     /// Fails with [`BodyIdle`] when no frame came for `limit`, in this body or in the one that shares `other`.
@@ -134,7 +139,7 @@ impl Body {
 
 impl From<Incoming> for Body {
     fn from(incoming: Incoming) -> Self {
-        Self::stream(Bytes::new(), incoming)
+        Self::stream(incoming)
     }
 }
 
@@ -152,6 +157,7 @@ impl HttpBody for Body {
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
             Kind::Stream { prefix, .. } if !prefix.is_empty() => {
+                this.ahead = None;
                 return Poll::Ready(Some(Ok(Frame::data(std::mem::take(prefix)))));
             }
             Kind::Stream { rest, .. } => Pin::new(rest).poll_frame(cx),

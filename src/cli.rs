@@ -39,7 +39,12 @@ enum Command {
 /// Runs the command that the process was started with.
 #[must_use]
 pub fn run() -> ExitCode {
-    match Cli::parse().command {
+    let command = Cli::parse().command;
+    if !matches!(command, Command::Proxy(_)) {
+        // So that `groupage … | head` ends quietly. Not for the proxy: there a write to a client that has gone would end the process.
+        sigpipe::reset();
+    }
+    match command {
         Command::Proxy(args) => proxy::run(args),
         Command::Validate(args) => validate::run(&args),
         Command::Config(args) => validate::config(args),

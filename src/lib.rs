@@ -13,6 +13,7 @@ pub mod clock;
 pub mod protocol;
 pub mod buffer;
 pub mod body;
+pub mod gather;
 pub mod standin;
 pub mod backend;
 pub mod upstream;

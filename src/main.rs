@@ -9,7 +9,5 @@ use std::process::ExitCode;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    // So that `groupage … | head` ends quietly.
-    sigpipe::reset();
     groupage::cli::run()
 }

@@ -8,5 +8,5 @@ pub mod names;
 mod registry;
 mod writer;
 
-pub use registry::{CallLabels, Metrics, Passed, Stats};
+pub use registry::{CallLabels, Dispatched, Metrics, Passed, Stats};
 pub use writer::LossyWriter;

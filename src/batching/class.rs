@@ -100,11 +100,11 @@ impl Class {
             // A call alone says nothing about size unless the answer names the limit.
             ObservedOutcome::TooLarge { limit } if !shared && named(limit, items).is_none() => {}
             ObservedOutcome::Overloaded { .. } if !shared => {}
-            ObservedOutcome::TooLarge { limit } => {
-                let found = named(limit, items).unwrap_or((items / 2).max(1));
+            ObservedOutcome::TooLarge { limit } if let Some(found) = named(limit, items) => {
                 self.items_max = Some(self.items_max.map_or(found, |known| known.min(found)));
             }
-            ObservedOutcome::Overloaded { .. } => {
+            // Without a name it may have been the bytes of this one batch: halved, and it rises again as after an overload.
+            ObservedOutcome::TooLarge { .. } | ObservedOutcome::Overloaded { .. } => {
                 // A larger batch that was sent before and fails after does not raise it again.
                 let found = (items / 2).max(1);
                 self.overload_max = Some(self.overload_max.map_or(found, |known| known.min(found)));

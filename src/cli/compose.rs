@@ -132,9 +132,9 @@ impl Running {
     /// Calls are accepted for `drain.delay` more, in which those who send them learn to go elsewhere; only after it the process is not ready, and then it
     /// accepts no more.
     pub async fn drain(&mut self) -> bool {
-        self.scheduler.handle.drain().await;
         let limit = self.drain.limit;
         let end = async {
+            self.scheduler.handle.drain().await;
             tokio::time::sleep(self.drain.delay).await;
             self.draining.store(true, Ordering::Relaxed);
             self.listening.stop().await;

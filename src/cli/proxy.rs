@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::EXIT_INTERNAL;
 use super::compose::{Running, Starting, start};
@@ -96,6 +96,11 @@ pub(super) fn run(args: Args) -> ExitCode {
     };
     let code = runtime.block_on(async {
         let settings = policy.effective().to_vec();
+        // Before anybody can know of us: a signal that came earlier would end the process without a drain.
+        let (Ok(term), Ok(int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+            tracing::error!("cannot listen for signals");
+            return EXIT_INTERNAL;
+        };
         let running = match start(Starting { policy, level, seed: rand::random() }) {
             Ok(running) => running,
             Err(error) => {
@@ -109,7 +114,7 @@ pub(super) fn run(args: Args) -> ExitCode {
         for setting in &settings {
             tracing::debug!(path = %setting.path, value = %setting.value, source = %setting.source, "setting");
         }
-        until_the_end(running).await
+        until_the_end(running, term, int).await
     });
     // Tasks that are left belong to calls past the drain limit.
     runtime.shutdown_background();
@@ -118,11 +123,7 @@ pub(super) fn run(args: Args) -> ExitCode {
 }
 
 /// Serves until a signal says stop, and then until everything accepted is answered.
-async fn until_the_end(mut running: Running) -> u8 {
-    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
-        tracing::error!("cannot listen for signals");
-        return EXIT_INTERNAL;
-    };
+async fn until_the_end(mut running: Running, mut term: Signal, mut int: Signal) -> u8 {
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}

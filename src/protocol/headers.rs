@@ -179,6 +179,10 @@ pub fn is_shared_answer(name: &HeaderName) -> bool {
 /// or a credential). `transfer-encoding` goes if it says `chunked` alone, which the next hop's framing replaces; with another coding the body
 /// still bears it, so the label stays.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    // Where both stand the coding decides, and the length is a lie (RFC 9112, 6.3).
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
     for name in nominated(headers) {
         headers.remove(name);
     }
@@ -312,7 +316,6 @@ mod tests {
             ("host", "h"),
             ("authorization", "k"),
             ("keep-alive", "5"),
-            ("transfer-encoding", "chunked"),
             ("http2-settings", "AAMAAABkAAQAAP__"),
             ("upgrade", "h2c"),
             ("trailer", "x-sum"),
@@ -324,6 +327,13 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, ["authorization", "content-length", "host", "te", "trailer", "x-kept"]);
         assert_eq!(headers["te"], "trailers");
+    }
+
+    #[test]
+    fn a_length_beside_a_coding_is_a_lie_and_goes() {
+        let mut headers = map(&[("content-length", "5"), ("transfer-encoding", "chunked")]);
+        strip_hop_by_hop(&mut headers);
+        assert!(headers.is_empty());
     }
 
     #[test]

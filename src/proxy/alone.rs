@@ -4,16 +4,16 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
-use http_body_util::BodyExt;
 use tokio::time::timeout;
 
 use super::Proxy;
 use crate::batching::ObservedOutcome;
-use crate::body::{Body, BodyIdle};
+use crate::body::Body;
 use crate::error::FailureKind;
+use crate::gather::{Bounds, Gathered, Stop, gather};
 use crate::protocol::Endpoint;
 use crate::scheduler::Grant;
 
@@ -46,7 +46,7 @@ impl Proxy {
         };
         let response = response.inspect_err(|_| grant.observed(ObservedOutcome::Failed))?;
         grant.first_byte();
-        let (head, body) = response.into_parts();
+        let (mut head, body) = response.into_parts();
         if streaming || is_event_stream(&head.headers) {
             grant.observed(ObservedOutcome::Ok);
             let body = body.idle_after(self.config.answer_idle_timeout, None).keeping(grant);
@@ -54,49 +54,27 @@ impl Proxy {
         }
         let body = self.read_answer(body).await.inspect_err(|_| grant.observed(ObservedOutcome::Failed))?;
         grant.observed(outcome(endpoint, head.status, &body));
+        if matches!(body, Read::Whole(..)) {
+            // The framing is made anew: the length is that of the bytes that are there.
+            head.headers.remove(http::header::CONTENT_LENGTH);
+        }
         Ok(Response::from_parts(head, body.into_body()))
     }
 
     async fn read_answer(&self, mut body: Body) -> Result<Read, FailureKind> {
-        let cap = self.config.answer_bytes_max.min(self.buffers.answer_max());
-        let mut held = self.buffers.empty();
-        let mut first: Option<Bytes> = None;
-        let mut all = BytesMut::new();
-        let mut trailers = None;
-        let mut size = 0;
-        loop {
-            let frame = match timeout(self.config.answer_idle_timeout, body.frame()).await {
-                Err(_) => return Err(FailureKind::UpstreamTimeout),
-                Ok(None) => break,
-                Ok(Some(Err(error))) if error.is::<BodyIdle>() => return Err(FailureKind::UpstreamTimeout),
-                Ok(Some(Err(_))) => return Err(FailureKind::UpstreamBroken),
-                Ok(Some(Ok(frame))) => frame,
-            };
-            let data = match frame.into_data() {
-                Ok(data) => data,
-                Err(frame) => {
-                    trailers = frame.into_trailers().ok();
-                    continue;
-                }
-            };
-            size += data.len();
-            let fits = size <= cap && held.grow(data.len()).is_ok();
-            match first.take() {
-                None if all.is_empty() => first = Some(data),
-                None => all.extend_from_slice(&data),
-                Some(whole) => {
-                    all.extend_from_slice(&whole);
-                    all.extend_from_slice(&data);
-                }
+        let idle = self.config.answer_idle_timeout;
+        let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
+        match gather(&mut body, Bounds { max, idle, until: None }, &self.buffers).await {
+            Gathered::Whole { bytes, trailers, held } => {
+                Ok(Read::Whole(bytes.clone(), Body::full(bytes).with_trailers(trailers).keeping(held)))
             }
-            if !fits {
-                // Too large to hold: what was read goes ahead, the rest streams after it, and the slot is free.
-                let read = first.unwrap_or_else(|| all.freeze());
-                return Ok(Read::TooLarge(body.prepend(read).keeping(held)));
+            // Too large to hold: what was read goes ahead, the rest streams after it, and the slot is free.
+            Gathered::Stopped { why: Stop::TooLarge | Stop::BuffersFull, read, held } => {
+                Ok(Read::TooLarge(body.put_back(read, held).idle_after(idle, None)))
             }
+            Gathered::Stopped { why: Stop::Slow, .. } => Err(FailureKind::UpstreamTimeout),
+            Gathered::Stopped { why: Stop::Broken, .. } => Err(FailureKind::UpstreamBroken),
         }
-        let bytes = first.unwrap_or_else(|| all.freeze());
-        Ok(Read::Whole(bytes.clone(), Body::full(bytes).with_trailers(trailers).keeping(held)))
     }
 }
 

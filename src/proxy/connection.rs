@@ -5,9 +5,10 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, Version};
+use http::{Request, Response, StatusCode, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -29,8 +30,18 @@ use crate::error::BoxError;
 /// What an HTTP/2 client is given at once: what it takes in the write timeout, or it is not taking.
 const PIECE: usize = 64 << 10;
 
-/// Serves a connection to its end.
-pub(super) async fn run(proxy: Arc<Proxy>, stream: TcpStream, mut stopped: watch::Receiver<bool>) {
+/// How long a connection that was accepted just before the end may take to send its first call.
+const FIRST_CALL: Duration = Duration::from_millis(100);
+/// From telling an idle peer that the connection ends to ending it: a call that was on its way is still answered.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Serves a connection to its end. `held` goes with the stream, also into a tunnel.
+pub(super) async fn run(
+    proxy: Arc<Proxy>,
+    stream: TcpStream,
+    mut stopped: watch::Receiver<bool>,
+    held: impl Send + Sync + Unpin + std::fmt::Debug + 'static,
+) {
     let clock = proxy.clock;
     let activity = Activity::new(clock);
     let lane = proxy.forward.lane();
@@ -39,47 +50,49 @@ pub(super) async fn run(proxy: Arc<Proxy>, stream: TcpStream, mut stopped: watch
         let (proxy, lane, activity) = (proxy.clone(), lane.clone(), activity.clone());
         async move { Ok::<_, Infallible>(answer(&proxy, lane, &activity, request).await) }
     });
-    let io = TokioIo::new(Watched { stream, activity: activity.clone() });
+    let io = TokioIo::new(Watched { stream, activity: activity.clone(), _held: held });
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
     // HTTP/2 connections end some time; jitter keeps those that came together from leaving together.
     let age = proxy.config.client.http2.age_max;
     let old = clock.now().after(age.mul_f64(1.0 + 0.1 * rand::random::<f64>()));
     let mut timer = Timer::new(clock);
-    let mut stopping = pin!(stopped.wait_for(|stopped| *stopped));
-    let mut ending = false;
+    let mut stopping = pin!(async {
+        // An error means that the process ends without a stop: the same.
+        stopped.wait_for(|stopped| *stopped).await.ok();
+        if activity.calls() == 0 {
+            // It was accepted a moment ago, and its first call may be on its way.
+            tokio::time::sleep(FIRST_CALL).await;
+        }
+    });
+    let mut ending: Option<Tick> = None;
     std::future::poll_fn(|cx| {
         // An error here is the client's: a broken head, a reset. hyper has answered what can be answered.
         if connection.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        if !ending && stopping.as_mut().poll(cx).is_ready() {
-            ending = true;
-            connection.as_mut().graceful_shutdown();
-            if connection.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(());
-            }
-        }
+        let mut end = ending.is_none() && stopping.as_mut().poll(cx).is_ready();
         activity.watched_by(cx.waker());
         loop {
-            let due = match activity.due(&proxy.config.client) {
-                Due::Nothing => Due::End(old),
-                due => due,
+            if std::mem::take(&mut end) {
+                ending = Some(clock.now());
+                connection.as_mut().graceful_shutdown();
+                if connection.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(());
+                }
+            }
+            let due = match (ending, activity.due(&proxy.config.client)) {
+                (None, Due::Nothing) => Due::End(old),
+                // It was told to end and has nothing to do: its peer has a moment to hear of it.
+                (Some(since), Due::End(_)) => Due::Close(since.max(activity.idle_since()).after(GOODBYE)),
+                (_, due) => due,
             };
             let (Due::Close(at) | Due::End(at)) = due else { return Poll::Pending };
             if !timer.poll_due(cx, at) {
                 return Poll::Pending;
             }
             match due {
-                Due::End(_) if !ending => {
-                    ending = true;
-                    connection.as_mut().graceful_shutdown();
-                    if connection.as_mut().poll(cx).is_ready() {
-                        return Poll::Ready(());
-                    }
-                }
-                // It was told to end and goes on busy: there is nothing more to time but a client that does not take its answer.
-                Due::End(_) if activity.due(&proxy.config.client) == Due::Nothing => return Poll::Pending,
-                Due::End(_) | Due::Close(_) | Due::Nothing => return Poll::Ready(()),
+                Due::End(_) => end = true,
+                Due::Close(_) | Due::Nothing => return Poll::Ready(()),
             }
         }
     })
@@ -117,11 +130,16 @@ async fn answer(
     activity: &Arc<Activity>,
     request: Request<Incoming>,
 ) -> Response<Taken> {
-    let (mut busy, calls) = activity.begin();
     let pieces = request.version() == Version::HTTP_2;
+    let (mut busy, calls) = activity.begin(pieces);
     let last = !pieces && calls >= proxy.config.client.requests_per_connection_max;
+    let mut request = request;
+    if !request.body().is_end_stream() {
+        // An upload may go on after its answer: until its end the connection is not idle.
+        request.extensions_mut().insert(Uploading(Arc::new(activity.upload())));
+    }
     let mut response = proxy.serve(lane, request).await;
-    if last {
+    if last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
     }
     if !response.body().is_end_stream() && response.body().size_hint().exact().is_some() {
@@ -129,6 +147,10 @@ async fn answer(
     }
     response.map(|body| Taken { body, busy, pieces, rest: Bytes::new() })
 }
+
+/// Keeps a connection busy for as long as a request's body is read.
+#[derive(Debug, Clone)]
+pub(super) struct Uploading(#[expect(dead_code, reason = "held for its drop")] Arc<Busy>);
 
 /// An answer's body that says when it is taken.
 ///

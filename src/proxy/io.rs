@@ -11,22 +11,25 @@ use tokio::net::TcpStream;
 use super::watch::Activity;
 
 /// A stream and its signs of life.
+///
+/// It also holds the connection's place among the open ones, so that a tunnel keeps it after hyper has handed the stream over.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct Watched<H> {
     pub(super) stream: TcpStream,
     pub(super) activity: Arc<Activity>,
+    pub(super) _held: H,
 }
 
 // === impl Watched ===
 
-impl Watched {
+impl<H> Watched<H> {
     fn wrote<T>(&self, poll: Poll<T>) -> Poll<T> {
         self.activity.write(poll.is_pending());
         poll
     }
 }
 
-impl AsyncRead for Watched {
+impl<H: Unpin> AsyncRead for Watched<H> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let poll = Pin::new(&mut self.stream).poll_read(cx, buf);
@@ -39,7 +42,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl<H: Unpin> AsyncWrite for Watched<H> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.wrote(poll)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
 
@@ -74,7 +75,11 @@ async fn accept_all(
         let accepted = tokio::select! {
             accepted = port.accept() => accepted,
             // An error means that the process ends without a stop: the same.
-            _ = stopped.wait_for(|stopped| *stopped) => return,
+            _ = stopped.wait_for(|stopped| *stopped) => match port.accept().now_or_never() {
+                // What the kernel has accepted for us is served; a whole call may be in it.
+                Some(accepted) => accepted,
+                None => return,
+            },
         };
         let stream = match accepted {
             Ok((stream, _)) => stream,
@@ -101,12 +106,12 @@ fn spawn(proxy: &Arc<Proxy>, stream: TcpStream, stopped: watch::Receiver<bool>, 
     stream.set_nodelay(true).ok();
     let proxy = proxy.clone();
     tokio::spawn(async move {
-        let _held = held;
-        connection::run(proxy, stream, stopped).await;
+        connection::run(proxy, stream, stopped, held).await;
     });
 }
 
 /// A place among the open connections.
+#[derive(Debug)]
 struct Place {
     proxy: Arc<Proxy>,
     open: Arc<AtomicUsize>,

@@ -32,6 +32,8 @@ impl Proxy {
             ending.end(CallOutcome::Rejected, StatusCode::METHOD_NOT_ALLOWED);
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+            // What follows belongs to a tunnel that there is not.
+            response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
             return response;
         }
         let Some(endpoint) = self.config.routes.recognise(request.method(), request.uri().path()) else {
@@ -53,7 +55,7 @@ impl Proxy {
             return self.pass(lane, request.map(Body::from), reason, ending, endpoint.dialect).await;
         }
         let (head, body) = request.into_parts();
-        match collect(self, body, length, route.item_bytes_max).await {
+        match collect(self, body, route.item_bytes_max).await {
             Collected::Whole { bytes, trailers, held } => {
                 self.metrics.stats.read.fetch_add(1, Ordering::Relaxed);
                 let lonely = Lonely { head, bytes, trailers };
@@ -61,8 +63,7 @@ impl Proxy {
                 drop(held);
                 response
             }
-            Collected::TooLarge { read, rest, held } => {
-                let body = Body::stream(read, rest).keeping(held);
+            Collected::TooLarge(body) => {
                 let request = Request::from_parts(head, body);
                 self.pass(lane, request, Reason::TooLarge, ending, endpoint.dialect).await
             }
@@ -89,7 +90,11 @@ impl Proxy {
         self.metrics.overhead(Stage::Read, self.clock.now().since(began));
         let times = deadlines(arrived, &lonely.head.headers, &self.config.deadline_headers, route);
         ending.read(&call, times.first.at);
-        let published = if endpoint.label == Label::Tei { self.backend.published().await } else { None };
+        let published = if endpoint.label == Label::Tei {
+            self.until(times.caller, self.backend.published()).await.flatten()
+        } else {
+            None
+        };
         let mut reason = match &call.merge {
             Merge::Alone(reason) => Some(*reason),
             Merge::With(_) if lonely.trailers.is_some() => Some(Reason::Header),

@@ -6,6 +6,7 @@ use http::{Request, Response};
 use tower::Service;
 
 use super::Proxy;
+use super::connection::Uploading;
 use super::record::Ending;
 use crate::backend::Lane;
 use crate::body::Body;
@@ -25,6 +26,10 @@ impl Proxy {
         dialect: Dialect,
     ) -> Response<Body> {
         ending.passed(reason);
+        let mut request = request;
+        if let Some(uploading) = request.extensions_mut().remove::<Uploading>() {
+            request = request.map(|body| body.keeping(uploading));
+        }
         // A lane is always ready: it connects when it is called.
         match lane.call(request).await {
             Ok(response) => {

@@ -66,8 +66,7 @@ impl Activity {
             untaken: AtomicUsize::new(0),
             taken_at: AtomicU64::new(now),
             blocked_since: AtomicU64::new(NEVER),
-            // Until its first call a connection owes a head from the moment it was accepted.
-            head_since: AtomicU64::new(now),
+            head_since: AtomicU64::new(NEVER),
             idle_since: AtomicU64::new(now),
             http2: AtomicBool::new(false),
             calls: AtomicU64::new(0),
@@ -103,11 +102,30 @@ impl Activity {
     }
 
     /// A call begins; the number of calls so far, this one counted.
-    pub(super) fn begin(self: &Arc<Self>) -> (Busy, u64) {
+    pub(super) fn begin(self: &Arc<Self>, http2: bool) -> (Busy, u64) {
+        if http2 {
+            self.http2.store(true, Ordering::Relaxed);
+        }
         self.busy.fetch_add(1, Ordering::Relaxed);
         self.head_since.store(NEVER, Ordering::Relaxed);
         let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         (Busy { activity: self.clone(), untaken: false }, calls)
+    }
+
+    /// A request's body is being read.
+    pub(super) fn upload(self: &Arc<Self>) -> Busy {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        Busy { activity: self.clone(), untaken: false }
+    }
+
+    /// Calls so far.
+    pub(super) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Since when nothing was in progress.
+    pub(super) fn idle_since(&self) -> Tick {
+        Tick(self.idle_since.load(Ordering::Relaxed))
     }
 
     /// What is due next.
@@ -197,10 +215,10 @@ mod tests {
     }
 
     #[test]
-    fn a_new_connection_owes_a_head_and_an_idle_one_may_stay() {
+    fn an_idle_connection_may_stay_and_a_head_that_has_begun_must_end() {
         let activity = Activity::new(Clock::start());
-        assert_eq!(seconds_left(&activity), Some(5));
-        let (busy, calls) = activity.begin();
+        assert_eq!(seconds_left(&activity), Some(75), "opened ahead");
+        let (busy, calls) = activity.begin(false);
         assert_eq!((calls, activity.due(&limits())), (1, Due::Nothing));
         drop(busy);
         assert_eq!(seconds_left(&activity), Some(75));
@@ -218,7 +236,7 @@ mod tests {
     #[test]
     fn a_blocked_write_or_an_untaken_answer_ends_a_busy_connection() {
         let activity = Activity::new(Clock::start());
-        let (mut busy, _) = activity.begin();
+        let (mut busy, _) = activity.begin(false);
         activity.write(true);
         assert_eq!(seconds_left(&activity), Some(10));
         activity.write(false);

@@ -20,7 +20,7 @@ use crate::batching::{
 use crate::clock::{Alarm, Clock};
 use crate::error::{Failure, FailureKind};
 use crate::protocol::Merge;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Dispatched, Metrics};
 
 /// Events taken from the channel at once.
 const EVENTS_AT_ONCE: usize = 256;
@@ -249,18 +249,24 @@ impl<'a> Driver<'a> {
                 members.push((member.id, queued));
             }
         }
-        let scope = members.first().map_or(crate::batching::ScopeId(0), |(_, queued)| queued.submission.scope);
-        let items_max = self.shell.config.limits.scope(scope).batch_items_max;
-        let delays = members.iter().map(|(_, queued)| now.since(queued.arrived));
-        self.shell.metrics.dispatched(batch, items_max, delays);
         // Who left while their message waited behind others is not sent.
         let (here, gone): (Vec<_>, Vec<_>) = members.into_iter().partition(|(_, queued)| !queued.reply.is_closed());
         for (id, _) in gone {
             self.core.cancel(now, id);
         }
+        let mut sent = Dispatched { cause: batch.cause, members: here.len(), items: 0, items_max: 0, weight: 0 };
+        for (_, Queued { submission, .. }) in &here {
+            sent.items += submission.call.items;
+            sent.weight += submission.call.weight.sum;
+            sent.items_max = self.shell.config.limits.scope(submission.scope).batch_items_max;
+        }
+        if sent.members > 0 {
+            let delays = here.iter().map(|(_, queued)| now.since(queued.arrived));
+            self.shell.metrics.dispatched(&sent, delays);
+        }
         let ticket = |queued: &Queued| Ticket {
             batch: Some(batch.id),
-            batch_items: batch.items,
+            batch_items: sent.items,
             cause: Some(batch.cause),
             queue_delay: now.since(queued.arrived),
             lone: batch.lone,

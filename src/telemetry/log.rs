@@ -131,6 +131,14 @@ impl Visit for Fields {
     }
 }
 
+/// Whether every part of a filter names a level: a lone word that is none would be taken for a target, and silence all others.
+fn is_filter(text: &str) -> bool {
+    let level = |word: &str| {
+        ["off", "error", "warn", "info", "debug", "trace"].iter().any(|known| word.trim().eq_ignore_ascii_case(known))
+    };
+    text.split(',').all(|part| part.rsplit('=').next().is_some_and(level))
+}
+
 // === impl LevelHandle ===
 
 impl LevelHandle {
@@ -145,6 +153,9 @@ impl LevelHandle {
     /// # Errors
     /// When it is not a filter.
     pub fn set(&self, level: &str) -> Result<(), BoxError> {
+        if !is_filter(level) {
+            return Err("no level".into());
+        }
         let filter = EnvFilter::try_new(level)?;
         if let Some(handle) = &self.handle {
             handle.reload(filter)?;

@@ -8,7 +8,7 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, R
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use super::names::{Kind, Metric, Outcome, Stage};
-use crate::batching::{Batch, Cause, Counts, ObservedOutcome};
+use crate::batching::{Cause, Counts, ObservedOutcome};
 
 /// Histogram samples after which the recorder is tidied: it keeps each one until then (16 bytes; some 64 KiB).
 const UPKEEP_EVERY: usize = 4096;
@@ -55,6 +55,21 @@ pub struct CallLabels {
 #[derive(Clone)]
 pub struct Passed(Counter);
 
+/// A batch as it was sent: without who left at the last moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Dispatched {
+    /// Why now.
+    pub cause: Cause,
+    /// Calls in it.
+    pub members: usize,
+    /// Their items.
+    pub items: u32,
+    /// Most items allowed.
+    pub items_max: u32,
+    /// Their weight.
+    pub weight: u64,
+}
+
 /// Live counts.
 #[derive(Debug, Default)]
 pub struct Stats {
@@ -72,8 +87,6 @@ pub struct Stats {
     pub batch_items: AtomicU64,
     /// Executions of more than one call.
     pub shared_batches: AtomicU64,
-    /// Recognised calls in progress.
-    pub in_progress: AtomicU64,
     /// Items queued now.
     pub queue_items: AtomicU64,
     /// Executions in flight now.
@@ -185,20 +198,20 @@ impl Metrics {
         self.sampled(1);
     }
 
-    /// A batch left.
-    pub fn dispatched(&self, batch: &Batch, batch_items_max: u32, delays: impl Iterator<Item = Duration>) {
-        let cause = Cause::ALL.iter().position(|cause| *cause == batch.cause).unwrap_or(0);
+    /// A batch left, its members having waited so long.
+    pub fn dispatched(&self, batch: &Dispatched, delays: impl Iterator<Item = Duration>) {
+        let Dispatched { cause, members, items, items_max, weight } = *batch;
+        let cause = Cause::ALL.iter().position(|known| *known == cause).unwrap_or(0);
         self.dispatches[cause].increment(1);
-        self.batch_items.record(f64::from(batch.items));
-        self.batch_weight.record(to_f64(batch.weight));
-        self.batch_occupancy.record(f64::from(batch.items) / f64::from(batch_items_max.max(1)));
-        let members = batch.members.len();
+        self.batch_items.record(f64::from(items));
+        self.batch_weight.record(to_f64(weight));
+        self.batch_occupancy.record(f64::from(items) / f64::from(items_max.max(1)));
         self.saved.increment(members.saturating_sub(1) as u64);
         for delay in delays {
             self.queue_delay.record(delay.as_secs_f64());
         }
         self.stats.batches.fetch_add(1, Ordering::Relaxed);
-        self.stats.batch_items.fetch_add(u64::from(batch.items), Ordering::Relaxed);
+        self.stats.batch_items.fetch_add(u64::from(items), Ordering::Relaxed);
         if members > 1 {
             self.stats.shared_batches.fetch_add(1, Ordering::Relaxed);
         }

@@ -53,8 +53,18 @@ impl LossyWriter {
     /// Waits until what was written before is out, at most this long.
     pub fn flush(&self, limit: Duration) {
         let (done, wait) = sync_channel(1);
-        if self.lines.try_send(Message::Flush(done)).is_ok() {
-            wait.recv_timeout(limit).ok();
+        let mut message = Message::Flush(done);
+        for _ in 0..limit.as_millis() {
+            match self.lines.try_send(message) {
+                Ok(()) => {
+                    wait.recv_timeout(limit).ok();
+                    return;
+                }
+                Err(TrySendError::Disconnected(_)) => return,
+                // Full: a moment later there may be room.
+                Err(TrySendError::Full(back)) => message = back,
+            }
+            wait.recv_timeout(Duration::from_millis(1)).ok();
         }
     }
 }

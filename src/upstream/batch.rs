@@ -12,10 +12,12 @@ use http::{HeaderMap, Request, StatusCode, Version};
 
 use super::Inner;
 use super::exchange::Answer;
+use super::forward::prepare;
 use super::published::look_up;
 use crate::backend::{Backend, BatchRequest, Outputs};
-use crate::batching::{Isolation, Observed, ObservedOutcome, Part, Verdict};
+use crate::batching::{Isolation, Observed, ObservedOutcome, Part, Tick, Verdict};
 use crate::body::Body;
+use crate::buffer::Held;
 use crate::error::FailureKind;
 use crate::protocol::{Call, Published, Reply, headers};
 use crate::telemetry::names::Stage;
@@ -23,7 +25,7 @@ use crate::telemetry::names::Stage;
 /// What came of one upstream call for a part of the batch.
 enum Judged {
     /// The answer was cut into one for each member.
-    Split(Vec<Reply>),
+    Split(Vec<Reply>, Held),
     /// Every member of the part has its answer.
     Answered(ObservedOutcome),
     /// The part may be tried again in smaller parts; `or` is the answer where that is not allowed.
@@ -54,9 +56,9 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ou
         budget.upstream(started);
     }
     let mut first_byte = None;
-    let judged = try_part(inner, &request, whole.clone(), outputs, &mut first_byte).await;
+    let judged = try_part(inner, &request, whole.clone(), outputs, &mut first_byte, request.timeout).await;
     let outcome = match judged {
-        Judged::Split(replies) => {
+        Judged::Split(replies, _held) => {
             let outcome = ObservedOutcome::Ok;
             let observed = Observed { duration: inner.clock.now().since(started), first_byte, outcome };
             outputs.free(observed);
@@ -71,7 +73,9 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ou
             observed
         }
         Judged::Again { verdict, or, observed, allowed: true } => {
-            isolate(inner, &request, verdict, or, outputs).await;
+            // Isolation has the time that one call has: nobody waits longer for a batch than for a call alone.
+            let until = started.after(request.timeout);
+            isolate(inner, &request, (verdict, or), outputs, until).await;
             observed
         }
     };
@@ -82,9 +86,9 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ou
 async fn isolate(
     inner: &Arc<Inner>,
     request: &BatchRequest,
-    verdict: Verdict,
-    or: FailureKind,
+    (verdict, or): (Verdict, FailureKind),
     outputs: &mut dyn Outputs,
+    until: Tick,
 ) {
     tracing::debug!(batch = request.id.0, members = request.members.len(), ?verdict, "isolating a failed batch");
     let items = request.members.iter().map(|call| call.items).collect();
@@ -95,19 +99,27 @@ async fn isolate(
             continue;
         }
         let now = inner.clock.now();
-        if !inner.budget.lock().is_ok_and(|mut budget| budget.take(now)) {
+        let left = until.since(now);
+        let stop = if left.is_zero() {
+            Some(FailureKind::UpstreamTimeout)
+        } else if !inner.budget.lock().is_ok_and(|mut budget| budget.take(now)) {
             tracing::debug!(batch = request.id.0, "replay budget empty");
-            fail(outputs, part, or);
+            Some(or)
+        } else {
+            None
+        };
+        if let Some(kind) = stop {
+            fail(outputs, part, kind);
             for rest in plan.give_up() {
-                fail(outputs, rest, or);
+                fail(outputs, rest, kind);
             }
             return;
         }
         inner.metrics.isolation_execution();
         let isolated = part.clone().map(|member| request.members.get(member).map_or(0, |call| call.items)).sum();
-        match try_part(inner, request, part.clone(), outputs, &mut None).await {
+        match try_part(inner, request, part.clone(), outputs, &mut None, left).await {
             Judged::Answered(_) => {}
-            Judged::Split(replies) => deliver_all(outputs, part, replies),
+            Judged::Split(replies, _held) => deliver_all(outputs, part, replies),
             Judged::Again { verdict, allowed: true, .. } => {
                 plan.refine(part, verdict);
                 continue;
@@ -131,9 +143,10 @@ async fn try_part(
     part: Part,
     outputs: &mut dyn Outputs,
     first_byte: &mut Option<Duration>,
+    left: Duration,
 ) -> Judged {
     if part.len() == 1 {
-        return alone(inner, request, part, outputs).await;
+        return alone(inner, request, part, outputs, left).await;
     }
     let endpoint = &request.endpoint;
     let members: Vec<&Call> = request.members.get(part.clone()).unwrap_or_default().iter().map(AsRef::as_ref).collect();
@@ -145,7 +158,7 @@ async fn try_part(
         fail(outputs, part, FailureKind::Internal);
         return Judged::Answered(ObservedOutcome::Failed);
     };
-    let answer = match inner.exchange(http, request.timeout).await {
+    let answer = match inner.exchange(http, left).await {
         Ok(answer) => answer,
         Err(kind) => {
             // Refused: nothing was sent, and alone it would be refused too. A timeout is never sent again, an answer over the cap neither.
@@ -153,7 +166,12 @@ async fn try_part(
             return Judged::Again {
                 verdict: Verdict::Failed,
                 or: kind,
-                observed: ObservedOutcome::Failed,
+                // Answers that fit alone and not together: the next batch is smaller.
+                observed: if kind == FailureKind::AnswerTooLarge {
+                    ObservedOutcome::TooLarge { limit: None }
+                } else {
+                    ObservedOutcome::Failed
+                },
                 allowed: again,
             };
         }
@@ -187,7 +205,7 @@ async fn try_part(
     let split = endpoint.split_batch(&members, &sent, *status, headers, body);
     inner.metrics.overhead(Stage::Split, clock.now().since(began));
     match split {
-        Ok(replies) => Judged::Split(replies),
+        Ok(replies) => Judged::Split(replies, answer.held),
         Err(mismatch) => {
             tracing::warn!(batch = request.id.0, members = members.len(), %mismatch, "the answer to a batch cannot be split");
             inner.metrics.mismatch(mismatch.what.as_str());
@@ -202,24 +220,43 @@ async fn try_part(
 }
 
 /// Sends one member's original call, and gives it whatever the upstream answers.
-async fn alone(inner: &Arc<Inner>, request: &BatchRequest, part: Part, outputs: &mut dyn Outputs) -> Judged {
+async fn alone(
+    inner: &Arc<Inner>,
+    request: &BatchRequest,
+    part: Part,
+    outputs: &mut dyn Outputs,
+    left: Duration,
+) -> Judged {
     let member = part.start;
     let Some(call) = request.members.get(member) else { return Judged::Answered(ObservedOutcome::Failed) };
-    let mut head = call.head.headers.clone();
-    headers::strip_hop_by_hop(&mut head);
-    let target = call.head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    let answer = match to_http(&call.head.method, target, &head, Body::full(call.body.clone())) {
-        Some(http) => inner.exchange(http, request.timeout).await,
+    let answer = match original(call) {
+        Some(http) => inner.exchange(http, left).await,
         None => Err(FailureKind::Internal),
     };
     let result = answer.map_err(Into::into).map(|answer| {
         let mut headers = answer.headers;
         headers::strip_hop_by_hop(&mut headers);
+        // The framing is made anew: the length is that of the bytes that are there.
+        headers.remove(http::header::CONTENT_LENGTH);
         Reply { status: answer.status, headers, body: answer.body, trailers: answer.trailers }
     });
     let outcome = if result.is_ok() { ObservedOutcome::Ok } else { ObservedOutcome::Failed };
     outputs.deliver(member, result);
     Judged::Answered(outcome)
+}
+
+/// A member's call as it came, made fit to be sent on as any call that goes alone.
+fn original(call: &Call) -> Option<Request<Body>> {
+    let request =
+        Request::builder().method(&call.head.method).uri(&call.head.uri).body(Body::full(call.body.clone())).ok()?;
+    let (mut head, body) = request.into_parts();
+    head.headers = call.head.headers.clone();
+    if head.uri.authority().is_some() {
+        // Only HTTP/2 names the authority in the target of such a call; its cookies may come in pieces.
+        head.version = Version::HTTP_2;
+    }
+    prepare(&mut head, None);
+    Some(Request::from_parts(head, body))
 }
 
 /// Answers that hold for the whole merge key and go to every member (G13), with what they teach.

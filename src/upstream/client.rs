@@ -23,6 +23,9 @@ const REUSED_MAX: usize = 16;
 /// Bounds of an answer's head: what we allow a client's (reliability, safe defaults), and hyper allows twice as many bytes by default.
 const ANSWER_HEADERS_MAX: usize = 100;
 const ANSWER_HEAD_BYTES_MAX: usize = 64 << 10;
+/// Pings on a connection with calls in flight, so that a peer that vanished is noticed (the values of the client side).
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Windows of HTTP/2 upstream: an answer of the default cap flows without a stall on loopback.
 const WINDOW: u32 = 4 << 20;
 
@@ -103,19 +106,31 @@ impl Inner {
                 .await
                 .map_err(|_| SendError::Broken);
         }
-        let kept = if self.config.reuse { self.take_reused() } else { None };
-        let mut sender = match kept {
-            Some(sender) => sender,
-            None => http1(self.connect().await.map_err(|_| SendError::Refused)?).await?,
-        };
+        let mut request = request;
+        if let Some(mut sender) = if self.config.reuse { self.take_reused() } else { None } {
+            match sender.try_send_request(request).await {
+                Ok(response) => {
+                    self.keep_reused(sender);
+                    return Ok(response);
+                }
+                // Closed before anything was written: a fresh connection may carry it.
+                Err(mut error) => request = error.take_message().ok_or(SendError::Broken)?,
+            }
+        }
+        let mut sender = http1(self.connect().await.map_err(|_| SendError::Refused)?).await?;
         let response = sender.send_request(request).await.map_err(|_| SendError::Broken)?;
-        if self.config.reuse
-            && let Ok(mut reused) = self.shared.reused.lock()
+        if self.config.reuse {
+            self.keep_reused(sender);
+        }
+        Ok(response)
+    }
+
+    fn keep_reused(&self, sender: Http1) {
+        if let Ok(mut reused) = self.shared.reused.lock()
             && reused.len() < REUSED_MAX
         {
             reused.push(sender);
         }
-        Ok(response)
     }
 
     /// A kept connection that is open and has nothing in flight.
@@ -124,6 +139,11 @@ impl Inner {
         reused.retain(|sender| !sender.is_closed());
         let ready = reused.iter().position(Http1::is_ready)?;
         Some(reused.swap_remove(ready))
+    }
+
+    /// Gives up the shared HTTP/2 connection.
+    pub(super) async fn forget_h2(&self) {
+        self.shared.h2.lock().await.take();
     }
 
     async fn shared_h2(self: &std::sync::Arc<Self>) -> Result<H2, SendError> {
@@ -158,6 +178,8 @@ pub(super) async fn http1(io: Io) -> Result<Http1, SendError> {
 pub(super) async fn http2(io: Io) -> Result<H2, SendError> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .handshake(TokioIo::new(io))
@@ -176,7 +198,8 @@ pub(super) fn to_http2(mut request: Request<Body>, authority: &str) -> Request<B
     let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or(authority);
     let target = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     let uri = http::Uri::builder().scheme("http").authority(host).path_and_query(target).build();
-    let fallback = || http::Uri::builder().scheme("http").authority(authority).path_and_query("/").build();
+    // A Host that is no authority goes no further; the path always does.
+    let fallback = || http::Uri::builder().scheme("http").authority(authority).path_and_query(target).build();
     if let Ok(uri) = uri.or_else(|_| fallback()) {
         *request.uri_mut() = uri;
     }

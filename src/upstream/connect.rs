@@ -1,6 +1,7 @@
 //! Connections to the model server: TCP or a unix socket.
 
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -12,6 +13,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::timeout;
+
+/// Addresses of one name that are tried: more would make a refused call wait for seconds.
+const ADDRESSES_MAX: usize = 4;
 
 /// Where the model server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,30 +81,24 @@ impl Connector {
         Self { target, timeout, addresses: Mutex::new(literal.into_iter().collect()) }
     }
 
-    /// Opens a connection within the time allowed. `TCP_NODELAY` always: without it an HTTP/2 call over loopback takes 40 ms.
+    /// Opens a connection, each try within the time allowed. `TCP_NODELAY` always: without it an HTTP/2 call over loopback takes 40 ms.
     pub(super) async fn connect(&self) -> io::Result<Io> {
-        match timeout(self.timeout, self.open()).await {
-            Ok(result) => result,
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "connect timed out")),
-        }
-    }
-
-    async fn open(&self) -> io::Result<Io> {
         let (host, port) = match &self.target {
-            Target::Unix(path) => return Ok(Io::Unix(UnixStream::connect(path).await?)),
+            Target::Unix(path) => return Ok(Io::Unix(self.within(UnixStream::connect(path)).await?)),
             Target::Tcp { host, port } => (host, *port),
         };
         let known = self.addresses.lock().map(|known| known.clone()).unwrap_or_default();
-        let stream = match TcpStream::connect(&known[..]).await {
+        let stream = match self.first_of(&known).await {
             Ok(stream) => stream,
             Err(error) if host.parse::<IpAddr>().is_ok() => return Err(error),
+            // The name may stand for another address by now; one that does not resolve keeps its last ones.
             Err(error) => {
-                let found: Vec<SocketAddr> = match lookup_host((host.as_str(), port)).await {
-                    Ok(found) => found.collect(),
+                let found: Vec<SocketAddr> = match self.within(lookup_host((host.as_str(), port))).await {
+                    Ok(found) => found.take(ADDRESSES_MAX).collect(),
                     Err(_) if !known.is_empty() => return Err(error),
                     Err(error) => return Err(error),
                 };
-                let stream = TcpStream::connect(&found[..]).await?;
+                let stream = self.first_of(&found).await?;
                 if let Ok(mut addresses) = self.addresses.lock() {
                     *addresses = found;
                 }
@@ -109,6 +107,25 @@ impl Connector {
         };
         stream.set_nodelay(true)?;
         Ok(Io::Tcp(stream))
+    }
+
+    /// The first address that answers.
+    async fn first_of(&self, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "no address is known");
+        for address in addresses {
+            match self.within(TcpStream::connect(address)).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn within<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        match timeout(self.timeout, work).await {
+            Ok(result) => result,
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "connect timed out")),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -150,6 +151,7 @@ async fn alone(inner: Arc<Inner>, request: Request<Body>) -> Result<Response<Bod
     let (mut head, body) = request.into_parts();
     let version = head.version;
     prepare(&mut head, None);
+    frame(&mut head.headers, &body);
     let response = inner.send_as(Request::from_parts(head, body), version == Version::HTTP_2).await;
     let (mut head, incoming) = response.map_err(SendError::failure)?.into_parts();
     headers::strip_hop_by_hop(&mut head.headers);
@@ -165,6 +167,7 @@ async fn forward(lane: Pinned, request: Request<Body>) -> Result<Response<Body>,
     let upgrade = wanted_upgrade(&head.headers, version);
     let from_client = upgrade.is_some().then(|| head.extensions.remove::<OnUpgrade>()).flatten();
     prepare(&mut head, upgrade.as_ref());
+    frame(&mut head.headers, &body);
     let limit = inner.config.pass_through_idle_timeout;
     let moved = Moved::default();
     let body = body.idle_after(limit, Some(moved.clone()));
@@ -190,7 +193,7 @@ async fn forward(lane: Pinned, request: Request<Body>) -> Result<Response<Body>,
 }
 
 /// Makes a client's head fit to be sent on: origin form, one `Host`, no hop-by-hop headers, no `Expect` that was answered here.
-fn prepare(head: &mut http::request::Parts, upgrade: Option<&HeaderValue>) {
+pub(super) fn prepare(head: &mut http::request::Parts, upgrade: Option<&HeaderValue>) {
     if let Some(authority) = head.uri.authority() {
         // Absolute form, or HTTP/2: the target wins over the Host header.
         if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
@@ -213,8 +216,17 @@ fn prepare(head: &mut http::request::Parts, upgrade: Option<&HeaderValue>) {
         head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         head.headers.insert(header::UPGRADE, protocol.clone());
     }
-    head.version = Version::HTTP_11;
+    if head.version != Version::HTTP_10 {
+        head.version = Version::HTTP_11;
+    }
     head.extensions.clear();
+}
+
+/// A body of unknown length goes in chunks whatever the method: hyper sends none with a GET or HEAD unless the head says so.
+fn frame(headers: &mut HeaderMap, body: &Body) {
+    if !body.is_end_stream() && body.size_hint().exact().is_none() {
+        headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
 }
 
 /// HTTP/2 may cut a cookie in pieces; HTTP/1.1 wants it whole (RFC 9113, 8.2.3).

@@ -52,10 +52,13 @@ impl Health {
         first || failed
     }
 
-    fn failed(&self) {
-        if let Ok(mut since) = self.failing_since.lock() {
+    /// A connect failed. True the first time in a row.
+    fn failed(&self) -> bool {
+        self.failing_since.lock().is_ok_and(|mut since| {
+            let first = since.is_none();
             since.get_or_insert(self.clock.now());
-        }
+            first
+        })
     }
 }
 
@@ -72,11 +75,18 @@ impl Inner {
                 Ok(io)
             }
             Err(error) => {
-                self.health.failed();
+                self.not_reachable(&error);
                 let inner = self.clone();
                 tokio::spawn(async move { inner.probe().await });
                 Err(error)
             }
+        }
+    }
+
+    /// Counts a failed connect, and says so once until the server is back.
+    fn not_reachable(&self, error: &std::io::Error) {
+        if self.health.failed() {
+            tracing::warn!(%error, upstream = %self.config.target, "upstream not reachable");
         }
     }
 
@@ -90,8 +100,7 @@ impl Inner {
             match self.connector.connect().await {
                 Ok(_) => break,
                 Err(error) => {
-                    self.health.failed();
-                    tracing::debug!(%error, upstream = %self.config.target, "upstream not reachable");
+                    self.not_reachable(&error);
                 }
             }
             tokio::time::sleep(pause).await;

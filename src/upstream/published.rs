@@ -47,7 +47,9 @@ pub(super) async fn look_up(inner: &Arc<Inner>) -> Option<Published> {
     let found = match request {
         Ok(request) => match inner.exchange(request, LOOK_UP_LIMIT).await {
             Ok(answer) if answer.status.is_success() => published(&answer.body),
-            _ => None,
+            Ok(answer) if answer.status.is_client_error() => None,
+            // No answer, or not yet: asked again by the next call.
+            _ => return None,
         },
         Err(_) => None,
     };

@@ -4,7 +4,9 @@
 //! [`setup::HANG`] is a failure with a place.
 
 mod admin;
+mod alone;
 mod batches;
+mod binary;
 mod cancels;
 mod deadlines;
 mod faults;
@@ -16,6 +18,7 @@ mod isolation;
 mod overload;
 mod pass;
 mod process;
+mod servers;
 mod setup;
 mod streams;
 

@@ -35,7 +35,7 @@ pub(super) fn written(policy: &Policy, route: &config::Route) -> Result<RouteRul
     Ok(RouteRules {
         path: PathPattern::parse(&route.path)?,
         method: route.method.clone(),
-        protocol: if route.mode == config::Mode::Passthrough { Named::PassThrough } else { named(route.protocol)? },
+        protocol: named(route.protocol)?,
         merge_on_headers: route.merge_on.headers.clone(),
         merge_on_fields: pointers(&route.merge_on.fields)?,
         merge_over_headers: route.merge_over.headers.clone(),

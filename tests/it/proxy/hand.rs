@@ -254,7 +254,8 @@ async fn serve(mut wire: Wire, connection: usize, turns: &mpsc::Sender<Turn>) {
 async fn read(wire: &mut Wire) -> Result<Option<Request>, End> {
     let Some(head) = wire.head().await? else { return Ok(None) };
     let mut words = head.start.split(' ');
-    let (Some(method), Some(target), Some("HTTP/1.1"), None) = (words.next(), words.next(), words.next(), words.next())
+    let (Some(method), Some(target), Some("HTTP/1.1" | "HTTP/1.0"), None) =
+        (words.next(), words.next(), words.next(), words.next())
     else {
         panic!("the proxy sent the request line {}", head.start.escape_debug());
     };

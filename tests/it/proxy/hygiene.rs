@@ -31,7 +31,7 @@ async fn closed(stream: &mut TcpStream) -> Vec<u8> {
 #[tokio::test]
 async fn a_head_that_does_not_end_is_closed_at_the_head_timeout() {
     let (proxy, hand) = by_hand(client_limits(&json!({"headTimeout": "50ms"}))).await;
-    for begun in ["", "GET / HTTP/1.1\r\nhost: h\r\nx-slow"] {
+    for begun in ["G", "GET / HTTP/1.1\r\nhost: h\r\nx-slow"] {
         let started = now();
         let mut stream = connect(&proxy).await;
         stream.write_all(begun.as_bytes()).await.unwrap();
@@ -39,6 +39,13 @@ async fn a_head_that_does_not_end_is_closed_at_the_head_timeout() {
         assert!(started.elapsed() >= Duration::from_millis(45));
     }
     assert_eq!(hand.waiting(), 0);
+}
+
+#[tokio::test]
+async fn a_connection_that_never_says_anything_is_closed_too() {
+    let limits = json!({"headTimeout": "50ms", "keepAliveTimeout": "50ms"});
+    let (proxy, _hand) = by_hand(client_limits(&limits)).await;
+    assert_eq!(closed(&mut connect(&proxy).await).await, b"");
 }
 
 #[tokio::test]

@@ -79,9 +79,8 @@ impl Learned {
             }
             // A limit that the refused batch kept already is none.
             ObservedOutcome::TooLarge { limit: Some(limit) } if limit > 0 && limit < size.items => self.name(limit),
-            // What is not shared says nothing about how large a batch may be.
-            ObservedOutcome::TooLarge { .. } if size.shared => self.name(size.items / 2),
-            ObservedOutcome::Overloaded { .. } if size.shared => {
+            // What is not shared says nothing about how large a batch may be. A size without a name rises again as after an overload.
+            ObservedOutcome::TooLarge { .. } | ObservedOutcome::Overloaded { .. } if size.shared => {
                 let half = size.items / 2;
                 // An overload never lets batches grow.
                 self.overload = Some(self.overload.map_or(half, |known| known.min(half)));

@@ -74,7 +74,7 @@ const OTHERS: [(&str, &[&str]); 28] = [
     ("serde", &["accesslog", "api", "standin", "admin", "config"]),
     ("serde-saphyr", &["config"]),
     ("serde_json", &["telemetry", "accesslog", "protocol", "standin", "admin", "config", "cli"]),
-    ("sigpipe", &["main"]),
+    ("sigpipe", &["cli"]),
     ("strsim", &["config"]),
     ("thiserror", &["error", "protocol", "buffer", "body", "config"]),
     ("tokio", &["clock", "body", "standin", "upstream", "scheduler", "proxy", "admin", "cli"]),

@@ -1,0 +1,174 @@
+//! Reading a body whole, within every bound: size, silence, time, process memory.
+//!
+//! One loop for a client's call, a lone answer and a shared answer; what a bound means to each of them is theirs to say.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::Body as HttpBody;
+use http_body_util::BodyExt;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::buffer::{BufferBudget, Held};
+
+/// How much, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Most bytes.
+    pub max: usize,
+    /// Longest silence.
+    pub idle: Duration,
+    /// When it must be there.
+    pub until: Option<Instant>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Gathered {
+    /// All of it.
+    Whole {
+        /// The body.
+        bytes: Bytes,
+        /// What followed it.
+        trailers: Option<HeaderMap>,
+        /// Its place in the budget.
+        held: Held,
+    },
+    /// A bound ended it, or its sender.
+    Stopped {
+        /// Which.
+        why: Stop,
+        /// What was read, the frame that did not fit included.
+        read: Bytes,
+        /// Its place in the budget, as far as there was room.
+        held: Held,
+    },
+}
+
+/// Why a body was not read to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// More than the most bytes.
+    TooLarge,
+    /// The process holds as much as it may.
+    BuffersFull,
+    /// Nothing came for too long, or not all in time.
+    Slow,
+    /// It broke off.
+    Broken,
+}
+
+/// What was read so far. Most bodies come in one piece, which is kept as it is.
+#[derive(Debug, Default)]
+struct Pieces {
+    first: Bytes,
+    all: BytesMut,
+}
+
+/// Reads a body. What it held at the most is what has come, so nobody holds memory by an announcement.
+pub async fn gather<B>(body: &mut B, bounds: Bounds, budget: &BufferBudget) -> Gathered
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+{
+    let mut held = budget.empty();
+    let mut pieces = Pieces::default();
+    let mut trailers = None;
+    let mut size = 0_usize;
+    let why = loop {
+        let next = timeout(bounds.idle, body.frame());
+        let next = match bounds.until {
+            Some(until) => timeout_at(until, next).await.unwrap_or_else(Err),
+            None => next.await,
+        };
+        let frame = match next {
+            Err(_) => break Stop::Slow,
+            Ok(None) => return Gathered::Whole { bytes: pieces.join(), trailers, held },
+            Ok(Some(Err(_))) => break Stop::Broken,
+            Ok(Some(Ok(frame))) => frame,
+        };
+        match frame.into_data() {
+            Ok(data) => {
+                size += data.len();
+                let fits = held.grow(data.len()).is_ok();
+                pieces.push(data);
+                if size > bounds.max {
+                    break Stop::TooLarge;
+                }
+                if !fits {
+                    break Stop::BuffersFull;
+                }
+            }
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+    };
+    Gathered::Stopped { why, read: pieces.join(), held }
+}
+
+// === impl Pieces ===
+
+impl Pieces {
+    fn push(&mut self, data: Bytes) {
+        if self.first.is_empty() && self.all.is_empty() {
+            self.first = data;
+            return;
+        }
+        if self.all.is_empty() {
+            self.all.reserve(2 * (self.first.len() + data.len()));
+            self.all.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        self.all.extend_from_slice(&data);
+    }
+
+    fn join(self) -> Bytes {
+        if self.all.is_empty() { self.first } else { self.all.freeze() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    type Frames = Vec<Result<Frame<Bytes>, Infallible>>;
+
+    fn frames(parts: &[&'static str]) -> Frames {
+        parts.iter().map(|part| Ok(Frame::data(Bytes::from_static(part.as_bytes())))).collect()
+    }
+
+    async fn read(parts: &[&'static str], max: usize, budget: &BufferBudget) -> Gathered {
+        let mut body = StreamBody::new(futures_util::stream::iter(frames(parts)));
+        gather(&mut body, Bounds { max, idle: Duration::from_secs(1), until: None }, budget).await
+    }
+
+    #[tokio::test]
+    async fn pieces_are_joined_in_order_and_counted() {
+        let budget = BufferBudget::new(100);
+        for parts in [&["abc"][..], &["a", "b", "c"], &["", "abc", ""]] {
+            let Gathered::Whole { bytes, held, .. } = read(parts, 10, &budget).await else { panic!("it fits") };
+            assert_eq!((&bytes[..], budget.held()), (&b"abc"[..], 3));
+            drop(held);
+        }
+        assert_eq!(budget.held(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_does_not_fit_is_given_back_whole() {
+        let budget = BufferBudget::new(100);
+        let Gathered::Stopped { why, read, .. } = read(&["abc", "def", "ghi"], 5, &budget).await else {
+            panic!("too large")
+        };
+        assert_eq!((why, &read[..]), (Stop::TooLarge, &b"abcdef"[..]));
+    }
+
+    #[tokio::test]
+    async fn a_full_process_stops_reading() {
+        let budget = BufferBudget::new(4);
+        let Gathered::Stopped { why, .. } = read(&["abc", "def"], 100, &budget).await else { panic!("full") };
+        assert_eq!(why, Stop::BuffersFull);
+    }
+}

@@ -1,0 +1,179 @@
+//! The real binary as a process, and everything that it writes.
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::setup::{PREDICT, instances, policy_text, within};
+use super::support::client::{Answer, Client, Outgoing};
+use super::support::wire::Headers;
+
+/// A running `groupage proxy`; dropping it kills it.
+pub(super) struct Binary {
+    child: Child,
+    pub(super) listen: SocketAddr,
+    pub(super) metrics: SocketAddr,
+    pub(super) admin: SocketAddr,
+    pub(super) log: Piped,
+    pub(super) access: Piped,
+    _policy: tempfile::NamedTempFile,
+}
+
+/// What came out of a pipe so far.
+pub(super) struct Piped {
+    text: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+// === impl Piped ===
+
+impl Piped {
+    fn new(mut pipe: impl Read + Send + 'static) -> Self {
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let kept = text.clone();
+        let reader = std::thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(read) = pipe.read(&mut chunk) {
+                let Some(came @ [_, ..]) = chunk.get(..read) else { return };
+                kept.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(came);
+            }
+        });
+        Self { text, reader: Some(reader) }
+    }
+
+    pub(super) fn text(&self) -> String {
+        String::from_utf8(self.text.lock().unwrap().clone()).unwrap()
+    }
+
+    /// Every whole line so far, as JSON.
+    pub(super) fn lines(&self) -> Vec<Value> {
+        let text = self.text();
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"))).collect()
+    }
+
+    pub(super) async fn until(&self, holds: impl Fn(&Value) -> bool) -> Value {
+        within(async {
+            loop {
+                if let Some(line) = self.lines().into_iter().find(|line| holds(line)) {
+                    return line;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+    }
+
+    pub(super) fn end(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+    }
+}
+
+// === impl Binary ===
+
+impl Binary {
+    pub(super) async fn start(upstream: &str, spec: &Value, args: &[&str]) -> Self {
+        let policy = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(policy.path(), policy_text(spec)).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
+        command
+            .args(["proxy", "--log-format", "json", "--upstream", upstream, "--config"])
+            .arg(policy.path())
+            .args(args);
+        // Whoever runs the tests may have set these for a proxy of their own.
+        for (name, _) in std::env::vars_os() {
+            if name == "RUST_LOG" || name.to_string_lossy().starts_with("GROUPAGE_") {
+                command.env_remove(name);
+            }
+        }
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (access, log) = (Piped::new(child.stdout.take().unwrap()), Piped::new(child.stderr.take().unwrap()));
+        log.until(|line| line["msg"] == "listening").await;
+        let first = log.lines().remove(0);
+        let address = |value: &Value| value.as_str().unwrap().parse().unwrap();
+        assert_eq!(first["msg"], "listening", "the first line names the addresses");
+        let (listen, metrics, admin) =
+            (address(&first["listen"][0]), address(&first["metrics"]), address(&first["admin"]));
+        let binary = Self { child, listen, metrics, admin, log, access, _policy: policy };
+        binary.until_it_listens_for_signals().await;
+        binary
+    }
+
+    /// A signal that comes earlier ends it as it would any process that is still starting.
+    pub(super) async fn until_it_listens_for_signals(&self) {
+        let status = format!("/proc/{}/status", self.child.id());
+        within(async {
+            loop {
+                let status = std::fs::read_to_string(&status).unwrap();
+                let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+                let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
+                if [Signal::TERM, Signal::INT].iter().all(|signal| caught >> (signal.as_raw() - 1) & 1 == 1) {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for the end; everything that was written is there then.
+    pub(super) async fn end(&mut self) -> ExitStatus {
+        let status = within(async {
+            loop {
+                if let Some(status) = self.child.try_wait().unwrap() {
+                    return status;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        self.log.end();
+        self.access.end();
+        status
+    }
+
+    pub(super) fn predict(&self, item: u64) -> Outgoing {
+        let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
+        Outgoing::new("POST", PREDICT, self.listen, &json, Some(instances(&[item]).as_bytes()))
+    }
+
+    pub(super) async fn client(&self) -> Client {
+        within(Client::connect(self.listen)).await.unwrap()
+    }
+
+    pub(super) async fn get(&self, port: SocketAddr, path: &str) -> Answer {
+        let mut client = within(Client::connect(port)).await.unwrap();
+        within(client.ask(&Outgoing::new("GET", path, port, &Headers::new(), None))).await
+    }
+
+    pub(super) async fn until_queued(&self, items: u64) {
+        within(async {
+            loop {
+                let stats: Value = serde_json::from_slice(&self.get(self.admin, "/api/stats").await.body).unwrap();
+                if stats["items"]["queued"] == items {
+                    return;
+                }
+            }
+        })
+        .await;
+    }
+}
+
+impl Drop for Binary {
+    fn drop(&mut self) {
+        // Both fail only where the process is gone already.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}

@@ -1,0 +1,155 @@
+//! How batches travel: unix socket, HTTP/2 known or found out, HTTP/1 on connections of their own (README R9).
+
+use groupage::standin::server::{Server, ServerConfig};
+use groupage::standin::{Route, Target};
+use http::{Request, Response, Version};
+use serde_json::{Value, json};
+
+use super::batches::predicts;
+use super::h2::{H2Client, H2Hand, full};
+use super::hand::Turn;
+use super::setup::{PREDICT, Proxy, assert_answer, by_hand, instances, predictions, within};
+
+fn echo_h2(body: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(body).unwrap();
+    json!({"predictions": body["instances"]}).to_string()
+}
+
+#[tokio::test]
+async fn a_server_on_a_unix_socket_is_served_like_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = Target::Unix(folder.path().join("model.sock"));
+    let server = Server::start(ServerConfig { listen: target, ..ServerConfig::default() }).await.unwrap();
+    let proxy = Proxy::before(&server.url(), json!({}));
+    let path = Route::Predict.path();
+    let callers: Vec<_> = (0..20).map(|item| proxy.call(proxy.post(path, &[], &instances(&[item])))).collect();
+    let mut bodies = Vec::new();
+    for caller in callers {
+        let answer = caller.answer().await;
+        assert_eq!(answer.status, Some(200), "{answer:?}");
+        bodies.push(answer.body);
+    }
+    let (together, batched) = (bodies.clone(), server.stats());
+    assert_eq!(batched.items, 20);
+    assert!(batched.calls < 20, "{batched:?}");
+    for (item, body) in (0..).zip(together) {
+        let alone = proxy.ask(&proxy.post(path, &[], &instances(&[item]))).await;
+        assert_eq!(alone.body, body);
+    }
+    let passed = proxy.ask(&proxy.request("GET", "/health", &[], None)).await;
+    assert_answer(&passed, 200, r#"{"status":"ok"}"#);
+}
+
+#[tokio::test]
+async fn a_server_that_is_known_to_speak_http_2_gets_every_batch_as_a_stream_of_one_connection() {
+    let mut hand = H2Hand::start().await;
+    let proxy = Proxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
+    let mut connections = Vec::new();
+    for _ in 0..2 {
+        let first = proxy.call(proxy.predict(0));
+        let turn = hand.turn().await;
+        assert_eq!(turn.head.version, Version::HTTP_2);
+        let callers = proxy.queue(predicts(&proxy, 1..=3)).await;
+        let body = echo_h2(&turn.whole.body);
+        turn.ok(body);
+        assert_answer(&first.answer().await, 200, &predictions(&[0]));
+        let turn = hand.turn().await;
+        connections.push(turn.connection);
+        assert_eq!(turn.head.uri, format!("http://{}{PREDICT}", proxy.address).as_str());
+        assert_eq!(turn.head.version, Version::HTTP_2);
+        let body = echo_h2(&turn.whole.body);
+        assert_eq!(body, predictions(&[1, 2, 3]));
+        turn.ok(body);
+        for (item, caller) in (1..).zip(callers) {
+            assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+        }
+    }
+    assert_eq!(connections.first(), connections.last());
+}
+
+#[tokio::test]
+async fn one_probe_finds_out_that_a_server_speaks_http_2() {
+    let mut hand = H2Hand::start().await;
+    let proxy = Proxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Auto"}}}));
+    let client = H2Client::connect(proxy.address).await;
+    // Until the probe is over calls travel as HTTP/1.1, and are served all the same.
+    let learned = async {
+        loop {
+            let asked = client.ask(Request::get("http://model.example/x").body(full("")).unwrap());
+            let turn = hand.turn().await;
+            let version = turn.head.version;
+            turn.answer(Response::new(full("{}")));
+            assert_eq!(asked.await.unwrap().0.status, 200);
+            if version == Version::HTTP_2 {
+                return;
+            }
+        }
+    };
+    within(learned).await;
+    // From now on batches use it, and what passes keeps its client's version.
+    let (first, turn) = {
+        let caller = proxy.call(proxy.predict(0));
+        (caller, hand.turn().await)
+    };
+    let callers = proxy.queue(predicts(&proxy, 1..=2)).await;
+    turn.ok(predictions(&[0]));
+    first.answer().await;
+    let turn = hand.turn().await;
+    assert_eq!(turn.head.version, Version::HTTP_2);
+    turn.ok(predictions(&[1, 2]));
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+    let caller = proxy.call(proxy.request("GET", "/x", &[], None));
+    let turn = hand.turn().await;
+    assert_eq!(turn.head.version, Version::HTTP_11);
+    turn.answer(Response::new(full("{}")));
+    assert_answer(&caller.answer().await, 200, "{}");
+}
+
+#[tokio::test]
+async fn a_batch_has_a_connection_of_its_own_unless_the_operator_lets_it_be_kept() {
+    for (reuse, expected) in [("Never", 4), ("Always", 1)] {
+        let (proxy, mut hand) = by_hand(json!({"proxy": {"connection": {"reuse": reuse}}})).await;
+        let mut used = std::collections::BTreeSet::new();
+        for _ in 0..2 {
+            let (first, turn) = proxy.occupy(&mut hand).await;
+            used.insert(turn.connection);
+            let callers = proxy.queue(predicts(&proxy, 1..=2)).await;
+            turn.echo().await;
+            first.answer().await;
+            let turn = hand.turn().await;
+            used.insert(turn.connection);
+            turn.echo().await;
+            for caller in callers {
+                assert_eq!(caller.answer().await.status, Some(200));
+            }
+            proxy.idle().await;
+        }
+        assert_eq!(used.len(), expected, "reuse: {reuse}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_answer_that_nobody_asked_for_reaches_nobody() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let twice = |turn: &Turn| {
+        let mut text = super::hand::echo(&turn.request);
+        let stray: Vec<u64> = turn.instances().iter().map(|_| 666).collect();
+        text.extend(super::hand::reply(200, &predictions(&stray)));
+        text
+    };
+    for round in 0..20 {
+        let (first, turn) = proxy.occupy(&mut hand).await;
+        let callers = proxy.queue(predicts(&proxy, round..=round + 1)).await;
+        let text = twice(&turn);
+        turn.raw(&text).await;
+        assert_answer(&first.answer().await, 200, &predictions(&[0]));
+        let turn = hand.turn().await;
+        let text = twice(&turn);
+        turn.raw(&text).await;
+        for (item, caller) in (round..).zip(callers) {
+            assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+        }
+    }
+}
