@@ -1,6 +1,6 @@
 //! The shell of the core: one task that feeds events in and carries decisions out.
 //!
-//! [`Handle::submit`] waits for the outcome of one call; dropping its future cancels the call. The task itself ([`driver`]) sleeps on a timerfd until the
+//! [`Handle::submit`] waits for the outcome of one call; dropping its future cancels the call. The task itself (`driver`) sleeps on a timerfd until the
 //! core's next wake-up. If it panics, its calls get `internal`, and it starts again with an empty queue; three panics in a minute are the end
 //! ([`Scheduler::failed`]).
 
