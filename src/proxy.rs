@@ -95,6 +95,8 @@ pub struct Config {
     pub passthrough: bool,
     /// Headers that hold a deadline in milliseconds.
     pub deadline_headers: Vec<HeaderName>,
+    /// The header that names the tenant: identity, like `Authorization`.
+    pub tenant_header: Option<HeaderName>,
 }
 
 /// What holds for the calls of one route.

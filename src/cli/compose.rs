@@ -296,5 +296,6 @@ fn proxy_config(policy: &Policy) -> Result<proxy::Config, BoxError> {
         settings,
         passthrough: policy.mode == config::Mode::Passthrough,
         deadline_headers: policy.deadline.headers.clone(),
+        tenant_header: policy.tenant_header.clone(),
     })
 }

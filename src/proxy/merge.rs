@@ -4,7 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use http::{Method, Request, Response, StatusCode};
+use http::header::CONNECTION;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
 use super::Proxy;
@@ -24,16 +25,19 @@ use crate::telemetry::names::{Outcome as CallOutcome, Stage};
 
 impl Proxy {
     /// Answers one call.
-    pub(super) async fn serve(self: &Arc<Self>, lane: Lane, request: Request<Incoming>) -> Response<Body> {
+    pub(super) async fn serve(self: &Arc<Self>, lane: Lane, mut request: Request<Incoming>) -> Response<Body> {
         let arrived = self.clock.now();
         self.metrics.stats.seen.fetch_add(1, Ordering::Relaxed);
         let mut ending = Ending::begin(self, arrived);
+        if let Some(tenant) = &self.config.tenant_header {
+            keep_identity(request.headers_mut(), tenant);
+        }
         if request.method() == Method::CONNECT {
             ending.end(CallOutcome::Rejected, StatusCode::METHOD_NOT_ALLOWED);
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
             // What follows belongs to a tunnel that there is not.
-            response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             return response;
         }
         let Some(endpoint) = self.config.routes.recognise(request.method(), request.uri().path()) else {
@@ -168,7 +172,38 @@ impl Proxy {
     }
 }
 
+/// `Connection` may not take away who calls (B79): known identity headers are never nominated, and the policy's own is none either.
+fn keep_identity(headers: &mut HeaderMap, tenant: &HeaderName) {
+    let is_tenant = |token: &[u8]| token.trim_ascii().eq_ignore_ascii_case(tenant.as_str().as_bytes());
+    let values: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
+    if !values.iter().any(|value| value.as_bytes().split(|byte| *byte == b',').any(is_tenant)) {
+        return;
+    }
+    headers.remove(CONNECTION);
+    for value in values {
+        let kept: Vec<&[u8]> = value.as_bytes().split(|byte| *byte == b',').filter(|token| !is_tenant(token)).collect();
+        if let Ok(kept) = HeaderValue::from_bytes(&kept.join(&b","[..])) {
+            headers.append(CONNECTION, kept);
+        }
+    }
+}
+
 fn content_length(request: &Request<Incoming>) -> Option<u64> {
     use http_body::Body as _;
     request.body().size_hint().exact()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_cannot_take_the_tenant_away() {
+        let mut headers = HeaderMap::new();
+        headers.append(CONNECTION, HeaderValue::from_static("x-hop, X-Acme,keep-alive"));
+        headers.append(CONNECTION, HeaderValue::from_static("x-acme"));
+        keep_identity(&mut headers, &HeaderName::from_static("x-acme"));
+        let left: Vec<_> = headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes).collect();
+        assert_eq!(left, [&b"x-hop,keep-alive"[..], b""]);
+    }
 }
