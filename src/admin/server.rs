@@ -36,8 +36,8 @@ pub struct Admin {
 /// # Errors
 /// When an address cannot be bound, or the system gives no thread.
 pub fn start(ports: Ports, state: State) -> io::Result<Admin> {
-    let metrics = ports.metrics.map(bind).transpose()?;
-    let local = ports.local.map(bind).transpose()?;
+    let metrics = ports.metrics.map(|address| bind(address, "metrics")).transpose()?;
+    let local = ports.local.map(|address| bind(address, "admin")).transpose()?;
     let address = |listener: &Option<TcpListener>| listener.as_ref().map(TcpListener::local_addr).transpose();
     let bound = Ports { metrics: address(&metrics)?, local: address(&local)? };
     let (stop, stopped) = watch::channel(false);
@@ -70,9 +70,10 @@ pub fn start(ports: Ports, state: State) -> io::Result<Admin> {
     Ok(Admin { bound, stop, thread: Some(thread) })
 }
 
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot bind admin address {address}: {error}")))?;
+fn bind(address: SocketAddr, name: &str) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address).map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot listen on the {name} address {address}: {error}"))
+    })?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -100,6 +101,7 @@ pub(super) fn read_only(state: State) -> Router {
 
 async fn metrics(Extract(state): Extract<State>) -> Response {
     state.metrics.buffered(state.buffers.held());
+    state.metrics.aged(state.clock.now());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.metrics.render()).into_response()
 }
 

@@ -25,7 +25,7 @@ pub struct Batcher {
     members: BTreeMap<CallId, BatchId>,
     scopes_in_flight: BTreeMap<ScopeId, u32>,
     aborts: Vec<BatchId>,
-    slot_free_since: Tick,
+    free: FreeTime,
     draining: bool,
     now: Tick,
     next_batch: u64,
@@ -41,6 +41,14 @@ struct InFlight {
     members: Vec<CallId>,
     /// Members that have neither gone nor been answered.
     waiting: usize,
+}
+
+/// How long a slot has been free in all: what a hold beside a free slot is measured by.
+#[derive(Debug, Clone, Copy)]
+struct FreeTime {
+    past: Duration,
+    /// Since when a slot is free; `None` while all are busy.
+    since: Option<Tick>,
 }
 
 /// How fast the queue drains, for `Retry-After`: running means of the last executions.
@@ -85,7 +93,7 @@ impl Batcher {
             members: BTreeMap::new(),
             scopes_in_flight: BTreeMap::new(),
             aborts: Vec::new(),
-            slot_free_since: Tick::default(),
+            free: FreeTime::default(),
             draining: false,
             now: Tick::default(),
             next_batch: 0,
@@ -100,11 +108,8 @@ impl Batcher {
     /// If `limits.scopes` is empty.
     pub fn set_limits(&mut self, limits: Limits) {
         assert!(!limits.scopes.is_empty(), "limits must name at least one scope");
-        let was_free = self.slot_is_free();
         self.limits = limits;
-        if !was_free && self.slot_is_free() {
-            self.slot_free_since = self.now;
-        }
+        self.free.note(self.now, self.slot_is_free());
     }
 
     /// Takes the most items that the server itself publishes for a cost class.
@@ -123,7 +128,7 @@ impl Batcher {
         if let Some(reason) = self.refuse(&call) {
             return Err(Rejection { reason, retry_after: self.retry_after() });
         }
-        self.queue.push(now, call);
+        self.queue.push(now, self.free.total(now), call);
         Ok(())
     }
 
@@ -201,9 +206,7 @@ impl Batcher {
     pub fn complete(&mut self, now: Tick, batch: BatchId, observed: Observed) {
         let now = self.advance(now);
         let Some(in_flight) = self.in_flight.remove(&batch) else { return };
-        if self.in_flight.len() + 1 == self.limits.slots as usize {
-            self.slot_free_since = now;
-        }
+        self.free.note(now, self.slot_is_free());
         self.aborts.retain(|id| *id != batch);
         for id in &in_flight.members {
             self.members.remove(id);
@@ -240,13 +243,19 @@ impl Batcher {
         self.classes.get(class).map(super::class::Class::ceiling).filter(|ceiling| *ceiling < u32::MAX)
     }
 
+    /// The least of all ceilings, for a gauge.
+    #[must_use]
+    pub fn least_ceiling(&self) -> Option<u32> {
+        self.classes.least_ceiling().filter(|ceiling| *ceiling < u32::MAX)
+    }
+
     fn advance(&mut self, now: Tick) -> Tick {
         self.now = self.now.max(now);
         self.now
     }
 
     fn view(&self) -> View<'_> {
-        View { now: self.now, limits: &self.limits, draining: self.draining, slot_free_since: self.slot_free_since }
+        View { now: self.now, limits: &self.limits, draining: self.draining, free: self.free.total(self.now) }
     }
 
     fn slot_is_free(&self) -> bool {
@@ -339,6 +348,7 @@ impl Batcher {
         let size = BatchSize { items, shared: members.len() > 1, full };
         self.in_flight.insert(id, InFlight { cost_class, scope, size, members: ids, waiting: members.len() });
         *self.scopes_in_flight.entry(scope).or_default() += 1;
+        self.free.note(now, self.slot_is_free());
         // What cut the batch short names it; only the drain names every batch of its own (`scheduling.md` §2.1).
         let cause = if cause == Cause::Drain { cause } else { bound.unwrap_or(cause) };
         Some(Decision::Dispatch(Batch { id, key, cost_class, members, items, weight, bytes, cause, lone }))
@@ -358,6 +368,26 @@ impl Batcher {
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
+    }
+}
+
+// === impl FreeTime ===
+
+impl Default for FreeTime {
+    /// At the start every slot is free.
+    fn default() -> Self {
+        Self { past: Duration::ZERO, since: Some(Tick::default()) }
+    }
+}
+
+impl FreeTime {
+    fn total(self, now: Tick) -> Duration {
+        self.past + self.since.map_or(Duration::ZERO, |since| now.since(since))
+    }
+
+    fn note(&mut self, now: Tick, free: bool) {
+        self.past = self.total(now);
+        self.since = free.then_some(now);
     }
 }
 

@@ -18,7 +18,7 @@ pub struct CostClassId(pub u32);
 
 /// Whose share of the queue a call counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TenantId(pub u32);
+pub struct TenantId(pub u64);
 
 /// The route whose limits hold for a call: an index into [`super::Limits::scopes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

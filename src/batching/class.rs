@@ -129,6 +129,10 @@ fn named(limit: Option<u32>, items: u32) -> Option<u32> {
 // === impl Classes ===
 
 impl Classes {
+    pub(super) fn least_ceiling(&self) -> Option<u32> {
+        self.map.values().map(Class::ceiling).min()
+    }
+
     pub(super) fn get(&self, id: CostClassId) -> Option<&Class> {
         self.map.get(&id)
     }

@@ -10,6 +10,10 @@ use super::limits::{Limits, Policy, ScopeLimits};
 use super::queue::{Queue, Queued};
 use super::tick::Tick;
 
+/// Least spare time between the expected end of an execution and the deadline it is to meet: one tick of a kernel's scheduler at 250 Hz. A quarter of an
+/// execution of 1 ms would be used up by one wake-up that comes late.
+const LEAD_SPARE: Duration = Duration::from_millis(4);
+
 /// Whether a line may leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ready {
@@ -39,8 +43,8 @@ pub(super) struct View<'a> {
     pub(super) now: Tick,
     pub(super) limits: &'a Limits,
     pub(super) draining: bool,
-    /// Since when a slot has been free.
-    pub(super) slot_free_since: Tick,
+    /// How long in all a slot has been free.
+    pub(super) free: Duration,
 }
 
 /// When the line of `key`, whose first call is `head`, may leave, a slot being free.
@@ -48,22 +52,32 @@ pub(super) fn ready(view: View<'_>, queue: &Queue, key: KeyId, head: &Queued, cl
     if view.draining {
         return Ready::Now(Cause::Drain);
     }
-    let (threshold, delay, since) = match view.limits.policy {
+    // What it has waited beside a free slot counts, whatever came between: several keys take turns, and the waits would add up otherwise.
+    let beside_slot = view.free.saturating_sub(head.free_before);
+    let hold_ends = |delay: Duration| view.now.after(delay.saturating_sub(beside_slot));
+    let (threshold, delay, end) = match view.limits.policy {
         Policy::WorkConserving => return Ready::Now(Cause::Idle),
-        Policy::Window { items, delay } => (items, delay, head.arrived.max(view.slot_free_since)),
-        Policy::Static { items, delay } => (items, delay, head.arrived),
+        Policy::Window { items, delay } => (items, delay, hold_ends(delay)),
+        Policy::Static { items, delay } => (items, delay, head.arrived.after(delay)),
     };
     if head.call.alone || class.is_some_and(|class| class.quarantined(view.now)) {
         return Ready::Now(Cause::Idle);
     }
     let scope = view.limits.scope(head.call.scope);
     let cap = cap(scope, class).min(threshold);
-    if queue.line_items(key) >= u64::from(cap) {
+    let line = queue.line_held(key);
+    if line.items >= u64::from(cap) {
         return Ready::Now(Cause::Full);
     }
+    // A batch that a limit cuts does not grow by waiting.
+    if line.weight > scope.batch_weight_max.unwrap_or(u64::MAX) {
+        return Ready::Now(Cause::Weight);
+    }
+    if line.bytes > scope.batch_bytes_max {
+        return Ready::Now(Cause::Bytes);
+    }
     // queue_delay_max bounds deliberate holding beside a free slot, whatever the policy's own delay says.
-    let beside_slot = head.arrived.max(view.slot_free_since).after(scope.queue_delay_max);
-    let hold_end = since.after(delay).min(beside_slot);
+    let hold_end = end.min(hold_ends(scope.queue_delay_max));
     let within = usize::try_from(cap).unwrap_or(usize::MAX);
     let urgent = queue.line_deadline(key, within).map(|at| at.before(lead(class, head, at)));
     match urgent {
@@ -74,9 +88,12 @@ pub(super) fn ready(view: View<'_>, queue: &Queue, key: KeyId, head: &Queued, cl
     }
 }
 
-/// How long before a deadline a held batch must leave: the last execution and a quarter more; half of the whole budget while nothing is known.
+/// How long before a deadline a held batch must leave: the last execution and a quarter more, or [`LEAD_SPARE`] if that is more than the quarter; half of
+/// the whole budget while nothing is known.
 fn lead(class: Option<&Class>, head: &Queued, at: Tick) -> Duration {
-    class.and_then(Class::last).map_or_else(|| at.since(head.arrived) / 2, |last| last.saturating_mul(5) / 4)
+    class
+        .and_then(Class::last)
+        .map_or_else(|| at.since(head.arrived) / 2, |last| last.saturating_add(LEAD_SPARE.max(last / 4)))
 }
 
 /// Most items in a batch of this line.

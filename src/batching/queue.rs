@@ -4,6 +4,7 @@
 //! outnumber the calls, so both the work and the memory stay in proportion to what is queued.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use super::call::{Call, CallId, KeyId, ScopeId, TenantId};
 use super::tick::Tick;
@@ -16,12 +17,15 @@ const GAPS_MAX: usize = 32;
 pub(super) struct Queued {
     pub(super) call: Call,
     pub(super) arrived: Tick,
+    /// How long in all a slot had been free when it arrived.
+    pub(super) free_before: Duration,
 }
 
-/// Items and bytes held.
+/// Items, weight and bytes held.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) items: u64,
+    pub(super) weight: u64,
     pub(super) bytes: u64,
 }
 
@@ -30,7 +34,7 @@ pub(super) struct Held {
 struct Line {
     ids: VecDeque<CallId>,
     live: usize,
-    items: u64,
+    held: Held,
 }
 
 /// The queue.
@@ -51,11 +55,13 @@ pub(super) struct Queue {
 impl Held {
     fn add(&mut self, call: &Call) {
         self.items += u64::from(call.items);
+        self.weight = self.weight.saturating_add(call.weight.sum);
         self.bytes += call.bytes;
     }
 
     fn sub(&mut self, call: &Call) {
         self.items -= u64::from(call.items);
+        self.weight = self.weight.saturating_sub(call.weight.sum);
         self.bytes -= call.bytes;
     }
 }
@@ -92,7 +98,7 @@ impl Queue {
         self.calls.first_key_value().map(|(_, queued)| queued.arrived)
     }
 
-    pub(super) fn push(&mut self, now: Tick, call: Call) {
+    pub(super) fn push(&mut self, now: Tick, free_before: Duration, call: Call) {
         let (id, key) = (call.id, call.key);
         self.held.add(&call);
         self.scopes.entry(call.scope).or_default().add(&call);
@@ -106,8 +112,8 @@ impl Queue {
         }
         line.ids.push_back(id);
         line.live += 1;
-        line.items += u64::from(call.items);
-        self.calls.insert(id, Queued { call, arrived: now });
+        line.held.add(&call);
+        self.calls.insert(id, Queued { call, arrived: now, free_before });
     }
 
     /// Takes a call out, wherever it stands.
@@ -165,9 +171,9 @@ impl Queue {
         self.lines.get(&key).into_iter().flat_map(|line| line.ids.iter()).filter_map(|id| self.calls.get(id))
     }
 
-    /// Items in a line.
-    pub(super) fn line_items(&self, key: KeyId) -> u64 {
-        self.lines.get(&key).map_or(0, |line| line.items)
+    /// What a line holds.
+    pub(super) fn line_held(&self, key: KeyId) -> Held {
+        self.lines.get(&key).map(|line| line.held).unwrap_or_default()
     }
 
     /// The earliest deadline in a line that a hold must respect. Looks at the calls a batch could hold, no further.
@@ -178,7 +184,7 @@ impl Queue {
     fn leave_line(&mut self, call: &Call) {
         let Some(line) = self.lines.get_mut(&call.key) else { return };
         line.live -= 1;
-        line.items -= u64::from(call.items);
+        line.held.sub(call);
         let was_head = self.heads.remove(&(call.id, call.key));
         if line.live == 0 {
             self.lines.remove(&call.key);
@@ -214,7 +220,7 @@ mod tests {
     fn lines_stand_in_the_order_of_their_heads() {
         let mut queue = Queue::default();
         for (id, key) in [(1, 7), (2, 3), (3, 7), (4, 5)] {
-            queue.push(Tick(id), call(id, key));
+            queue.push(Tick(id), Duration::ZERO, call(id, key));
         }
         assert_eq!(order(&queue), [7, 3, 5]);
         queue.remove(CallId(1));
@@ -227,7 +233,7 @@ mod tests {
     fn leaving_calls_leave_nothing_behind() {
         let mut queue = Queue::default();
         for id in 0..100 {
-            queue.push(Tick(id), call(id, id % 3));
+            queue.push(Tick(id), Duration::ZERO, call(id, id % 3));
         }
         for id in (0..100).rev() {
             assert!(queue.remove(CallId(id)).is_some());
@@ -241,9 +247,9 @@ mod tests {
     #[test]
     fn gaps_in_a_line_are_closed() {
         let mut queue = Queue::default();
-        queue.push(Tick(0), call(0, 0));
+        queue.push(Tick(0), Duration::ZERO, call(0, 0));
         for id in 1..10_000 {
-            queue.push(Tick(id), call(id, 0));
+            queue.push(Tick(id), Duration::ZERO, call(id, 0));
             queue.remove(CallId(id));
         }
         assert!(queue.lines[&KeyId(0)].ids.len() <= 2 + GAPS_MAX + 1);

@@ -180,7 +180,7 @@ impl<'a> Driver<'a> {
             key: KeyId(key),
             cost_class,
             // Numbers of tenants are small: as many as are queued at once.
-            tenant: TenantId(u32::try_from(self.tenants.acquire(&call.tenant.0[..])).unwrap_or(u32::MAX)),
+            tenant: TenantId(self.tenants.acquire(&call.tenant.0[..])),
             scope: submission.scope,
             alone,
             deadline: submission.deadline,
@@ -238,8 +238,7 @@ impl<'a> Driver<'a> {
             }
         }
         let counts = self.core.counts();
-        let oldest = counts.oldest.map_or(Duration::ZERO, |at| self.now().since(at));
-        self.shell.metrics.held(&counts, oldest, self.shell.config.limits.queue_items_max);
+        self.shell.metrics.held(&counts, self.shell.config.limits.queue_items_max);
     }
 
     fn dispatch(&mut self, batch: &Batch, now: Tick) {
@@ -311,6 +310,9 @@ impl<'a> Driver<'a> {
         }
         self.shell.metrics.executed(done.observed.duration, done.observed.outcome);
         self.core.complete(self.now(), done.batch, done.observed);
+        if let Some(least) = self.core.least_ceiling() {
+            self.shell.metrics.limit("batch_items_max", "learned", f64::from(least));
+        }
     }
 }
 

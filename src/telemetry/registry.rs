@@ -8,7 +8,7 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, R
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use super::names::{Kind, Metric, Outcome, Stage};
-use crate::batching::{Cause, Counts, ObservedOutcome};
+use crate::batching::{Cause, Counts, ObservedOutcome, Tick};
 
 /// Histogram samples after which the recorder is tidied: it keeps each one until then (16 bytes; some 64 KiB).
 const UPKEEP_EVERY: usize = 4096;
@@ -34,6 +34,8 @@ pub struct Metrics {
     execution_failed: Histogram,
     queue_items: Gauge,
     queue_oldest: Gauge,
+    /// Since when the oldest queued call has waited, in nanoseconds of the clock; [`u64::MAX`] while none does.
+    oldest: AtomicU64,
     queue_items_limit: Gauge,
     slots_in_use: Gauge,
     slots_limit: Gauge,
@@ -131,6 +133,7 @@ impl Metrics {
             execution_failed: histogram(Metric::ExecutionDuration, vec![Label::new("outcome", "failed")]),
             queue_items: gauge(Metric::QueueItems),
             queue_oldest: gauge(Metric::QueueOldest),
+            oldest: AtomicU64::new(u64::MAX),
             queue_items_limit: gauge(Metric::QueueItemsLimit),
             slots_in_use: gauge(Metric::SlotsInUse),
             slots_limit: gauge(Metric::SlotsLimit),
@@ -235,10 +238,10 @@ impl Metrics {
         self.items_isolated.increment(u64::from(items));
     }
 
-    /// What the core holds now. `oldest` is the age of the oldest queued call.
-    pub fn held(&self, counts: &Counts, oldest: Duration, queue_items_max: u32) {
+    /// What the core holds now.
+    pub fn held(&self, counts: &Counts, queue_items_max: u32) {
         self.queue_items.set(to_f64(counts.queue_items));
-        self.queue_oldest.set(oldest.as_secs_f64());
+        self.oldest.store(counts.oldest.map_or(u64::MAX, |since| since.0), Ordering::Relaxed);
         self.queue_items_limit.set(f64::from(queue_items_max));
         self.slots_in_use.set(to_f64(counts.in_flight as u64));
         self.slots_limit.set(f64::from(counts.slots));
@@ -254,6 +257,13 @@ impl Metrics {
     /// A connection was closed at once.
     pub fn connection_shed(&self) {
         self.connections_shed.increment(1);
+    }
+
+    /// What changes while nothing happens: the age of the oldest queued call.
+    pub fn aged(&self, now: Tick) {
+        let since = self.oldest.load(Ordering::Relaxed);
+        let age = if since == u64::MAX { Duration::ZERO } else { now.since(Tick(since)) };
+        self.queue_oldest.set(age.as_secs_f64());
     }
 
     /// Bytes buffered.

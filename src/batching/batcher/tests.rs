@@ -400,3 +400,47 @@ fn while_draining_every_batch_says_so() {
     let batch = dispatched(&mut batcher, ms(0));
     assert_eq!((batch.items, batch.cause), (2, Cause::Drain));
 }
+
+#[test]
+fn a_windows_wait_beside_a_free_slot_adds_up_whatever_other_keys_do_between() {
+    let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
+    batcher.offer(ms(0), on_key(1, 1)).unwrap();
+    batcher.offer(ms(15), on_key(2, 2)).unwrap();
+    let first = dispatched(&mut batcher, ms(20));
+    assert_eq!(ids(&first), [1]);
+    batcher.offer(ms(30), on_key(3, 1)).unwrap();
+    batcher.complete(ms(50), first.id, ok(30 * MS));
+    // It waited 5 ms beside the free slot before, so 15 ms more; the other key waits all of its 20.
+    assert_eq!((batcher.poll(ms(50)), batcher.next_wakeup()), (None, Some(ms(65))));
+    let second = dispatched(&mut batcher, ms(65));
+    assert_eq!((ids(&second), second.cause), (vec![2], Cause::Delay));
+    batcher.complete(ms(70), second.id, ok(5 * MS));
+    assert_eq!((batcher.poll(ms(70)), batcher.next_wakeup()), (None, Some(ms(75))));
+}
+
+#[test]
+fn a_held_batch_leaves_some_ms_before_a_deadline_however_fast_the_last_one_was() {
+    let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
+    batcher.offer(ms(0), call(1)).unwrap();
+    let first = dispatched(&mut batcher, ms(20));
+    batcher.complete(ms(21), first.id, ok(MS));
+    let deadline = Some(Deadline { at: ms(40), source: DeadlineSource::Caller });
+    batcher.offer(ms(30), Call { deadline, ..call(2) }).unwrap();
+    assert_eq!((batcher.poll(ms(30)), batcher.next_wakeup()), (None, Some(ms(35))));
+}
+
+#[test]
+fn a_batch_that_a_limit_cuts_is_not_held() {
+    for (cause, change) in [
+        (Cause::Weight, (|l| l.scopes[0].batch_weight_max = Some(5)) as fn(&mut Limits)),
+        (Cause::Bytes, |l| l.scopes[0].batch_bytes_max = 50),
+    ] {
+        let mut batcher = Batcher::new(limits(|l| (l.policy = window(64, 20), change(l)).1), 0);
+        let heavy = |id| Call { weight: crate::batching::Weight { sum: 3, max: 3 }, bytes: 30, ..call(id) };
+        batcher.offer(ms(0), heavy(1)).unwrap();
+        assert_eq!(batcher.poll(ms(1)), None);
+        batcher.offer(ms(1), heavy(2)).unwrap();
+        let batch = dispatched(&mut batcher, ms(1));
+        assert_eq!((ids(&batch), batch.cause), (vec![1], cause));
+    }
+}

@@ -148,7 +148,7 @@ impl Pair {
                         key: KeyId(key),
                         cost_class: CostClassId(class),
                         scope: ScopeId(scope),
-                        tenant: TenantId(tenant),
+                        tenant: TenantId(tenant.into()),
                         alone,
                         deadline,
                         items,

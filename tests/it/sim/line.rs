@@ -12,6 +12,8 @@ use super::learned::Learned;
 pub(crate) struct Waiting {
     pub(crate) call: Call,
     pub(crate) arrived: Tick,
+    /// How long it has waited while a slot was free.
+    pub(crate) beside_slot: Duration,
     /// Its SLO could not be met by any execution, so it ends nothing; its later deadline does.
     pub(crate) forgiven: bool,
 }
@@ -30,7 +32,6 @@ pub(crate) struct Rules<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) learned: Option<&'a Learned>,
     pub(crate) draining: bool,
-    pub(crate) slot_free_since: Tick,
 }
 
 /// When a line must leave, a slot being free.
@@ -96,30 +97,38 @@ impl Line<'_> {
             return Due::Now(Cause::Drain);
         }
         let head = self.head();
-        // A hold lasts from `start` for `delay`, but never longer beside a free slot than the limit of the route.
-        let beside_slot = head.arrived.max(rules.slot_free_since);
-        let (start, delay) = match rules.limits.policy {
+        let scope = rules.limits.scope(head.call.scope);
+        // A window is time beside a free slot; any hold ends when that is as much as the limit of the route.
+        let until = |beside_slot: Duration| rules.now.after(beside_slot.saturating_sub(head.beside_slot));
+        let (end, delay) = match rules.limits.policy {
             Policy::WorkConserving => return Due::Now(Cause::Idle),
-            Policy::Window { delay, .. } => (beside_slot, delay),
-            Policy::Static { delay, .. } => (head.arrived, delay),
+            Policy::Window { delay, .. } => (until(delay), delay),
+            Policy::Static { delay, .. } => (head.arrived.after(delay), delay),
         };
         if head.call.alone || rules.quarantined() {
             return Due::Now(Cause::Idle);
         }
-        let scope = rules.limits.scope(head.call.scope);
         let fill = rules.fill(scope);
-        let items: u64 = self.calls.iter().map(|waiting| u64::from(waiting.call.items)).sum();
+        let sum = |of: fn(&Call) -> u64| self.calls.iter().map(|waiting| of(&waiting.call)).sum::<u64>();
+        let items = sum(|call| u64::from(call.items));
         if items >= u64::from(fill) {
             return Due::Now(Cause::Full);
         }
-        let hold_ends = start.after(delay).min(beside_slot.after(scope.queue_delay_max));
+        // More than one batch holds: the next one is as large now as it will ever be.
+        if scope.batch_weight_max.is_some_and(|max| sum(|call| call.weight.sum) > max) {
+            return Due::Now(Cause::Weight);
+        }
+        if sum(|call| call.bytes) > scope.batch_bytes_max {
+            return Due::Now(Cause::Bytes);
+        }
+        let hold_ends = end.min(until(scope.queue_delay_max));
         if rules.now >= hold_ends {
             return Due::Now(if delay == Duration::ZERO { Cause::Idle } else { Cause::Delay });
         }
-        // A deadline within the hold sends the batch early enough to be answered: by the last execution's time and a quarter of it.
+        // A deadline within the hold sends the batch early enough to be answered: by the last execution's time and a quarter of it, at least 4 ms.
         let urgent = self.calls.iter().filter_map(|waiting| waiting.deadline()).min().map(|deadline| {
             let ahead = match rules.learned.and_then(Learned::last) {
-                Some(last) => last + last / 4,
+                Some(last) => last + (last / 4).max(Duration::from_millis(4)),
                 None => deadline.since(head.arrived) / 2,
             };
             deadline.before(ahead)

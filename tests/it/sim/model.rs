@@ -21,7 +21,6 @@ pub(crate) struct Model {
     pub(crate) tally: Tally,
     limits: Limits,
     draining: bool,
-    slot_free_since: Tick,
     /// In order of arrival.
     queue: Vec<Waiting>,
     flights: BTreeMap<BatchId, Flight>,
@@ -67,7 +66,6 @@ impl Model {
             tally: Tally::new(),
             limits,
             draining: false,
-            slot_free_since: Tick::default(),
             queue: Vec::new(),
             flights: BTreeMap::new(),
             learned: BTreeMap::new(),
@@ -87,7 +85,12 @@ impl Model {
         | Event::Drain(now)
         | Event::Poll(now) = event
         {
-            self.now = self.now.max(*now);
+            let now = self.now.max(*now);
+            if self.slot_is_free() {
+                let gone = now.since(self.now);
+                self.queue.iter_mut().for_each(|waiting| waiting.beside_slot += gone);
+            }
+            self.now = now;
         }
         match (event, said) {
             (Event::Offer(_, call), Said::Offered(result)) => self.offered(call, result)?,
@@ -97,11 +100,7 @@ impl Model {
             }
             (Event::Complete(_, batch, observed), Said::Nothing) => self.completed(*batch, observed),
             (Event::SetLimits(limits), Said::Nothing) => {
-                let was_free = self.slot_is_free();
                 self.limits = limits.clone();
-                if !was_free && self.slot_is_free() {
-                    self.slot_free_since = self.now;
-                }
             }
             (Event::Publish(_, class, items_max), Said::Nothing) => {
                 self.learned.entry(*class).or_default().publish(*items_max);
@@ -152,13 +151,7 @@ impl Model {
     }
 
     fn rules(&self, class: CostClassId) -> Rules<'_> {
-        Rules {
-            now: self.now,
-            limits: &self.limits,
-            learned: self.learned.get(&class),
-            draining: self.draining,
-            slot_free_since: self.slot_free_since,
-        }
+        Rules { now: self.now, limits: &self.limits, learned: self.learned.get(&class), draining: self.draining }
     }
 
     /// Lines in order of their first calls.
@@ -246,7 +239,12 @@ impl Model {
             Ok(()) => {
                 self.saw("accepted");
                 self.fates.insert(call.id, None);
-                self.queue.push(Waiting { call: call.clone(), arrived: self.now, forgiven: false });
+                self.queue.push(Waiting {
+                    call: call.clone(),
+                    arrived: self.now,
+                    beside_slot: Duration::ZERO,
+                    forgiven: false,
+                });
                 let (items, bytes) = self.held(|_| true);
                 let within = items <= u64::from(self.limits.queue_items_max) && bytes <= self.limits.queue_bytes_max;
                 promise(InvariantId::QueueBound, within || self.queue.len() == 1, || {
@@ -313,11 +311,7 @@ impl Model {
     }
 
     fn completed(&mut self, batch: BatchId, observed: &Observed) {
-        let was_free = self.slot_is_free();
         let Some(Flight { class, size, .. }) = self.flights.remove(&batch) else { return };
-        if !was_free && self.slot_is_free() {
-            self.slot_free_since = self.now;
-        }
         let learned = self.learned.entry(class).or_default();
         let before = (learned.ceiling(), learned.quarantine());
         learned.observe(self.now, self.limits.quarantine, size, observed);

@@ -154,7 +154,7 @@ impl Setting {
             id,
             key,
             cost_class,
-            tenant: TenantId(if draw.chance(400) { 0 } else { draw.count(0, self.tenants - 1) }),
+            tenant: TenantId(if draw.chance(400) { 0 } else { draw.count(0, self.tenants - 1).into() }),
             scope,
             alone,
             deadline,
