@@ -29,9 +29,8 @@ pub use env::{Given, Machine, Overrides, Source};
 pub use file::{LoadError, Loaded, load, read};
 pub use finding::{Code, Errors, Finding, Notice};
 pub use policy::{
-    Client, ClientHttp2, Connection, Cost, Deadline, Drain, Failure, Generic, Limits, LimitsOverride, Log, MergeNames,
-    Mode, PerItemError, Pointer, Policy, Process, Proxy, Route, Scheduling, SchedulingPolicy, Single, TooLarge,
-    Upstream, WeightBy,
+    Client, ClientHttp2, Connection, Deadline, Drain, Failure, Limits, LimitsOverride, Log, MergeNames, Mode, Policy,
+    Process, Proxy, Route, Scheduling, SchedulingPolicy, Upstream,
 };
 pub use units::{Share, format_duration, format_size, parse_duration, parse_share, parse_size};
 pub use validate::{EXIT_FINDINGS, Verdict, validate};

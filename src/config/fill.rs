@@ -12,8 +12,8 @@ use super::env::{Given, Machine, Overrides, Source};
 use super::file::{Loaded, defaults, merge, typed};
 use super::finding::{Code, Errors, Finding};
 use super::policy::{
-    Client, ClientHttp2, Connection, Deadline, Drain, Failure, Limits, LimitsOverride, Log, MergeNames, Mode, Pointer,
-    Policy, Process, Proxy, Route, Scheduling, SchedulingPolicy,
+    Client, ClientHttp2, Connection, Deadline, Drain, Failure, Limits, LimitsOverride, Log, MergeNames, Mode, Policy,
+    Process, Proxy, Route, Scheduling, SchedulingPolicy,
 };
 use super::schema::{self, Key, Shape};
 use super::tree::{Node, Spot, Value};
@@ -21,9 +21,11 @@ use super::units::{Share, format_size, parse_duration, parse_share, parse_size};
 use super::{generic, text};
 use crate::api::v1alpha1::Mode as ModeWord;
 use crate::api::v1alpha1::{
-    BatchPolicySpec, ClientSpec, DurationText, Fields, LimitsSpec, ProxySpec, RouteSpec,
+    BatchPolicySpec, ClientSpec, DurationText, Fields, GenericSpec, LimitsSpec, Protocol, ProxySpec, RouteSpec,
     SchedulingPolicy as PolicyWord, SchedulingSpec, ShareText, SizeText, Word,
 };
+use crate::protocol::generic::Spec;
+use crate::protocol::{Named, Pointer};
 
 /// A key that the schema should have filled and did not: a defect of the table, which its test finds.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +58,7 @@ pub(super) fn build(loaded: Option<&Loaded>, overrides: &Overrides, machine: &Ma
 }
 
 /// Fills every route, and what is filled only where it is written.
-fn routes(json: &mut Json) {
+pub(super) fn routes(json: &mut Json) {
     let keys = |key: &str, of: &'static [Key]| match of.iter().find(|known| known.name == key).map(|known| &known.shape)
     {
         Some(Shape::Map(keys) | Shape::List(Shape::Map(keys), _)) => keys,
@@ -74,6 +76,14 @@ fn routes(json: &mut Json) {
             }
         }
     }
+}
+
+/// A generic declaration as written, filled; `None` where a value is wrong.
+pub(super) fn declaration(written: &Json) -> Option<Spec> {
+    let mut json = serde_json::json!({ "routes": [{ "generic": written }] });
+    routes(&mut json);
+    let spec: GenericSpec = serde_json::from_value(json["routes"][0]["generic"].take()).ok()?;
+    generic::declared(&spec).ok()
 }
 
 fn under(json: &mut Json, keys: &'static [Key]) {
@@ -185,7 +195,7 @@ fn route(spec: &RouteSpec, policy_mode: Mode, policy_slo: Option<Duration>) -> F
     Ok(Route {
         path: need(spec.path.clone(), "routes[].path")?,
         method: Method::from_bytes(method.as_bytes()).map_err(|_| Unfilled("routes[].method"))?,
-        protocol: word(spec.protocol.as_ref(), "routes[].protocol")?,
+        protocol: named(word(spec.protocol.as_ref(), "routes[].protocol")?).ok_or(Unfilled("routes[].protocol"))?,
         // The policy's Passthrough is the kill switch: it must work without a look at the routes.
         mode: if policy_mode == Mode::Passthrough { policy_mode } else { own.unwrap_or(policy_mode) },
         slo: slo(spec.slo.as_ref())?.or(policy_slo),
@@ -199,9 +209,36 @@ fn route(spec: &RouteSpec, policy_mode: Mode, policy_slo: Option<Duration>) -> F
     })
 }
 
+/// The adapter that a word names; `None` for those of later versions, which the schema refuses.
+pub(super) fn named(protocol: Protocol) -> Option<Named> {
+    Some(match protocol {
+        Protocol::Auto => Named::Auto,
+        Protocol::PassThrough => Named::PassThrough,
+        Protocol::Generic => Named::Generic,
+        Protocol::KServeV1 => Named::KServeV1,
+        Protocol::TFServing => Named::TfServing,
+        Protocol::OpenAI => Named::OpenAi,
+        Protocol::TEI => Named::Tei,
+        Protocol::VLLM => Named::Vllm,
+        Protocol::SGLang => Named::SgLang,
+        Protocol::Infinity => Named::Infinity,
+        Protocol::Ollama => Named::Ollama,
+        Protocol::Voyage => Named::Voyage,
+        Protocol::Jina => Named::Jina,
+        Protocol::LlamaCpp => Named::LlamaCpp,
+        Protocol::OpenInferenceV2
+        | Protocol::MLflow
+        | Protocol::Seldon
+        | Protocol::SageMaker
+        | Protocol::BentoML
+        | Protocol::TGI
+        | Protocol::Cohere => return None,
+    })
+}
+
 fn names(fields: Option<&Fields>) -> Filled<MergeNames> {
     let Some(fields) = fields else { return Ok(MergeNames::default()) };
-    Ok(MergeNames { headers: headers(fields.headers.as_ref())?, fields: pointers(fields.fields.as_ref()) })
+    Ok(MergeNames { headers: headers(fields.headers.as_ref())?, fields: pointers(fields.fields.as_ref(), "fields")? })
 }
 
 fn caps(spec: &LimitsSpec) -> Filled<Limits> {
@@ -347,8 +384,8 @@ pub(super) fn word<T: Copy>(spec: Option<&Word<T>>, key: &'static str) -> Filled
     spec.and_then(Word::known).ok_or(Unfilled(key))
 }
 
-pub(super) fn pointers(texts: Option<&Vec<String>>) -> Vec<Pointer> {
-    texts.into_iter().flatten().cloned().map(Pointer).collect()
+pub(super) fn pointers(texts: Option<&Vec<String>>, key: &'static str) -> Filled<Vec<Pointer>> {
+    texts.into_iter().flatten().map(|text| Pointer::parse(text).map_err(|_| Unfilled(key))).collect()
 }
 
 fn time(text: Option<&DurationText>, key: &'static str) -> Filled<Duration> {

@@ -1,71 +1,110 @@
-//! The keys of `routes[].generic`, filled.
+//! The keys of `routes[].generic`, filled, as the declaration that `protocol` compiles.
 
 use super::fill::{Filled, Unfilled, need, pointers, word};
-use super::policy::{Cost, Generic, PerItemError, Pointer, Single, TooLarge, WeightBy};
-use crate::api::v1alpha1::{GenericSpec, OneOrMany, TooLargeSpec};
+use crate::api::v1alpha1::{self as api, GenericSpec, OneOrMany, TooLargeSpec};
+use crate::protocol::Pointer;
+use crate::protocol::generic::{
+    Cost, CostShare, CostWeights, ItemClass, ItemIs, OnMismatch, PerItemError, ResultWrap, Select, Single, Spec,
+    TooLargeSign, Weigh,
+};
 
 /// A declaration with every default filled in.
-pub(super) fn declared(spec: &GenericSpec) -> Filled<Generic> {
+pub(super) fn declared(spec: &GenericSpec) -> Filled<Spec> {
     let single = need(spec.single.as_ref(), "generic.single")?;
     let cost = need(spec.cost.as_ref(), "generic.cost")?;
-    Ok(Generic {
+    Ok(Spec {
         upstream_path: spec.upstream_path.clone(),
         items: several(spec.items.as_ref(), "generic.items")?,
         single: Single {
-            items: single.items.clone().map(Pointer),
-            results: single.results.clone().map(Pointer),
+            items: optional(single.items.as_ref(), "generic.single.items")?,
+            results: optional(single.results.as_ref(), "generic.single.results")?,
             wrap_scalar: need(single.wrap_scalar, "generic.single.wrapScalar")?,
-            item_is: word(single.item_is.as_ref(), "generic.single.itemIs")?,
+            item_is: match word(single.item_is.as_ref(), "generic.single.itemIs")? {
+                api::ItemIs::ArrayOfNumbers => ItemIs::ArrayOfNumbers,
+                api::ItemIs::Element => ItemIs::Element,
+            },
         },
-        item_class: word(spec.item_class.as_ref(), "generic.itemClass")?,
+        item_class: match word(spec.item_class.as_ref(), "generic.itemClass")? {
+            api::ItemClass::Text => ItemClass::Text,
+            api::ItemClass::None => ItemClass::None,
+            api::ItemClass::Strict => ItemClass::Strict,
+        },
         results: several(spec.results.as_ref(), "generic.results")?,
-        index: spec.index.clone().map(Pointer),
-        result_key: spec.result_key.clone(),
-        result_wrap: word(spec.result_wrap.as_ref(), "generic.resultWrap")?,
-        select: word(spec.select.as_ref(), "generic.select")?,
+        index: optional(spec.index.as_ref(), "generic.index")?,
+        result_key: match &spec.result_key {
+            Some(key) => Some(Pointer::parse_field(key).map_err(|_| Unfilled("generic.resultKey"))?),
+            None => None,
+        },
+        result_wrap: match word(spec.result_wrap.as_ref(), "generic.resultWrap")? {
+            api::ResultWrap::List => ResultWrap::List,
+            api::ResultWrap::None => ResultWrap::None,
+        },
+        select: match word(spec.select.as_ref(), "generic.select")? {
+            api::Select::Sorted => Select::Sorted,
+            api::Select::None => Select::None,
+        },
         per_item_error: match &spec.per_item_error {
             Some(error) => Some(PerItemError {
-                field: Pointer(need(error.field.clone(), "generic.perItemError.field")?),
+                field: pointer(
+                    need(error.field.as_deref(), "generic.perItemError.field")?,
+                    "generic.perItemError.field",
+                )?,
                 status: need(error.status, "generic.perItemError.status")?,
             }),
             None => None,
         },
-        id: pointers(spec.id.as_ref()),
+        id: pointers(spec.id.as_ref(), "generic.id")?,
         cost: Cost {
-            totals: pointers(cost.totals.as_ref()),
-            weights: weight(need(cost.weights.as_deref(), "generic.cost.weights")?),
-            share: word(cost.share.as_ref(), "generic.cost.share")?,
+            totals: pointers(cost.totals.as_ref(), "generic.cost.totals")?,
+            weights: match need(cost.weights.as_deref(), "generic.cost.weights")? {
+                "Bytes" => CostWeights::Bytes,
+                "Chars" => CostWeights::Chars,
+                "ListLen" => CostWeights::ListLen,
+                at => CostWeights::At(pointer(at, "generic.cost.weights")?),
+            },
+            share: match word(cost.share.as_ref(), "generic.cost.share")? {
+                api::CostShare::Exact => CostShare::Exact,
+                api::CostShare::Drop => CostShare::Drop,
+                api::CostShare::Proportional => CostShare::Proportional,
+            },
         },
-        weight: weight(need(spec.weight.as_deref(), "generic.weight")?),
+        weight: match need(spec.weight.as_deref(), "generic.weight")? {
+            "Items" => Weigh::Items,
+            "Bytes" => Weigh::Bytes,
+            "Chars" => Weigh::Chars,
+            "ListLen" => Weigh::ListLen,
+            at => Weigh::At(pointer(at, "generic.weight")?),
+        },
         too_large: spec.too_large.iter().flatten().map(too_large).collect(),
         lenient_numbers: need(spec.lenient_numbers, "generic.lenientNumbers")?,
-        on_mismatch: word(spec.on_mismatch.as_ref(), "generic.onMismatch")?,
+        on_mismatch: match word(spec.on_mismatch.as_ref(), "generic.onMismatch")? {
+            api::OnMismatch::Fail => OnMismatch::Fail,
+            api::OnMismatch::Isolate => OnMismatch::Isolate,
+        },
     })
+}
+
+fn pointer(text: &str, key: &'static str) -> Filled<Pointer> {
+    Pointer::parse(text).map_err(|_| Unfilled(key))
+}
+
+fn optional(text: Option<&String>, key: &'static str) -> Filled<Option<Pointer>> {
+    text.map(|text| pointer(text, key)).transpose()
 }
 
 fn several(spec: Option<&OneOrMany>, key: &'static str) -> Filled<Vec<Pointer>> {
     match spec {
-        Some(OneOrMany::One(one)) => Ok(vec![Pointer(one.clone())]),
-        Some(OneOrMany::Many(many)) if !many.is_empty() => Ok(pointers(Some(many))),
+        Some(OneOrMany::One(one)) => Ok(vec![pointer(one, key)?]),
+        Some(OneOrMany::Many(many)) if !many.is_empty() => pointers(Some(many), key),
         _ => Err(Unfilled(key)),
     }
 }
 
-fn weight(text: &str) -> WeightBy {
-    match text {
-        "Items" => WeightBy::Items,
-        "Bytes" => WeightBy::Bytes,
-        "Chars" => WeightBy::Chars,
-        "ListLen" => WeightBy::ListLen,
-        pointer => WeightBy::At(Pointer(pointer.to_owned())),
-    }
-}
-
-fn too_large(spec: &TooLargeSpec) -> TooLarge {
+fn too_large(spec: &TooLargeSpec) -> TooLargeSign {
     match spec {
-        TooLargeSpec::Status(status) => TooLarge { status: *status, body_contains: None },
+        TooLargeSpec::Status(status) => TooLargeSign { status: *status, body_contains: None },
         TooLargeSpec::Body { status, body_contains } => {
-            TooLarge { status: *status, body_contains: body_contains.clone() }
+            TooLargeSign { status: *status, body_contains: body_contains.clone() }
         }
     }
 }

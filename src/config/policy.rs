@@ -8,9 +8,9 @@ use http::{HeaderName, Method};
 
 use super::effective::Setting;
 use super::units::Share;
-use crate::api::v1alpha1::{
-    CostShare, Http2, Idempotent, ItemClass, ItemIs, LogFormat, OnMismatch, Protocol, ResultWrap, Reuse, Select,
-};
+use crate::api::v1alpha1::{Http2, Idempotent, LogFormat, Reuse};
+use crate::protocol::generic::Spec;
+use crate::protocol::{Named, Pointer};
 
 /// What the proxy does.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,7 +64,7 @@ pub struct Route {
     /// The method.
     pub method: Method,
     /// What is spoken there.
-    pub protocol: Protocol,
+    pub protocol: Named,
     /// The route's own mode or the policy's; never `Batch` where the policy says `Passthrough`.
     pub mode: Mode,
     /// The route's own promise or the policy's.
@@ -82,7 +82,7 @@ pub struct Route {
     /// From dispatch to the first byte, and the longest wait in the queue.
     pub timeout: Duration,
     /// The declaration of protocol `Generic`.
-    pub generic: Option<Generic>,
+    pub generic: Option<Spec>,
 }
 
 /// Headers and body fields.
@@ -92,104 +92,6 @@ pub struct MergeNames {
     pub headers: Vec<HeaderName>,
     /// JSON Pointers.
     pub fields: Vec<Pointer>,
-}
-
-/// A checked JSON Pointer: empty, or beginning with `/`, its tildes escaped.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Pointer(pub(super) String);
-
-/// A JSON protocol declared by pointers.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Generic {
-    /// Where a batch goes; `None`: the path of the call.
-    pub upstream_path: Option<String>,
-    /// Parallel lists of items; at least one.
-    pub items: Vec<Pointer>,
-    /// The form of a call with one item.
-    pub single: Single,
-    /// Which items may share a batch.
-    pub item_class: ItemClass,
-    /// Parallel lists of results; at least one.
-    pub results: Vec<Pointer>,
-    /// Inside a result, the number of its item.
-    pub index: Option<Pointer>,
-    /// Results are a map by this field of the item.
-    pub result_key: Option<String>,
-    /// How the answer to a bare value looks.
-    pub result_wrap: ResultWrap,
-    /// In which order results come.
-    pub select: Select,
-    /// How a result says that its item failed.
-    pub per_item_error: Option<PerItemError>,
-    /// Ids of the batch that each caller gets afresh.
-    pub id: Vec<Pointer>,
-    /// Counters that are divided.
-    pub cost: Cost,
-    /// What `batchWeightMax` counts.
-    pub weight: WeightBy,
-    /// Answers that mean "batch too large", besides 413.
-    pub too_large: Vec<TooLarge>,
-    /// `NaN` and `Infinity` as bare words.
-    pub lenient_numbers: bool,
-    /// What follows an answer that cannot be split.
-    pub on_mismatch: OnMismatch,
-}
-
-/// The form of a call with one item.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Single {
-    /// The field that holds the one item.
-    pub items: Option<Pointer>,
-    /// The field that holds the one result.
-    pub results: Option<Pointer>,
-    /// `items` may hold a bare value.
-    pub wrap_scalar: bool,
-    /// What one item looks like.
-    pub item_is: ItemIs,
-}
-
-/// How a result says that its item failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PerItemError {
-    /// Present where it failed.
-    pub field: Pointer,
-    /// The status to answer.
-    pub status: u16,
-}
-
-/// Counters of an answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cost {
-    /// Totals over the batch.
-    pub totals: Vec<Pointer>,
-    /// By what they are divided; never `Items`.
-    pub weights: WeightBy,
-    /// How.
-    pub share: CostShare,
-}
-
-/// What something is weighed by.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WeightBy {
-    /// One each.
-    Items,
-    /// Its bytes.
-    Bytes,
-    /// Its characters.
-    Chars,
-    /// The length of its list.
-    ListLen,
-    /// The number there.
-    At(Pointer),
-}
-
-/// An answer that means "batch too large".
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TooLarge {
-    /// Its status.
-    pub status: u16,
-    /// What its body contains; `None`: anything.
-    pub body_contains: Option<String>,
 }
 
 /// Caps.
@@ -394,22 +296,6 @@ pub struct Log {
     pub level: String,
     /// Share of calls in the access log.
     pub access: Share,
-}
-
-// === impl Pointer ===
-
-impl Pointer {
-    /// As written.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Display for Pointer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 // === impl Limits ===

@@ -5,7 +5,12 @@
 use serde_json::Value as Json;
 
 use super::check::Check;
+use super::fill;
 use super::finding::{Code, Finding, Notice};
+use super::schema::{self, Otherwise};
+use super::units::parse_duration;
+use crate::protocol::Named;
+use crate::protocol::generic::Spec;
 
 /// Headers that carry an identity; they always separate batches, so no policy may merge over them. `*` ends a prefix.
 const IDENTITY: [&str; 16] = [
@@ -27,6 +32,22 @@ const IDENTITY: [&str; 16] = [
     "openai-project",
 ];
 
+/// Headers that belong to a connection or to one message.
+const OF_ONE_HOP: [&str; 12] = [
+    "host",
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "content-length",
+    "content-type",
+    "expect",
+    "date",
+];
+
 /// Asks every rule of what `check` has kept.
 pub(super) fn apply(check: &mut Check, spec: &Json) {
     check.exclude("targetRefs", "selector");
@@ -38,17 +59,61 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
         check.notice("scheduling.slots", &format!("limits.slotsMax is {slots_max} and caps it"));
     }
     let tenant = spec["tenants"]["header"].as_str().map(str::to_ascii_lowercase);
+    if let Some(header) = tenant.as_deref().filter(|header| OF_ONE_HOP.contains(header)) {
+        let message = format!("`tenants.header` cannot be `{header}`");
+        check.bad("tenants.header", &message, "it speaks of one connection or one message, not of who calls");
+    }
+    holds(check, spec);
     let routes = spec["routes"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (index, route) in routes.iter().enumerate() {
         let path = format!("routes[{index}]");
         merging(check, &path, route, tenant.as_deref());
         generic(check, &path, route);
         let same = |other: &&Json| other["path"] == route["path"] && method(other) == method(route);
+        let protocol = serde_json::from_value(route["protocol"].clone()).ok().and_then(fill::named);
+        if let (Some(protocol), Some(exact)) = (protocol, route["path"].as_str().filter(|path| !path.ends_with("/*")))
+            && protocol != Named::PassThrough
+            && !protocol.takes(exact)
+        {
+            let word = route["protocol"].as_str().unwrap_or_default();
+            check.notice(
+                &format!("{path}.path"),
+                &format!("protocol {word} has no calls to such a path, so they pass through unbatched"),
+            );
+        }
         if route["path"].is_string() && routes.iter().take(index).any(|other| same(&other)) {
             check.notice(
                 &format!("{path}.path"),
                 "an earlier route has the same path and method, so this one never matches",
             );
+        }
+    }
+}
+
+/// A hold beyond the walls is capped by them.
+fn holds(check: &mut Check, spec: &Json) {
+    let default = |path: &str| schema::find(path).map(|key| key.default);
+    let or_default = |path: &str, written: &Json| match (written, default(path)) {
+        (Json::Null, Some(Otherwise::Is(text))) => text.to_owned(),
+        (Json::String(text), _) => text.clone(),
+        (other, _) => other.to_string(),
+    };
+    let delay_max = or_default("limits.queueDelayMax", &spec["limits"]["queueDelayMax"]);
+    let items_max = or_default("limits.batchItemsMax", &spec["limits"]["batchItemsMax"]);
+    let own = &spec["scheduling"];
+    if let (Some(delay), Some(most)) = (own["delay"].as_str().and_then(parse_duration), parse_duration(&delay_max))
+        && delay > most
+    {
+        check.notice("scheduling.delay", &format!("limits.queueDelayMax is {delay_max} and caps it"));
+    }
+    if let (Some(items), Ok(most)) = (own["items"].as_u64(), items_max.parse::<u64>())
+        && items > most
+    {
+        check.notice("scheduling.items", &format!("limits.batchItemsMax is {items_max} and caps it"));
+    }
+    for key in ["items", "delay"].map(|key| format!("scheduling.{key}")) {
+        if check.has(&key) && !matches!(own["policy"].as_str(), Some("Window" | "Static")) {
+            check.notice(&key, "it is for the policies Window and Static");
         }
     }
 }
@@ -110,7 +175,6 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
         return;
     }
     let generic = &route["generic"];
-    let several = |key: &str| generic[key].as_array().is_some_and(|list| list.len() > 1);
     if check.has(&at("single.items")) && !check.has(&at("single.results")) && !check.has(&at("resultWrap")) {
         let message = "`single.items` needs `single.results`, or `resultWrap: List`";
         check.bad(&at("single.items"), message, "say where the one result stands");
@@ -119,19 +183,15 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
         let message = "`single.results` needs `single.items`, or `single.wrapScalar: true`";
         check.bad(&at("single.results"), message, "say where the one item stands");
     }
-    for key in ["single.items", "single.results"] {
-        if check.has(&at(key)) && (several("items") || several("results")) {
-            check.excluded(&at(key), &format!("`{key}` cannot stand beside parallel lists in `items` or `results`"));
-        }
-    }
-    if check.has(&at("resultKey")) && check.has(&at("index")) {
-        check.exclude(&at("resultKey"), &at("index"));
-    }
-    if check.has(&at("resultKey")) && several("results") {
-        check.excluded(&at("resultKey"), "`resultKey` goes with one list in `results` only");
-    }
-    if generic["select"] == "Sorted" && !check.has(&at("index")) {
-        check.bad(&at("select"), "`select: Sorted` needs `index`", "say where a result names its item");
+    // The adapter's own rules.
+    for clash in fill::declaration(generic).iter().flat_map(Spec::clashes) {
+        let code = if matches!(clash.key, "resultKey" | "single.items" | "single.results") {
+            Code::Excluded
+        } else {
+            Code::BadValue
+        };
+        let key = clash.key;
+        check.told(code, &at(key), &format!("`{key}` does not go with the rest of `generic`"), clash.why);
     }
     let items: Vec<&Json> = match &generic["items"] {
         Json::Array(items) => items.iter().collect(),

@@ -4,7 +4,7 @@
 //! words of the table are those of `policy.yaml` in the design; what a key means stands at its field in `api::v1alpha1`.
 
 use super::text::{
-    ADDRESS, ADDRESS_OR_OFF, ANY, CAPTURED_PORT, FILE, HEADER, LEVEL, LOCAL_OR_OFF, METHOD, NAME, PATH, POINTER,
+    ADDRESS, ADDRESS_OR_OFF, ANY, CAPTURED_PORT, FIELD, FILE, HEADER, LEVEL, LOCAL_OR_OFF, METHOD, NAME, PATH, POINTER,
     RESULT_WEIGHT, ROUTE_PATH, Text, UPSTREAM, WEIGHT,
 };
 
@@ -205,7 +205,7 @@ const GENERIC: &[Key] = &[
     key("itemClass", Word(&["Strict", "Text", "None"], &[]), Is("Strict")),
     required(key("results", OneOrList(&Shape::Text(&POINTER), 16), Absent("required"))),
     text("index", &POINTER, Absent("none")),
-    text("resultKey", &NAME, Absent("none")),
+    text("resultKey", &FIELD, Absent("none")),
     key("resultWrap", Word(&["None", "List"], &[]), Is("None")),
     key("select", Word(&["None", "Sorted"], &[]), Is("None")),
     optional(

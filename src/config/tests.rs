@@ -7,6 +7,8 @@ use proptest::prelude::*;
 
 use super::schema::{SPEC, walk};
 use super::*;
+use crate::protocol::Pointer;
+use crate::protocol::generic::{CostWeights, Weigh};
 
 mod design;
 mod reference;
@@ -175,10 +177,10 @@ fn a_route_is_filled_and_its_limits_lie_over_the_policys() {
     assert_eq!(policy.limits.overridden(&b.limits).batch_items_max, 4);
     assert_eq!((b.slo, b.timeout), (Some(Duration::from_millis(50)), Duration::from_secs(30)));
     let generic = b.generic.as_ref().unwrap();
-    assert_eq!(generic.items.iter().map(Pointer::as_str).collect::<Vec<_>>(), ["/x", "/t"]);
-    assert_eq!(generic.results.iter().map(Pointer::as_str).collect::<Vec<_>>(), [""]);
-    assert_eq!(generic.weight, WeightBy::At(Pointer("/n".to_owned())));
-    assert_eq!(generic.cost.weights, WeightBy::Bytes);
+    assert_eq!(generic.items.iter().map(Pointer::to_string).collect::<Vec<_>>(), ["/x", "/t"]);
+    assert_eq!(generic.results.iter().map(Pointer::to_string).collect::<Vec<_>>(), [""]);
+    assert_eq!(generic.weight, Weigh::At(Pointer::parse("/n").unwrap()));
+    assert_eq!(generic.cost.weights, CostWeights::Bytes);
     assert_eq!(generic.per_item_error.as_ref().map(|error| error.status), Some(422));
     assert_eq!(generic.too_large.len(), 2);
     assert_eq!(setting(&policy, "routes[1].limits.batchItemsMax"), ("4", "file:9".to_owned()));

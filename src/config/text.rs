@@ -7,6 +7,7 @@ use http::HeaderName;
 use tracing_subscriber::EnvFilter;
 
 use super::policy::Upstream;
+use crate::protocol::Pointer;
 
 /// Longest text of any kind; a path or a log filter has some hundred bytes.
 const BYTES_MAX: usize = 4_096;
@@ -69,6 +70,12 @@ pub(super) const HEADER: Text =
 /// A JSON Pointer.
 pub(super) const POINTER: Text =
     Text { allowed: "a JSON Pointer: \"\" or a text that begins with `/`", check: |text| ok(is_pointer(text)) };
+
+/// A member of an item.
+pub(super) const FIELD: Text = Text {
+    allowed: "a field's name, or a JSON Pointer that begins with `/`",
+    check: |text| ok(!text.is_empty() && text.len() <= BYTES_MAX && Pointer::parse_field(text).is_ok()),
+};
 
 /// What the items of a batch are weighed by.
 pub(super) const WEIGHT: Text = Text {
@@ -196,10 +203,7 @@ fn is_path(text: &str) -> bool {
 }
 
 fn is_pointer(text: &str) -> bool {
-    let mut rest = text.split('~').skip(1);
-    (text.is_empty() || text.starts_with('/'))
-        && text.len() <= BYTES_MAX
-        && rest.all(|part| part.starts_with(['0', '1']))
+    text.len() <= BYTES_MAX && Pointer::parse(text).is_ok()
 }
 
 fn is_weight(text: &str) -> bool {

@@ -180,6 +180,15 @@ pub enum OnMismatch {
     Fail,
 }
 
+/// A key of a declaration that does not go with another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Clash {
+    /// Its path under `generic`.
+    pub key: &'static str,
+    /// What it must be.
+    pub why: &'static str,
+}
+
 // === impl Spec ===
 
 impl Spec {
@@ -206,60 +215,69 @@ impl Spec {
         }
     }
 
-    /// What keys say together.
-    ///
-    /// # Errors
-    /// The first two that do not go together, in words.
-    pub fn check(&self) -> Result<(), String> {
-        let no = |text: &str| Err(text.to_owned());
-        if self.items.is_empty() || self.results.is_empty() {
-            return no("generic needs items and results");
+    /// The keys that do not go with others; none in a declaration that can be compiled.
+    #[must_use]
+    pub fn clashes(&self) -> Vec<Clash> {
+        let mut clashes = Vec::new();
+        let mut no = |key, why| clashes.push(Clash { key, why });
+        let alone = |single: &Option<Pointer>, lists: &[Pointer]| match (single, lists) {
+            (None, _) => true,
+            (Some(single), [list]) => single.is_sibling(list) && single != list,
+            (Some(_), _) => false,
+        };
+        if self.items.is_empty() {
+            no("items", "it names at least one list");
+        }
+        if self.results.is_empty() {
+            no("results", "it names at least one list");
         }
         if self.items.iter().any(|items| items.tokens().is_empty()) {
-            return no("items must name a member: the root cannot be rewritten");
+            no("items", "it names a member: the whole body cannot be rewritten");
         }
-        if nested(&self.items) || nested(&self.results) {
-            return no("of parallel arrays none may hold another");
+        if nested(&self.items) {
+            no("items", "of parallel lists none may hold another");
         }
-        if let Some(single) = &self.single.items
-            && (self.items.len() > 1
-                || !self.items.iter().all(|items| single.is_sibling(items))
-                || self.items.contains(single))
-        {
-            return no("single.items must stand beside the one pointer of items");
+        if nested(&self.results) {
+            no("results", "of parallel lists none may hold another");
         }
-        if let Some(single) = &self.single.results
-            && (self.results.len() > 1 || !self.results.iter().all(|results| single.is_sibling(results)))
-        {
-            return no("single.results must stand beside the one pointer of results");
+        if !alone(&self.single.items, &self.items) {
+            no("single.items", "it is another member beside the one list of items");
         }
+        if !alone(&self.single.results, &self.results) {
+            no("single.results", "it is another member beside the one list of results");
+        }
+        let single = self.single.items.is_some() || self.single.results.is_some() || self.single.wrap_scalar;
         if self.result_key.is_some()
-            && (self.results.len() > 1 || self.index.is_some() || self.select == Select::Sorted)
+            && (self.results.len() > 1 || self.index.is_some() || self.select == Select::Sorted || single)
         {
-            return no("resultKey goes with one pointer of results, without index and select");
+            no("resultKey", "it goes with one place in results, without index, select and single");
         }
-        if self.result_key.is_some()
-            && (self.single.items.is_some() || self.single.results.is_some() || self.single.wrap_scalar)
-        {
-            return no("resultKey does not go with single");
+        if self.select == Select::Sorted && self.index.is_none() {
+            no("select", "Sorted needs index: say where a result names its item");
         }
-        if self.select == Select::Sorted && (self.index.is_none() || self.results.len() > 1) {
-            return no("select: Sorted needs index, and one pointer of results");
+        if self.select == Select::Sorted && self.results.len() > 1 {
+            no("select", "Sorted goes with one list of results");
         }
         if self.index.as_ref().is_some_and(|index| index.tokens().is_empty()) {
-            return no("index points inside a result");
+            no("index", "it points inside a result");
         }
-        let edited: Vec<_> = self.id.iter().chain(&self.cost.totals).chain(&self.results).cloned().collect();
-        if nested(&edited) {
-            return no("id, cost.totals and results must be different places");
+        if self.per_item_error.as_ref().is_some_and(|error| error.field.tokens().is_empty()) {
+            no("perItemError.field", "it points inside a result");
+        }
+        let apart = |places: &[Pointer]| !nested(&places.iter().chain(&self.results).cloned().collect::<Vec<_>>());
+        if !apart(&self.id) {
+            no("id", "ids and results are different places");
+        }
+        if !apart(&self.cost.totals) || nested(&self.id.iter().chain(&self.cost.totals).cloned().collect::<Vec<_>>()) {
+            no("cost.totals", "counters, ids and results are different places");
         }
         if self.upstream_path.as_ref().is_some_and(|path| !path.starts_with('/') || path.contains(['?', '#', ' '])) {
-            return no("upstreamPath starts with '/' and has no query");
+            no("upstreamPath", "it starts with '/' and has no query");
         }
         if self.per_item_error.as_ref().is_some_and(|error| !(400..600).contains(&error.status)) {
-            return no("perItemError.status is a status of 400 to 599");
+            no("perItemError.status", "it is a status of 400 to 599");
         }
-        Ok(())
+        clashes
     }
 
     /// The shape that the keys make.
@@ -343,13 +361,24 @@ mod tests {
 
     #[test]
     fn keys_that_do_not_go_together_are_refused() {
-        assert_eq!(spec().check(), Ok(()));
-        assert!(Spec { items: vec![pointer("")], ..spec() }.check().is_err());
-        assert!(Spec { items: vec![pointer("/a"), pointer("/a/b")], ..spec() }.check().is_err());
-        assert!(Spec { select: Select::Sorted, ..spec() }.check().is_err());
-        assert!(Spec { upstream_path: Some("embed".to_owned()), ..spec() }.check().is_err());
-        assert!(Spec { id: vec![pointer("/vectors/0")], ..spec() }.check().is_err());
-        let single = Single { items: Some(pointer("/in/text")), ..Single::default() };
-        assert!(Spec { single, ..spec() }.check().is_err());
+        assert_eq!(spec().clashes(), []);
+        assert!(!Spec { items: vec![pointer("")], ..spec() }.clashes().is_empty());
+        assert!(!Spec { items: vec![pointer("/a"), pointer("/a/b")], ..spec() }.clashes().is_empty());
+        assert!(!Spec { select: Select::Sorted, ..spec() }.clashes().is_empty());
+        assert!(!Spec { upstream_path: Some("embed".to_owned()), ..spec() }.clashes().is_empty());
+        assert!(!Spec { id: vec![pointer("/vectors/0")], ..spec() }.clashes().is_empty());
+        let key = |spec: Spec| spec.clashes().first().map(|clash| clash.key);
+        for (items, expected) in [("/in/text", Some("single.items")), ("/texts", Some("single.items")), ("/text", None)]
+        {
+            let single = Single { items: Some(pointer(items)), ..Single::default() };
+            assert_eq!(key(Spec { single, ..spec() }), expected, "{items}");
+        }
+        let single = Single { wrap_scalar: true, ..Single::default() };
+        assert_eq!(key(Spec { single, result_key: Some(pointer("/id")), ..spec() }), Some("resultKey"));
+        assert_eq!(key(Spec { id: vec![pointer("/id"), pointer("/id")], ..spec() }), Some("id"));
+        let totals = |at: &str| Cost { totals: vec![pointer(at)], ..Cost::default() };
+        assert_eq!(key(Spec { cost: totals("/vectors"), ..spec() }), Some("cost.totals"));
+        assert_eq!(key(Spec { cost: totals("/n"), id: vec![pointer("/n")], ..spec() }), Some("cost.totals"));
+        assert_eq!(key(Spec { cost: totals("/n"), id: vec![pointer("/id")], ..spec() }), None);
     }
 }

@@ -3,6 +3,8 @@
 //! A header that is not named here is behaviour: it is part of what must be equal (default deny). The lists are those of the protocol reference,
 //! section 3; digests and signatures over the body are added to those that keep a call alone, since no merged body could satisfy them.
 
+use std::time::Duration;
+
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 /// How a request header bears on sharing a batch.
@@ -226,28 +228,35 @@ pub(crate) fn has_other_coding(headers: &HeaderMap) -> bool {
     values.iter().any(|value| value.as_bytes().split(|byte| *byte == b',').any(|token| !chunked(token)))
 }
 
-/// The earliest deadline that the headers name, in milliseconds from now: `grpc-timeout`, and `names`. What cannot be read is not there.
+/// The least time that the headers leave: `grpc-timeout`, and `names` in whole milliseconds. What cannot be read is no deadline, as for Envoy.
 #[must_use]
-pub fn deadline_ms(headers: &HeaderMap, names: &[HeaderName]) -> Option<u64> {
-    let grpc = headers.get_all(&GRPC_TIMEOUT).iter().filter_map(|value| grpc_timeout_ms(value.as_bytes()));
+pub fn time_left(headers: &HeaderMap, names: &[HeaderName]) -> Option<Duration> {
+    let grpc = headers.get_all(&GRPC_TIMEOUT).iter().filter_map(|value| grpc_timeout(value.as_bytes()));
     let own = names.iter().filter(|name| **name != GRPC_TIMEOUT).flat_map(|name| headers.get_all(name));
-    let own = own.filter_map(|value| value.to_str().ok()?.trim().parse().ok());
+    let own = own.filter_map(|value| value.to_str().ok()?.trim().parse().ok().map(Duration::from_millis));
     grpc.chain(own).min()
 }
 
-fn grpc_timeout_ms(value: &[u8]) -> Option<u64> {
+/// How long the server asks to wait, where it says so in seconds; a date is not read.
+#[must_use]
+pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}
+
+/// At most eight digits and a unit (gRPC over HTTP/2, "Timeout").
+fn grpc_timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.trim_ascii().split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
     let amount: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
     match unit {
-        b'H' => Some(amount * 3_600_000),
-        b'M' => Some(amount * 60_000),
-        b'S' => Some(amount * 1_000),
-        b'm' => Some(amount),
-        b'u' => Some(amount.div_ceil(1_000)),
-        b'n' => Some(amount.div_ceil(1_000_000)),
+        b'H' => Some(Duration::from_secs(amount * 3_600)),
+        b'M' => Some(Duration::from_secs(amount * 60)),
+        b'S' => Some(Duration::from_secs(amount)),
+        b'm' => Some(Duration::from_millis(amount)),
+        b'u' => Some(Duration::from_micros(amount)),
+        b'n' => Some(Duration::from_nanos(amount)),
         _ => None,
     }
 }
@@ -346,12 +355,15 @@ mod tests {
     #[test]
     fn the_earliest_deadline_counts_and_nonsense_does_not() {
         let own = [HeaderName::from_static("x-request-timeout-ms")];
-        assert_eq!(deadline_ms(&map(&[("grpc-timeout", "2S"), ("x-request-timeout-ms", "1500")]), &own), Some(1500));
-        assert_eq!(deadline_ms(&map(&[("grpc-timeout", "100u")]), &own), Some(1));
+        let left = |headers: &[(&'static str, &'static str)]| time_left(&map(headers), &own);
+        let ms = Duration::from_millis;
+        assert_eq!(left(&[("grpc-timeout", "2S"), ("x-request-timeout-ms", "1500")]), Some(ms(1500)));
+        assert_eq!(left(&[("grpc-timeout", "100u")]), Some(Duration::from_micros(100)));
+        assert_eq!(left(&[("grpc-timeout", "250m"), ("grpc-timeout", "9H")]), Some(ms(250)));
         for bad in ["", "S", "1", "123456789S", "-1S", "1.5S", "1s"] {
             let mut headers = HeaderMap::new();
             headers.insert(GRPC_TIMEOUT, HeaderValue::from_static(bad));
-            assert_eq!(deadline_ms(&headers, &own), None, "{bad}");
+            assert_eq!(time_left(&headers, &own), None, "{bad}");
         }
         assert_eq!(deadline_value(&GRPC_TIMEOUT, 250), "250m");
         assert_eq!(deadline_value(&GRPC_TIMEOUT, 100_000_000), "100000S");

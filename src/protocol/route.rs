@@ -157,6 +157,16 @@ pub struct Endpoint {
     pub(crate) generation: u64,
 }
 
+// === impl Named ===
+
+impl Named {
+    /// Whether an adapter of this protocol takes calls to that path.
+    #[must_use]
+    pub fn takes(self, path: &str) -> bool {
+        Adapter::recognise(self, path).is_some()
+    }
+}
+
 // === impl PathPattern ===
 
 impl PathPattern {

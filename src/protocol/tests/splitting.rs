@@ -8,7 +8,7 @@ use super::*;
 const PATH: &str = "/v1/embeddings";
 
 fn generic(spec: Spec) -> Arc<Endpoint> {
-    assert_eq!(spec.check(), Ok(()));
+    assert_eq!(spec.clashes(), []);
     endpoint_of(RouteRules { generic: Some(spec), ..rules("/e", Named::Generic) }, "/e")
 }
 

@@ -39,7 +39,7 @@ const OURS: [(&str, &[&str]); 18] = [
         ],
     ),
     ("admin", &["batching", "telemetry", "clock", "buffer"]),
-    ("config", &["api"]),
+    ("config", &["api", "protocol"]),
     (
         "cli",
         &[
