@@ -114,7 +114,8 @@ impl Pieces {
             return;
         }
         if self.all.is_empty() {
-            self.all.reserve(2 * (self.first.len() + data.len()));
+            // No more than is there: most bodies of several pieces have two. From here it doubles.
+            self.all.reserve(self.first.len() + data.len());
             self.all.extend_from_slice(&std::mem::take(&mut self.first));
         }
         self.all.extend_from_slice(&data);

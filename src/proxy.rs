@@ -9,6 +9,7 @@
 mod alone;
 mod collect;
 mod connection;
+mod cut;
 mod deadline;
 mod io;
 mod listener;
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 
+use self::cut::Cut;
 pub use self::listener::{Listening, bind, serve};
 use crate::accesslog::AccessLog;
 use crate::backend::{Backend, Forward};
@@ -130,6 +132,7 @@ pub struct Proxy {
     access_log: Option<AccessLog>,
     labels: HashMap<&'static str, CallLabels>,
     passed: HashMap<&'static str, Passed>,
+    cut: Cut,
 }
 
 /// The parts that the data port is built from.
@@ -170,8 +173,14 @@ impl Proxy {
             buffers,
             metrics,
             secret: Secret::random(),
+            cut: Cut::default(),
             access_log,
         }
+    }
+
+    /// The drain limit is near: every call that has no answer yet is answered `draining`.
+    pub fn cut(&self) {
+        self.cut.now();
     }
 
     fn route(&self, route: usize) -> &RouteSettings {

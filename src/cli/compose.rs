@@ -26,6 +26,9 @@ use crate::upstream::{self, Target, Upstream};
 /// `routes[].timeout` of the schema, where no route is written.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The end of the drain limit, in which those who still wait are told so: time to write some thousand small answers. At most a quarter of the limit.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 /// What a proxy is started with.
 #[derive(Debug)]
 pub struct Starting {
@@ -46,6 +49,7 @@ pub struct Running {
     pub admin: Ports,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    proxy: Arc<Proxy>,
     listening: Listening,
     scheduler: Scheduler,
     draining: Arc<AtomicBool>,
@@ -65,7 +69,8 @@ pub fn start(starting: Starting) -> Result<Running, BoxError> {
         Some(config::Upstream::Unix(path)) => Target::Unix(path.clone()),
         None => {
             return Err(
-                "no upstream: name the model server with --upstream URL, or with proxy.upstream in the policy".into()
+                "GRP1102: no upstream: name the model server with --upstream URL, or with proxy.upstream in the policy"
+                    .into(),
             );
         }
     };
@@ -115,6 +120,7 @@ pub fn start(starting: Starting) -> Result<Running, BoxError> {
         listen,
         admin: admin.bound,
         metrics,
+        proxy,
         listening,
         scheduler,
         draining,
@@ -127,7 +133,8 @@ pub fn start(starting: Starting) -> Result<Running, BoxError> {
 // === impl Running ===
 
 impl Running {
-    /// Ends: nothing waits any more, everything accepted is answered, within the drain limit. Returns whether all was answered in time.
+    /// Ends: nothing waits any more, everything accepted is answered, within the drain limit. Returns whether all was answered in time; whoever
+    /// was not is told `draining`, as far as he has not got part of an answer.
     ///
     /// Calls are accepted for `drain.delay` more, in which those who send them learn to go elsewhere; only after it the process is not ready, and then it
     /// accepts no more.
@@ -139,7 +146,14 @@ impl Running {
             self.draining.store(true, Ordering::Relaxed);
             self.listening.stop().await;
         };
-        let whole = tokio::time::timeout(limit, end).await.is_ok();
+        // The last moment is for those who would go without an answer: they get one that says why.
+        let last = LAST_WORDS.min(limit / 4);
+        let whole = tokio::time::timeout(limit - last, end).await.is_ok();
+        if !whole {
+            self.proxy.cut();
+            // Who has not taken it by then is cut off.
+            tokio::time::timeout(last, self.listening.stop()).await.ok();
+        }
         if let Some(log) = &self.access_log {
             log.flush(Duration::from_secs(1));
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode, response};
 use tokio::time::timeout;
 
 use super::Proxy;
@@ -15,6 +15,7 @@ use crate::body::Body;
 use crate::error::FailureKind;
 use crate::gather::{Bounds, Gathered, Stop, gather};
 use crate::protocol::Endpoint;
+use crate::protocol::headers::retry_after;
 use crate::scheduler::Grant;
 
 /// The call as it came.
@@ -53,7 +54,7 @@ impl Proxy {
             return Ok(Response::from_parts(head, body));
         }
         let body = self.read_answer(body).await.inspect_err(|_| grant.observed(ObservedOutcome::Failed))?;
-        grant.observed(outcome(endpoint, head.status, &body));
+        grant.observed(outcome(endpoint, &head, &body));
         if matches!(body, Read::Whole(..)) {
             // The framing is made anew: the length is that of the bytes that are there.
             head.headers.remove(http::header::CONTENT_LENGTH);
@@ -95,10 +96,10 @@ impl Read {
 }
 
 /// What a lone answer teaches: an overload, or a limit that it names.
-fn outcome(endpoint: &Endpoint, status: StatusCode, body: &Read) -> ObservedOutcome {
-    match status {
+fn outcome(endpoint: &Endpoint, head: &response::Parts, body: &Read) -> ObservedOutcome {
+    match head.status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            ObservedOutcome::Overloaded { retry_after: None }
+            ObservedOutcome::Overloaded { retry_after: retry_after(&head.headers) }
         }
         status if status.is_success() => ObservedOutcome::Ok,
         status => match body {

@@ -1,11 +1,10 @@
 //! When a call's answer becomes useless: the earliest of its headers, the SLO and the timeout.
 
-use std::time::Duration;
-
 use http::{HeaderMap, HeaderName};
 
 use super::RouteSettings;
 use crate::batching::{Deadline, DeadlineSource, Tick};
+use crate::protocol::headers::time_left;
 
 /// The deadlines of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,12 +19,7 @@ pub(super) struct Deadlines {
 
 /// Reads the deadlines of a call that arrived at `arrived`.
 pub(super) fn deadlines(arrived: Tick, headers: &HeaderMap, names: &[HeaderName], route: &RouteSettings) -> Deadlines {
-    let caller = names
-        .iter()
-        .filter_map(|name| milliseconds(headers, name))
-        .chain(headers.get("grpc-timeout").and_then(|value| grpc_timeout(value.as_bytes())))
-        .min()
-        .map(|left| arrived.after(left));
+    let caller = time_left(headers, names).map(|left| arrived.after(left));
     let timeout = Deadline { at: arrived.after(route.timeout), source: DeadlineSource::Timeout };
     let hard = match caller {
         Some(at) if at < timeout.at => Deadline { at, source: DeadlineSource::Caller },
@@ -39,31 +33,10 @@ pub(super) fn deadlines(arrived: Tick, headers: &HeaderMap, names: &[HeaderName]
     }
 }
 
-/// Whole milliseconds. Anything else is not a deadline: it is ignored, as Envoy does.
-fn milliseconds(headers: &HeaderMap, name: &HeaderName) -> Option<Duration> {
-    headers.get(name)?.to_str().ok()?.trim().parse().ok().map(Duration::from_millis)
-}
-
-/// At most eight digits and a unit (gRPC over HTTP/2, "Timeout").
-fn grpc_timeout(value: &[u8]) -> Option<Duration> {
-    let (unit, digits) = value.split_last()?;
-    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let amount: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    Some(match unit {
-        b'H' => Duration::from_secs(amount.checked_mul(3600)?),
-        b'M' => Duration::from_secs(amount.checked_mul(60)?),
-        b'S' => Duration::from_secs(amount),
-        b'm' => Duration::from_millis(amount),
-        b'u' => Duration::from_micros(amount),
-        b'n' => Duration::from_nanos(amount),
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::batching::ScopeId;
 
@@ -105,12 +78,9 @@ mod tests {
     }
 
     #[test]
-    fn grpc_timeouts_are_read_and_nonsense_is_no_deadline() {
-        assert_eq!(grpc_timeout(b"250m"), Some(Duration::from_millis(250)));
-        assert_eq!(grpc_timeout(b"2S"), Some(Duration::from_secs(2)));
-        for nonsense in [&b""[..], b"m", b"123456789m", b"-1m", b"1.5S", b"10"] {
-            assert_eq!(grpc_timeout(nonsense), None);
-        }
-        assert_eq!(read(&[("x-request-timeout-ms", "soon")], None).caller, None);
+    fn of_a_repeated_header_the_earliest_counts_and_nonsense_does_not() {
+        let name = "x-request-timeout-ms";
+        assert_eq!(read(&[(name, "300"), (name, "soon"), (name, "200")], None).caller, Some(Tick::from_millis(1200)));
+        assert_eq!(read(&[(name, "soon")], None).caller, None);
     }
 }

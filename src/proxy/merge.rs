@@ -59,7 +59,8 @@ impl Proxy {
             return self.pass(lane, request.map(Body::from), reason, ending, endpoint.dialect).await;
         }
         let (head, body) = request.into_parts();
-        match collect(self, body, route.item_bytes_max).await {
+        let collected = self.cut.end(collect(self, body, route.item_bytes_max)).await;
+        match collected.unwrap_or(Collected::Refused(FailureKind::Draining)) {
             Collected::Whole { bytes, trailers, held } => {
                 self.metrics.stats.read.fetch_add(1, Ordering::Relaxed);
                 let lonely = Lonely { head, bytes, trailers };
@@ -95,7 +96,7 @@ impl Proxy {
         let times = deadlines(arrived, &lonely.head.headers, &self.config.deadline_headers, route);
         ending.read(&call, times.first.at);
         let published = if endpoint.label == Label::Tei {
-            self.until(times.caller, self.backend.published()).await.flatten()
+            self.until(times.caller, self.backend.published()).await.ok().flatten()
         } else {
             None
         };
@@ -121,12 +122,12 @@ impl Proxy {
         };
         let submitted = self.until(times.caller, self.scheduler.submit(submission));
         match submitted.await {
-            None => self.refuse(FailureKind::Deadline.into(), ending, endpoint.dialect),
-            Some(Outcome::Failed(failure, ticket)) => {
+            Err(kind) => self.refuse(kind.into(), ending, endpoint.dialect),
+            Ok(Outcome::Failed(failure, ticket)) => {
                 ending.ticket(&ticket);
                 self.refuse(failure, ending, endpoint.dialect)
             }
-            Some(Outcome::Reply(reply, ticket)) => {
+            Ok(Outcome::Reply(reply, ticket)) => {
                 let began = self.clock.now();
                 let response = self.respond(*reply);
                 self.metrics.overhead(Stage::Write, self.clock.now().since(began));
@@ -134,7 +135,7 @@ impl Proxy {
                 ending.end(CallOutcome::Served, response.status());
                 response
             }
-            Some(Outcome::Alone(grant)) => {
+            Ok(Outcome::Alone(grant)) => {
                 reason = reason.or(match grant.ticket.lone {
                     Some(Lone::ClientBatchFull) => Some(Reason::ClientBatchFull),
                     Some(Lone::Quarantined) => Some(Reason::Quarantined),
@@ -146,7 +147,7 @@ impl Proxy {
                 let ticket = grant.ticket;
                 let answered = self.until(times.caller, self.alone(lonely, grant, endpoint, call.streaming)).await;
                 ending.ticket(&ticket);
-                match answered.unwrap_or(Err(FailureKind::Deadline)) {
+                match answered.flatten() {
                     Ok(response) => {
                         ending.end(CallOutcome::Served, response.status());
                         response
@@ -163,12 +164,21 @@ impl Proxy {
         self.rescue(dialect, &failure)
     }
 
-    /// Waits for `work`, at most until the caller's own deadline.
-    async fn until<T>(&self, deadline: Option<crate::batching::Tick>, work: impl Future<Output = T>) -> Option<T> {
-        match deadline {
-            None => Some(work.await),
-            Some(at) => tokio::time::timeout_at(self.clock.instant(at), work).await.ok(),
-        }
+    /// Waits for `work`, at most until the caller's own deadline or the end of the drain.
+    async fn until<T>(
+        &self,
+        deadline: Option<crate::batching::Tick>,
+        work: impl Future<Output = T>,
+    ) -> Result<T, FailureKind> {
+        let in_time = async {
+            match deadline {
+                None => Ok(work.await),
+                Some(at) => {
+                    tokio::time::timeout_at(self.clock.instant(at), work).await.map_err(|_| FailureKind::Deadline)
+                }
+            }
+        };
+        self.cut.end(in_time).await.unwrap_or(Err(FailureKind::Draining))
     }
 }
 

@@ -10,6 +10,7 @@ use super::connection::Uploading;
 use super::record::Ending;
 use crate::backend::Lane;
 use crate::body::Body;
+use crate::error::FailureKind;
 use crate::protocol::{Dialect, Reason};
 use crate::telemetry::names::Outcome;
 
@@ -31,7 +32,7 @@ impl Proxy {
             request = request.map(|body| body.keeping(uploading));
         }
         // A lane is always ready: it connects when it is called.
-        match lane.call(request).await {
+        match self.cut.end(lane.call(request)).await.unwrap_or_else(|| Err(FailureKind::Draining.into())) {
             Ok(response) => {
                 ending.end(Outcome::Passed, response.status());
                 response

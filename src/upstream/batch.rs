@@ -263,8 +263,7 @@ fn original(call: &Call) -> Option<Request<Body>> {
 fn key_wide(status: StatusCode, headers: &HeaderMap) -> Option<ObservedOutcome> {
     match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            let seconds = headers.get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-            Some(ObservedOutcome::Overloaded { retry_after: seconds.map(Duration::from_secs) })
+            Some(ObservedOutcome::Overloaded { retry_after: headers::retry_after(headers) })
         }
         StatusCode::UNAUTHORIZED | StatusCode::METHOD_NOT_ALLOWED => Some(ObservedOutcome::Failed),
         _ => None,

@@ -100,11 +100,16 @@ impl Inner {
         http2: bool,
     ) -> Result<Response<Incoming>, SendError> {
         if self.config.http2 == Http2::Always || (http2 && self.shared.speaks_http2()) {
-            let mut h2 = self.shared_h2().await?;
-            return h2
-                .send_request(to_http2(request, &self.config.target.authority()))
-                .await
-                .map_err(|_| SendError::Broken);
+            let request = to_http2(request, &self.config.target.authority());
+            return match self.shared_h2().await?.try_send_request(request).await {
+                Ok(response) => Ok(response),
+                // The server was just leaving (GOAWAY) and nothing was written: a fresh connection carries it.
+                Err(mut error) => {
+                    let request = error.take_message().ok_or(SendError::Broken)?;
+                    self.forget_h2().await;
+                    self.shared_h2().await?.send_request(request).await.map_err(|_| SendError::Broken)
+                }
+            };
         }
         let mut request = request;
         if let Some(mut sender) = if self.config.reuse { self.take_reused() } else { None } {

@@ -104,18 +104,25 @@ impl Pinned {
     }
 
     async fn send_h2(&self, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
-        let mut sender = {
-            let mut kept = self.connections.h2.lock().await;
-            match kept.as_ref() {
-                Some(h2) if !h2.is_closed() => h2.clone(),
-                _ => {
-                    let fresh = http2(self.inner.connect().await.map_err(|_| SendError::Refused)?).await?;
-                    kept.insert(fresh).clone()
-                }
-            }
-        };
         let request = to_http2(request, &self.inner.config.target.authority());
-        sender.send_request(request).await.map_err(|_| SendError::Broken)
+        match self.pinned_h2().await?.try_send_request(request).await {
+            Ok(response) => Ok(response),
+            // The server was just leaving (GOAWAY) and nothing was written: a fresh connection carries it.
+            Err(mut error) => {
+                let request = error.take_message().ok_or(SendError::Broken)?;
+                self.connections.h2.lock().await.take();
+                self.pinned_h2().await?.send_request(request).await.map_err(|_| SendError::Broken)
+            }
+        }
+    }
+
+    async fn pinned_h2(&self) -> Result<H2, SendError> {
+        let mut kept = self.connections.h2.lock().await;
+        if let Some(h2) = kept.as_ref().filter(|h2| !h2.is_closed()) {
+            return Ok(h2.clone());
+        }
+        let fresh = http2(self.inner.connect().await.map_err(|_| SendError::Refused)?).await?;
+        Ok(kept.insert(fresh).clone())
     }
 
     /// A kept connection with nothing in flight. An HTTP/1 client sends one call after the other, so its one connection is worth waiting for the moment

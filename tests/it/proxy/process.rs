@@ -83,7 +83,10 @@ async fn it_ends_within_the_drain_limit_whatever_is_left() {
     let _turn = hand.turn().await;
     binary.signal(Signal::TERM);
     binary.end().await;
-    assert_ne!(within(caller).await.unwrap().end, Some(End::Proper));
+    let answer = within(caller).await.unwrap();
+    assert_eq!((answer.status, answer.end), (Some(503), Some(End::Proper)));
+    assert_eq!(super::support::wire::values(&answer.headers, "x-groupage-error"), [b"GRP3105"]);
+    assert_eq!(super::support::wire::values(&answer.headers, "x-groupage-reason"), [b"draining"]);
     assert!(binary.log.lines().iter().any(|line| line["msg"] == "the drain limit passed with calls unanswered"));
 }
 
