@@ -190,15 +190,14 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
     let trailers = accepts_trailers(headers);
     let coded = has_other_coding(headers);
-    for name in HOP_BY_HOP.exact {
-        let kept = match *name {
-            "trailer" => true,
-            "transfer-encoding" => coded,
-            _ => false,
-        };
-        if !kept {
-            headers.remove(*name);
-        }
+    // Most heads have none of them or one, so looking for what is there is cheaper than removing each name there is.
+    let dropped = |name: &&HeaderName| match name.as_str() {
+        "trailer" => false,
+        "transfer-encoding" => !coded,
+        name => HOP_BY_HOP.exact.contains(&name),
+    };
+    while let Some(name) = headers.keys().find(dropped).cloned() {
+        headers.remove(name);
     }
     headers.remove(header::UPGRADE);
     if trailers {

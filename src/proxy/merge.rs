@@ -58,13 +58,26 @@ impl Proxy {
         if let Some(reason) = why_pass {
             return self.pass(lane, request.map(Body::from), reason, ending, endpoint.dialect).await;
         }
+        // Boxed: what only these calls need would otherwise lie in the state of every connection, and be moved with every call that passes.
+        Box::pin(self.recognised(&endpoint, lane, request, arrived, ending)).await
+    }
+
+    async fn recognised(
+        self: &Arc<Self>,
+        endpoint: &Arc<Endpoint>,
+        lane: Lane,
+        request: Request<Incoming>,
+        arrived: crate::batching::Tick,
+        ending: Ending,
+    ) -> Response<Body> {
+        let route = self.route(endpoint.route);
         let (head, body) = request.into_parts();
         let collected = self.cut.end(collect(self, body, route.item_bytes_max)).await;
         match collected.unwrap_or(Collected::Refused(FailureKind::Draining)) {
             Collected::Whole { bytes, trailers, held } => {
                 self.metrics.stats.read.fetch_add(1, Ordering::Relaxed);
                 let lonely = Lonely { head, bytes, trailers };
-                let response = self.merge(&endpoint, lonely, arrived, ending).await;
+                let response = self.merge(endpoint, lonely, arrived, ending).await;
                 drop(held);
                 response
             }

@@ -210,10 +210,12 @@ pub(super) fn prepare(head: &mut http::request::Parts, upgrade: Option<&HeaderVa
     if head.version == Version::HTTP_2 {
         join_cookies(&mut head.headers);
     }
-    let origin = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    // What was a target a moment ago still is one; `*` and the like stay as they are.
-    if let Ok(uri) = origin.parse() {
-        head.uri = uri;
+    if head.uri.scheme().is_some() || head.uri.authority().is_some() {
+        let origin = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        // What was a target a moment ago still is one.
+        if let Ok(uri) = origin.parse() {
+            head.uri = uri;
+        }
     }
     headers::strip_hop_by_hop(&mut head.headers);
     if head.headers.get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
