@@ -14,25 +14,37 @@
 //!
 //! What it leaves out: learning (cost, slots, gather, standing aside) and fair shares over work; `complete` already carries what they will need.
 
+mod adaptive;
+mod arrivals;
 mod batch;
 mod batcher;
 mod budget;
 mod call;
 mod class;
+mod cost;
 mod decide;
+mod draw;
+mod guard;
 mod invariant;
 mod isolate;
 mod limits;
+mod math;
+mod plan;
 mod queue;
+mod slots;
 mod tick;
 
+pub use adaptive::Report;
 pub use batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
 pub use batcher::{Batcher, Counts};
 pub use budget::ReplayBudget;
 pub use call::{
     Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, TenantId, Weight,
 };
+pub use cost::{Base, Point, Report as CostReport, Sample, Snapshot};
+pub use guard::{AsideReport, Mode, TrialReport};
 pub use invariant::InvariantId;
 pub use isolate::{Isolation, Part, Verdict};
 pub use limits::{Limits, Policy, ScopeLimits};
+pub use plan::{Plan, PlanInput, solve};
 pub use tick::Tick;

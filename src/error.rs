@@ -93,7 +93,7 @@ impl FailureKind {
             Self::BytesFull => ("GRP3102", "bytes_full", 503, "buffers full"),
             Self::TenantShare => ("GRP3103", "tenant_share", 429, "share of the queue used up"),
             Self::LatePredicted => ("GRP3104", "late_predicted", 503, "would be late"),
-            Self::Draining => ("GRP3105", "draining", 503, "shutting down"),
+            Self::Draining => ("GRP3105", "draining", 503, "shutting down; the call may have been executed"),
             Self::SlowBody => ("GRP3106", "slow_body", 408, "request body too slow"),
             Self::Deadline => ("GRP3201", "deadline", 504, "deadline passed"),
             Self::UpstreamRefused => ("GRP3301", "upstream_refused", 503, "upstream not reachable"),

@@ -15,6 +15,7 @@ pub mod buffer;
 pub mod body;
 pub mod gather;
 pub mod standin;
+pub mod simulate;
 pub mod backend;
 pub mod upstream;
 pub mod scheduler;

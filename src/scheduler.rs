@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use self::execution::Grant;
 use crate::backend::Backend;
-use crate::batching::{BatchId, CallId, Cause, Deadline, Limits, Lone, ScopeId};
+use crate::batching::{BatchId, CallId, Cause, CostClassId, Deadline, Limits, Lone, Plan, ScopeId};
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Call, Endpoint, Reply};
@@ -107,6 +107,7 @@ enum Event {
     Offer(CallId, Box<Submission>, oneshot::Sender<Outcome>),
     Cancel(CallId),
     Answered(CallId),
+    Plan(u64, CostClassId, Plan),
     Drain,
     #[cfg(test)]
     Panic,

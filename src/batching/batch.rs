@@ -39,6 +39,8 @@ pub enum Lone {
     ClientBatchFull,
     /// Its cost class is in quarantine after a mismatch.
     Quarantined,
+    /// The server batches by itself, and better.
+    NoGain,
 }
 
 /// A member of a batch.
@@ -78,6 +80,8 @@ pub struct Batch {
 pub enum Expiry {
     /// Its deadline passed.
     Deadline,
+    /// It would be answered too late, or waiting for it would make more others late.
+    LatePredicted,
 }
 
 /// What to do next.

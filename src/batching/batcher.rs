@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::batch::{Batch, BatchId, Cause, Decision, Expiry, Member, Observed, ObservedOutcome};
-use super::call::{Call, CallId, CostClassId, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId};
+use super::adaptive::{Adaptive, Ctx, Kind, Leaving, Next, Report, slo_of};
+use super::batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
+use super::call::{Call, CallId, CostClassId, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, Weight};
 use super::class::{BatchSize, Classes};
+use super::cost::Snapshot;
 use super::decide::{Choice, Ready, View, choose, ready};
+use super::draw::Draw;
 use super::invariant::{InvariantId, check_invariant};
-use super::limits::Limits;
+use super::limits::{Limits, Policy};
+use super::plan::{Plan, PlanInput};
 use super::queue::Queue;
 use super::tick::{Tick, nanos};
 
@@ -30,7 +34,17 @@ pub struct Batcher {
     now: Tick,
     next_batch: u64,
     pace: Pace,
-    random: u64,
+    draw: Draw,
+    adaptive: Adaptive,
+}
+
+/// Who leaves.
+#[derive(Debug, Clone, Copy)]
+enum Who {
+    /// From the front of the line, up to so many items if it is said.
+    Front(Option<u32>),
+    /// Those that were chosen.
+    Chosen,
 }
 
 #[derive(Debug, Clone)]
@@ -86,6 +100,8 @@ impl Batcher {
     pub fn new(limits: Limits, seed: u64) -> Self {
         assert!(!limits.scopes.is_empty(), "limits must name at least one scope");
         Self {
+            // A stream of its own: what is drawn to explore must not depend on who was refused.
+            adaptive: Adaptive::new(!seed, limits.stand_aside_max),
             limits,
             queue: Queue::default(),
             classes: Classes::default(),
@@ -98,7 +114,7 @@ impl Batcher {
             now: Tick::default(),
             next_batch: 0,
             pace: Pace::default(),
-            random: seed,
+            draw: Draw::new(seed),
         }
     }
 
@@ -108,6 +124,7 @@ impl Batcher {
     /// If `limits.scopes` is empty.
     pub fn set_limits(&mut self, limits: Limits) {
         assert!(!limits.scopes.is_empty(), "limits must name at least one scope");
+        self.adaptive.set_stand_aside_max(limits.stand_aside_max);
         self.limits = limits;
         self.free.note(self.now, self.slot_is_free());
     }
@@ -128,7 +145,12 @@ impl Batcher {
         if let Some(reason) = self.refuse(&call) {
             return Err(Rejection { reason, retry_after: self.retry_after() });
         }
-        self.queue.push(now, self.free.total(now), call);
+        let mut order = Tick(0);
+        if let Policy::Adaptive { .. } = self.limits.policy {
+            self.adaptive.came(now, &call, self.queue.is_empty() && self.in_flight.is_empty());
+            order = call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
+        }
+        self.queue.push(now, self.free.total(now), order, call);
         Ok(())
     }
 
@@ -172,10 +194,10 @@ impl Batcher {
         if let Some(expired) = self.expire(now) {
             return Some(expired);
         }
-        let (key, cause) = self.pick(now)?;
-        let decision = self.dispatch(now, key, cause);
-        check_invariant!(InvariantId::WithinSlots, self.in_flight.len() <= self.limits.slots as usize);
-        decision
+        match self.limits.policy {
+            Policy::Adaptive { hold_permille } if !self.draining => self.next_adaptive(now, hold_permille),
+            _ => self.pick(now).and_then(|(key, cause)| self.dispatch(now, key, cause, Who::Front(None), Kind::Batch)),
+        }
     }
 
     /// When `poll` has something to do again if no event comes first. After `poll` said `None` it is later than that `now`.
@@ -185,6 +207,11 @@ impl Batcher {
             return Some(self.now);
         }
         let deadline = self.queue.first_deadline().map(|(at, _)| at);
+        if let Policy::Adaptive { .. } = self.limits.policy
+            && !self.draining
+        {
+            return deadline.into_iter().chain(self.adaptive.wake()).min();
+        }
         let hold = if self.slot_is_free() {
             self.queue
                 .lines()
@@ -206,6 +233,7 @@ impl Batcher {
     pub fn complete(&mut self, now: Tick, batch: BatchId, observed: Observed) {
         let now = self.advance(now);
         let Some(in_flight) = self.in_flight.remove(&batch) else { return };
+        self.adaptive.returned(now, batch, &observed);
         self.free.note(now, self.slot_is_free());
         self.aborts.retain(|id| *id != batch);
         for id in &in_flight.members {
@@ -249,6 +277,41 @@ impl Batcher {
         self.classes.least_ceiling().filter(|ceiling| *ceiling < u32::MAX)
     }
 
+    /// Whether the server is known to batch by itself: then calls are passed one by one, and it is not asked.
+    pub fn set_known_batching(&mut self, known: bool) {
+        self.adaptive.set_known_batching(known);
+    }
+
+    /// What was learned, as far as it can be kept for a restart.
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<(CostClassId, Snapshot)> {
+        self.adaptive.snapshot()
+    }
+
+    /// Takes up what was learned of a cost class before, with so little weight that a wrong one is soon corrected.
+    pub fn restore(&mut self, now: Tick, class: CostClassId, snapshot: &Snapshot) {
+        self.advance(now);
+        self.adaptive.restore(class, snapshot);
+    }
+
+    /// What was learned, to be shown.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        self.adaptive.report()
+    }
+
+    /// A plan that is to be solved: on a thread that may block, then [`Batcher::set_plan`].
+    pub fn plan_due(&mut self) -> Option<(CostClassId, PlanInput)> {
+        let most = self.limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(1);
+        self.adaptive.plan_due(most)
+    }
+
+    /// Decides by this plan from now on.
+    pub fn set_plan(&mut self, now: Tick, class: CostClassId, plan: Plan) {
+        self.advance(now);
+        self.adaptive.set_plan(class, plan);
+    }
+
     fn advance(&mut self, now: Tick) -> Tick {
         self.now = self.now.max(now);
         self.now
@@ -259,7 +322,11 @@ impl Batcher {
     }
 
     fn slot_is_free(&self) -> bool {
-        self.in_flight.len() < self.limits.slots as usize
+        let slots = match self.limits.policy {
+            Policy::Adaptive { .. } => self.adaptive.slots().min(self.limits.slots),
+            _ => self.limits.slots,
+        };
+        self.in_flight.len() < slots as usize
     }
 
     fn scope_is_free(&self, scope: ScopeId) -> bool {
@@ -307,7 +374,9 @@ impl Batcher {
                 self.queue.give_up_deadline(id);
                 continue;
             }
-            self.queue.remove(id);
+            if let Some(queued) = self.queue.remove(id) {
+                self.adaptive.expired(now, &queued);
+            }
             return Some(Decision::Expire { id, reason: Expiry::Deadline });
         }
         None
@@ -327,19 +396,64 @@ impl Batcher {
         })
     }
 
-    fn dispatch(&mut self, now: Tick, key: KeyId, cause: Cause) -> Option<Decision> {
+    fn next_adaptive(&mut self, now: Tick, hold_permille: u32) -> Option<Decision> {
+        let free = self.free.total(now);
+        let ctx = Ctx { now, limits: &self.limits, queue: &self.queue, free, hold_permille };
+        let (scopes, passing) = (&self.scopes_in_flight, self.adaptive.passing());
+        let scope_is_free =
+            |scope: ScopeId| passing || scopes.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max;
+        let lines = self.queue.lines().filter(|(_, head)| scope_is_free(head.call.scope));
+        let lines = lines.map(|(key, head)| (key, head, self.classes.get(head.call.cost_class)));
+        match self.adaptive.next(ctx, lines) {
+            Next::Send { key, items, cause, kind } => self.dispatch(now, key, cause, Who::Front(Some(items)), kind),
+            Next::Chosen { key, cause, kind } => self.dispatch(now, key, cause, Who::Chosen, kind),
+            Next::Expire { id, reason } => {
+                if let Some(queued) = self.queue.remove(id) {
+                    self.adaptive.expired(now, &queued);
+                }
+                Some(Decision::Expire { id, reason })
+            }
+            Next::Nothing => None,
+        }
+    }
+
+    fn dispatch(&mut self, now: Tick, key: KeyId, cause: Cause, who: Who, kind: Kind) -> Option<Decision> {
         let head = &self.queue.line(key).next()?.call;
         let (cost_class, scope) = (head.cost_class, head.scope);
-        let choice = choose(self.view(), &self.queue, key, self.classes.get(cost_class))?;
-        let Choice { ids, items, weight, bytes, bound, lone, full } = choice;
+        let class = self.classes.get(cost_class);
+        let choice = match who {
+            Who::Front(want) => choose(self.view(), self.queue.line(key), class, want)?,
+            Who::Chosen => {
+                let chosen = self.adaptive.chosen().iter().filter_map(|id| self.queue.get(*id));
+                choose(self.view(), chosen, class, None)?
+            }
+        };
+        let Choice { ids, items, weight, bytes, bound, mut lone, full } = choice;
+        if kind == Kind::Pass {
+            lone = lone.or(Some(Lone::NoGain));
+        }
+        let compares = self.adaptive.compares();
+        let mut compared = Vec::new();
+        let most = if kind == Kind::Pass { self.limits.stand_aside_max } else { self.limits.slots };
+        check_invariant!(InvariantId::WithinSlots, self.in_flight.len() < most as usize);
         let id = BatchId(self.next_batch);
         self.next_batch += 1;
         let mut members = Vec::with_capacity(ids.len());
         let mut start = 0;
+        let mut max = 0;
+        let adaptive = matches!(self.limits.policy, Policy::Adaptive { .. });
+        let alone = self.queue.tenants() <= 1;
         for &call in &ids {
             let Some(queued) = self.queue.remove(call) else { continue };
             check_invariant!(InvariantId::OneKey, queued.call.key == key);
             check_invariant!(InvariantId::NotLate, queued.call.deadline.is_none_or(|deadline| deadline.at > now));
+            max = max.max(queued.call.weight.max);
+            if adaptive {
+                self.adaptive.charge(&queued.call, items, alone);
+            }
+            if compares {
+                compared.push((queued.arrived, queued.call.items, slo_of(&queued)));
+            }
             self.members.insert(call, id);
             members.push(Member { id: call, items: start..start + queued.call.items });
             start += queued.call.items;
@@ -348,6 +462,12 @@ impl Batcher {
         let size = BatchSize { items, shared: members.len() > 1, full };
         self.in_flight.insert(id, InFlight { cost_class, scope, size, members: ids, waiting: members.len() });
         *self.scopes_in_flight.entry(scope).or_default() += 1;
+        if adaptive {
+            let left = self.queue.line_held(key).items;
+            let weight = Weight { sum: weight, max };
+            let leaving = Leaving { key, class: cost_class, items, weight, kind, calls: compared, left };
+            self.adaptive.sent(now, id, leaving);
+        }
         self.free.note(now, self.slot_is_free());
         // What cut the batch short names it; only the drain names every batch of its own (`scheduling.md` §2.1).
         let cause = if cause == Cause::Drain { cause } else { bound.unwrap_or(cause) };
@@ -357,17 +477,8 @@ impl Batcher {
     /// Whole seconds between the predicted drain time and 1.5 times that, at least 1 (README R14).
     fn retry_after(&mut self) -> Duration {
         let drain = self.pace.drain_ns(self.queue.held().items, self.limits.slots);
-        let drawn = drain.saturating_add(self.draw() % (drain / 2 + 1));
+        let drawn = drain.saturating_add(self.draw.bits() % (drain / 2 + 1));
         Duration::from_secs(drawn.div_ceil(1_000_000_000).clamp(1, 3600))
-    }
-
-    /// splitmix64 (Steele, Lea, Flood 2014): enough to spread retries, and the same on every machine.
-    fn draw(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
     }
 }
 

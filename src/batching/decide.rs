@@ -56,7 +56,7 @@ pub(super) fn ready(view: View<'_>, queue: &Queue, key: KeyId, head: &Queued, cl
     let beside_slot = view.free.saturating_sub(head.free_before);
     let hold_ends = |delay: Duration| view.now.after(delay.saturating_sub(beside_slot));
     let (threshold, delay, end) = match view.limits.policy {
-        Policy::WorkConserving => return Ready::Now(Cause::Idle),
+        Policy::WorkConserving | Policy::Adaptive { .. } => return Ready::Now(Cause::Idle),
         Policy::Window { items, delay } => (items, delay, hold_ends(delay)),
         Policy::Static { items, delay } => (items, delay, head.arrived.after(delay)),
     };
@@ -101,9 +101,13 @@ fn cap(scope: &ScopeLimits, class: Option<&Class>) -> u32 {
     scope.batch_items_max.min(class.map_or(u32::MAX, Class::ceiling)).max(1)
 }
 
-/// The calls that leave together: from the front, in order, while every limit holds. The first always leaves, however large it is.
-pub(super) fn choose(view: View<'_>, queue: &Queue, key: KeyId, class: Option<&Class>) -> Option<Choice> {
-    let mut line = queue.line(key);
+/// The calls that leave together: from the front, in order, while every limit holds and up to `want` items. The first always leaves, however large it is.
+pub(super) fn choose<'a>(
+    view: View<'_>,
+    mut line: impl Iterator<Item = &'a Queued>,
+    class: Option<&Class>,
+    want: Option<u32>,
+) -> Option<Choice> {
     let first = &line.next()?.call;
     let scope = view.limits.scope(first.scope);
     let cap = cap(scope, class);
@@ -128,10 +132,13 @@ pub(super) fn choose(view: View<'_>, queue: &Queue, key: KeyId, class: Option<&C
         choice.lone = Some(Lone::Quarantined);
         return Some(choice);
     }
-    let fill = match view.limits.policy {
-        Policy::WorkConserving => cap,
+    let full = match view.limits.policy {
+        Policy::WorkConserving | Policy::Adaptive { .. } => cap,
         Policy::Window { items, .. } | Policy::Static { items, .. } => cap.min(items.max(1)),
     };
+    let fill = want.map_or(full, |want| want.clamp(1, full));
+    // What was wanted is no limit.
+    let bound = (fill == full).then_some(Cause::Full);
     let weight_max = scope.batch_weight_max.unwrap_or(u64::MAX);
     let mut exclusive: BTreeSet<u64> = first.exclusive.iter().copied().collect();
     for queued in line {
@@ -143,7 +150,7 @@ pub(super) fn choose(view: View<'_>, queue: &Queue, key: KeyId, class: Option<&C
             break;
         }
         if choice.items + call.items > fill {
-            choice.bound = Some(Cause::Full);
+            choice.bound = bound;
             break;
         }
         if choice.weight.saturating_add(call.weight.sum) > weight_max {
@@ -164,7 +171,7 @@ pub(super) fn choose(view: View<'_>, queue: &Queue, key: KeyId, class: Option<&C
         choice.bytes += call.bytes;
     }
     if choice.items >= fill {
-        choice.bound = Some(Cause::Full);
+        choice.bound = bound;
     }
     choice.full = choice.items >= cap;
     Some(choice)

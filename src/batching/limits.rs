@@ -23,6 +23,11 @@ pub enum Policy {
         /// The longest hold from arrival.
         delay: Duration,
     },
+    /// When it pays, by what was learned of the upstream and of who comes next.
+    Adaptive {
+        /// The share of an SLO that may pass beside an idle upstream for a larger batch, in thousandths.
+        hold_permille: u32,
+    },
 }
 
 /// The limits of one route.
@@ -49,8 +54,10 @@ pub struct ScopeLimits {
 pub struct Limits {
     /// When a batch leaves.
     pub policy: Policy,
-    /// Batches in flight at once.
+    /// Batches in flight at once; [`Policy::Adaptive`] finds the number up to it.
     pub slots: u32,
+    /// Calls in flight at once while standing aside from a server that batches by itself.
+    pub stand_aside_max: u32,
     /// Most items in the queue.
     pub queue_items_max: u32,
     /// Most bytes in the queue.
@@ -83,6 +90,7 @@ impl Default for Limits {
         Self {
             policy: Policy::WorkConserving,
             slots: 1,
+            stand_aside_max: 512,
             queue_items_max: 2048,
             queue_bytes_max: 32 << 20,
             scopes: vec![ScopeLimits::default()],

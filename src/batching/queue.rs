@@ -1,6 +1,6 @@
 //! Calls accepted and not dispatched: one line for each merge key, open side by side.
 //!
-//! Every call stands in `calls`; a line holds ids only. A call that is cancelled or expires leaves a gap in its line, which is closed when the gaps
+//! Every call stands in `calls`; a line holds ids only, in the order that the policy gives: by arrival, or by deadline. Equal ones stand by arrival. A call that is cancelled or expires leaves a gap in its line, which is closed when the gaps
 //! outnumber the calls, so both the work and the memory stay in proportion to what is queued.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,6 +17,8 @@ const GAPS_MAX: usize = 32;
 pub(super) struct Queued {
     pub(super) call: Call,
     pub(super) arrived: Tick,
+    /// Its place in the line; ties go by arrival.
+    pub(super) order: Tick,
     /// How long in all a slot had been free when it arrived.
     pub(super) free_before: Duration,
 }
@@ -32,7 +34,7 @@ pub(super) struct Held {
 /// The line of one merge key.
 #[derive(Debug, Clone, Default)]
 struct Line {
-    ids: VecDeque<CallId>,
+    ids: VecDeque<(Tick, CallId)>,
     live: usize,
     held: Held,
 }
@@ -43,11 +45,13 @@ pub(super) struct Queue {
     calls: BTreeMap<CallId, Queued>,
     lines: BTreeMap<KeyId, Line>,
     /// The first call of every line: lines in order of their heads.
-    heads: BTreeSet<(CallId, KeyId)>,
+    heads: BTreeSet<(Tick, CallId, KeyId)>,
     deadlines: BTreeSet<(Tick, CallId)>,
     held: Held,
     scopes: BTreeMap<ScopeId, Held>,
     tenants: BTreeMap<TenantId, u64>,
+    /// The calls of a line by tenant, where the order is by deadline.
+    by_tenant: BTreeMap<(KeyId, TenantId), BTreeSet<(Tick, CallId)>>,
 }
 
 // === impl Held ===
@@ -98,7 +102,7 @@ impl Queue {
         self.calls.first_key_value().map(|(_, queued)| queued.arrived)
     }
 
-    pub(super) fn push(&mut self, now: Tick, free_before: Duration, call: Call) {
+    pub(super) fn push(&mut self, now: Tick, free_before: Duration, order: Tick, call: Call) {
         let (id, key) = (call.id, call.key);
         self.held.add(&call);
         self.scopes.entry(call.scope).or_default().add(&call);
@@ -106,14 +110,24 @@ impl Queue {
         if let Some(deadline) = call.deadline {
             self.deadlines.insert((deadline.at, id));
         }
-        let line = self.lines.entry(key).or_default();
-        if line.live == 0 {
-            self.heads.insert((id, key));
+        if order > Tick(0) {
+            self.by_tenant.entry((key, call.tenant)).or_default().insert((order, id));
         }
-        line.ids.push_back(id);
+        let line = self.lines.entry(key).or_default();
+        let place = (order, id);
+        let head = line.ids.front().copied();
+        if head.is_none_or(|head| place < head) {
+            if let Some((order, id)) = head {
+                self.heads.remove(&(order, id, key));
+            }
+            self.heads.insert((order, id, key));
+        }
+        // Nearly always the end: later calls have later deadlines.
+        let at = line.ids.partition_point(|other| *other < place);
+        line.ids.insert(at, place);
         line.live += 1;
         line.held.add(&call);
-        self.calls.insert(id, Queued { call, arrived: now, free_before });
+        self.calls.insert(id, Queued { call, arrived: now, order, free_before });
     }
 
     /// Takes a call out, wherever it stands.
@@ -136,7 +150,13 @@ impl Queue {
         if let Some(deadline) = call.deadline {
             self.deadlines.remove(&(deadline.at, id));
         }
-        self.leave_line(call);
+        if let Some(calls) = self.by_tenant.get_mut(&(call.key, call.tenant)) {
+            calls.remove(&(queued.order, id));
+            if calls.is_empty() {
+                self.by_tenant.remove(&(call.key, call.tenant));
+            }
+        }
+        self.leave_line(call, queued.order);
         Some(queued)
     }
 
@@ -161,14 +181,20 @@ impl Queue {
         self.calls.get(&id)
     }
 
-    /// Lines by the arrival of their heads.
+    /// Lines by the order of their heads.
     pub(super) fn lines(&self) -> impl Iterator<Item = (KeyId, &Queued)> {
-        self.heads.iter().filter_map(|(id, key)| self.calls.get(id).map(|queued| (*key, queued)))
+        self.heads.iter().filter_map(|(_, id, key)| self.calls.get(id).map(|queued| (*key, queued)))
     }
 
     /// The calls of a line, in order.
     pub(super) fn line(&self, key: KeyId) -> impl Iterator<Item = &Queued> {
-        self.lines.get(&key).into_iter().flat_map(|line| line.ids.iter()).filter_map(|id| self.calls.get(id))
+        self.lines.get(&key).into_iter().flat_map(|line| line.ids.iter()).filter_map(|(_, id)| self.calls.get(id))
+    }
+
+    /// The calls of a line by tenant, each tenant's by deadline.
+    pub(super) fn tenant_lines(&self, key: KeyId) -> impl Iterator<Item = (TenantId, impl Iterator<Item = CallId>)> {
+        let all = (key, TenantId(0))..=(key, TenantId(u64::MAX));
+        self.by_tenant.range(all).map(|((_, tenant), calls)| (*tenant, calls.iter().map(|(_, id)| *id)))
     }
 
     /// What a line holds.
@@ -176,30 +202,36 @@ impl Queue {
         self.lines.get(&key).map(|line| line.held).unwrap_or_default()
     }
 
+    /// When the last call of a line came.
+    pub(super) fn newest(&self, key: KeyId) -> Option<Tick> {
+        let line = self.lines.get(&key)?;
+        line.ids.iter().rev().find_map(|(_, id)| self.calls.get(id)).map(|queued| queued.arrived)
+    }
+
     /// The earliest deadline in a line that a hold must respect. Looks at the calls a batch could hold, no further.
     pub(super) fn line_deadline(&self, key: KeyId, within: usize) -> Option<Tick> {
         self.line(key).take(within).filter_map(|queued| queued.call.deadline).map(|deadline| deadline.at).min()
     }
 
-    fn leave_line(&mut self, call: &Call) {
+    fn leave_line(&mut self, call: &Call, order: Tick) {
         let Some(line) = self.lines.get_mut(&call.key) else { return };
         line.live -= 1;
         line.held.sub(call);
-        let was_head = self.heads.remove(&(call.id, call.key));
+        let was_head = self.heads.remove(&(order, call.id, call.key));
         if line.live == 0 {
             self.lines.remove(&call.key);
             return;
         }
         if was_head {
-            while line.ids.front().is_some_and(|id| !self.calls.contains_key(id)) {
+            while line.ids.front().is_some_and(|(_, id)| !self.calls.contains_key(id)) {
                 line.ids.pop_front();
             }
-            if let Some(head) = line.ids.front() {
-                self.heads.insert((*head, call.key));
+            if let Some((order, id)) = line.ids.front() {
+                self.heads.insert((*order, *id, call.key));
             }
         } else if line.ids.len() > 2 * line.live + GAPS_MAX {
             let calls = &self.calls;
-            line.ids.retain(|id| calls.contains_key(id));
+            line.ids.retain(|(_, id)| calls.contains_key(id));
         }
     }
 }
@@ -220,7 +252,7 @@ mod tests {
     fn lines_stand_in_the_order_of_their_heads() {
         let mut queue = Queue::default();
         for (id, key) in [(1, 7), (2, 3), (3, 7), (4, 5)] {
-            queue.push(Tick(id), Duration::ZERO, call(id, key));
+            queue.push(Tick(id), Duration::ZERO, Tick(0), call(id, key));
         }
         assert_eq!(order(&queue), [7, 3, 5]);
         queue.remove(CallId(1));
@@ -233,7 +265,7 @@ mod tests {
     fn leaving_calls_leave_nothing_behind() {
         let mut queue = Queue::default();
         for id in 0..100 {
-            queue.push(Tick(id), Duration::ZERO, call(id, id % 3));
+            queue.push(Tick(id), Duration::ZERO, Tick(0), call(id, id % 3));
         }
         for id in (0..100).rev() {
             assert!(queue.remove(CallId(id)).is_some());
@@ -247,11 +279,24 @@ mod tests {
     #[test]
     fn gaps_in_a_line_are_closed() {
         let mut queue = Queue::default();
-        queue.push(Tick(0), Duration::ZERO, call(0, 0));
+        queue.push(Tick(0), Duration::ZERO, Tick(0), call(0, 0));
         for id in 1..10_000 {
-            queue.push(Tick(id), Duration::ZERO, call(id, 0));
+            queue.push(Tick(id), Duration::ZERO, Tick(0), call(id, 0));
             queue.remove(CallId(id));
         }
         assert!(queue.lines[&KeyId(0)].ids.len() <= 2 + GAPS_MAX + 1);
+    }
+
+    #[test]
+    fn a_line_stands_by_order_and_a_new_head_moves_it() {
+        let mut queue = Queue::default();
+        for (id, key, order) in [(1, 7, 50), (2, 3, 40), (3, 7, 30), (4, 7, 50), (5, 7, 30)] {
+            queue.push(Tick(id), Duration::ZERO, Tick(order), call(id, key));
+        }
+        let line = |queue: &Queue| queue.line(KeyId(7)).map(|queued| queued.call.id.0).collect::<Vec<_>>();
+        assert_eq!((line(&queue), order(&queue)), (vec![3, 5, 1, 4], vec![7, 3]));
+        queue.remove(CallId(3));
+        queue.remove(CallId(5));
+        assert_eq!((line(&queue), order(&queue)), (vec![1, 4], vec![3, 7]));
     }
 }

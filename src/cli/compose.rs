@@ -224,14 +224,23 @@ fn core_limits(policy: &Policy) -> Limits {
         slots_max: limits.slots_max,
     };
     let own = policy.routes.iter().map(|route| scope(&policy.limits.overridden(&route.limits)));
-    let config::Scheduling { items, delay, slots, policy: kind } = policy.scheduling;
+    let config::Scheduling { items, delay, slots, preset, policy: kind } = policy.scheduling;
+    let adaptive = kind == config::SchedulingPolicy::Adaptive;
+    // `scheduling.md` §2.8.
+    let hold_permille = match preset {
+        api::Preset::Latency => 0,
+        api::Preset::Balanced => 100,
+        api::Preset::Throughput => 400,
+    };
     Limits {
         policy: match kind {
+            config::SchedulingPolicy::Adaptive => CorePolicy::Adaptive { hold_permille },
             config::SchedulingPolicy::WorkConserving => CorePolicy::WorkConserving,
             config::SchedulingPolicy::Window => CorePolicy::Window { items, delay },
             config::SchedulingPolicy::Static => CorePolicy::Static { items, delay },
         },
-        slots: slots.min(policy.limits.slots_max),
+        slots: if adaptive { policy.limits.slots_max } else { slots.min(policy.limits.slots_max) },
+        stand_aside_max: policy.limits.stand_aside_max.min(scheduler::SLOTS_BOUND / 2),
         queue_items_max: policy.limits.queue_items_max,
         queue_bytes_max: policy.limits.queue_bytes_max as u64,
         scopes: own.chain([scope(&policy.limits)]).collect(),

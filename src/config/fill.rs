@@ -253,6 +253,7 @@ fn caps(spec: &LimitsSpec) -> Filled<Limits> {
         queue_items_max: need(own.queue_items_max, "limits.queueItemsMax")?,
         queue_bytes_max: need(own.queue_bytes_max, "limits.queueBytesMax")?,
         slots_max: need(own.slots_max, "limits.slotsMax")?,
+        stand_aside_max: need(spec.stand_aside_max, "limits.standAsideMax")?,
     })
 }
 
@@ -281,8 +282,9 @@ fn scheduling(spec: &SchedulingSpec, slots_max: u32) -> Filled<Scheduling> {
             PolicyWord::WorkConserving => SchedulingPolicy::WorkConserving,
             PolicyWord::Window => SchedulingPolicy::Window,
             PolicyWord::Static => SchedulingPolicy::Static,
-            PolicyWord::Adaptive => return Err(Unfilled("scheduling.policy")),
+            PolicyWord::Adaptive => SchedulingPolicy::Adaptive,
         },
+        preset: word(spec.preset.as_ref(), "scheduling.preset")?,
         slots: need(spec.slots, "scheduling.slots")?.min(slots_max),
         items: need(spec.items, "scheduling.items")?,
         delay: time(spec.delay.as_ref(), "scheduling.delay")?,

@@ -8,7 +8,7 @@ use http::{HeaderName, Method};
 
 use super::effective::Setting;
 use super::units::Share;
-use crate::api::v1alpha1::{Http2, Idempotent, LogFormat, Reuse};
+use crate::api::v1alpha1::{Http2, Idempotent, LogFormat, Preset, Reuse};
 use crate::protocol::generic::Spec;
 use crate::protocol::{Named, Pointer};
 
@@ -48,6 +48,8 @@ pub enum Mode {
 /// When a batch leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SchedulingPolicy {
+    /// When it pays, by what was learned.
+    Adaptive,
     /// When a slot is idle; items are collected while all are busy.
     WorkConserving,
     /// At `items`, or `delay` after an item and a free slot were both there.
@@ -115,6 +117,8 @@ pub struct Limits {
     pub queue_bytes_max: usize,
     /// Calls to the upstream at once.
     pub slots_max: u32,
+    /// Calls to the upstream at once while standing aside from a server that batches by itself.
+    pub stand_aside_max: u32,
 }
 
 /// A route's own caps; `None`: the policy's.
@@ -145,6 +149,8 @@ pub struct LimitsOverride {
 pub struct Scheduling {
     /// By which policy.
     pub policy: SchedulingPolicy,
+    /// What `Adaptive` prefers.
+    pub preset: Preset,
     /// Calls to the upstream at once; never above `slots_max`.
     pub slots: u32,
     /// Send at this many.
@@ -314,6 +320,7 @@ impl Limits {
             queue_items_max: by.queue_items_max.unwrap_or(self.queue_items_max),
             queue_bytes_max: by.queue_bytes_max.unwrap_or(self.queue_bytes_max),
             slots_max: by.slots_max.unwrap_or(self.slots_max),
+            stand_aside_max: self.stand_aside_max,
         }
     }
 }

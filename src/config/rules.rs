@@ -64,18 +64,33 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
         check.bad("tenants.header", &message, "it speaks of one connection or one message, not of who calls");
     }
     holds(check, spec);
+    let drain = |key: &str| or_default(&format!("proxy.drain.{key}"), &spec["proxy"]["drain"][key]);
+    if let (Some(delay), Some(limit)) = (parse_duration(&drain("delay")), parse_duration(&drain("limit")))
+        && delay >= limit
+    {
+        let key = if check.has("proxy.drain.delay") { "proxy.drain.delay" } else { "proxy.drain.limit" };
+        let limit = drain("limit");
+        check.notice(
+            key,
+            &format!("proxy.drain.limit is {limit} and counts from the signal: it is over before the delay is"),
+        );
+    }
     let routes = spec["routes"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (index, route) in routes.iter().enumerate() {
         let path = format!("routes[{index}]");
         merging(check, &path, route, tenant.as_deref());
         generic(check, &path, route);
         let same = |other: &&Json| other["path"] == route["path"] && method(other) == method(route);
-        let protocol = serde_json::from_value(route["protocol"].clone()).ok().and_then(fill::named);
+        let protocol = match &route["protocol"] {
+            Json::Null if !check.has(&format!("{path}.protocol")) => Some(Named::Auto),
+            word => serde_json::from_value(word.clone()).ok().and_then(fill::named),
+        };
         if let (Some(protocol), Some(exact)) = (protocol, route["path"].as_str().filter(|path| !path.ends_with("/*")))
-            && protocol != Named::PassThrough
+            && !matches!(protocol, Named::PassThrough | Named::LlamaCpp)
+            && route["mode"] != "Passthrough"
             && !protocol.takes(exact)
         {
-            let word = route["protocol"].as_str().unwrap_or_default();
+            let word = route["protocol"].as_str().unwrap_or("Auto");
             check.notice(
                 &format!("{path}.path"),
                 &format!("protocol {word} has no calls to such a path, so they pass through unbatched"),
@@ -90,31 +105,37 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
     }
 }
 
-/// A hold beyond the walls is capped by them.
-fn holds(check: &mut Check, spec: &Json) {
-    let default = |path: &str| schema::find(path).map(|key| key.default);
-    let or_default = |path: &str, written: &Json| match (written, default(path)) {
+/// What a key says, or its default.
+fn or_default(path: &str, written: &Json) -> String {
+    match (written, schema::find(path).map(|key| key.default)) {
         (Json::Null, Some(Otherwise::Is(text))) => text.to_owned(),
         (Json::String(text), _) => text.clone(),
         (other, _) => other.to_string(),
-    };
-    let delay_max = or_default("limits.queueDelayMax", &spec["limits"]["queueDelayMax"]);
-    let items_max = or_default("limits.batchItemsMax", &spec["limits"]["batchItemsMax"]);
+    }
+}
+
+/// A hold beyond the walls is capped by them.
+fn holds(check: &mut Check, spec: &Json) {
     let own = &spec["scheduling"];
-    if let (Some(delay), Some(most)) = (own["delay"].as_str().and_then(parse_duration), parse_duration(&delay_max))
-        && delay > most
-    {
-        check.notice("scheduling.delay", &format!("limits.queueDelayMax is {delay_max} and caps it"));
-    }
-    if let (Some(items), Ok(most)) = (own["items"].as_u64(), items_max.parse::<u64>())
-        && items > most
-    {
-        check.notice("scheduling.items", &format!("limits.batchItemsMax is {items_max} and caps it"));
-    }
-    for key in ["items", "delay"].map(|key| format!("scheduling.{key}")) {
-        if check.has(&key) && !matches!(own["policy"].as_str(), Some("Window" | "Static")) {
-            check.notice(&key, "it is for the policies Window and Static");
+    if !matches!(own["policy"].as_str(), Some("Window" | "Static")) {
+        for key in ["items", "delay"].map(|key| format!("scheduling.{key}")) {
+            if check.has(&key) {
+                check.notice(&key, "it is for the policies Window and Static");
+            }
         }
+        return;
+    }
+    let value = |path: &str, written: &Json| or_default(path, written);
+    let (delay, items) = (value("scheduling.delay", &own["delay"]), value("scheduling.items", &own["items"]));
+    let delay_max = value("limits.queueDelayMax", &spec["limits"]["queueDelayMax"]);
+    let items_max = value("limits.batchItemsMax", &spec["limits"]["batchItemsMax"]);
+    if parse_duration(&delay) > parse_duration(&delay_max) {
+        let at = if check.has("scheduling.delay") { "scheduling.delay" } else { "limits.queueDelayMax" };
+        check.notice(at, &format!("limits.queueDelayMax is {delay_max} and caps scheduling.delay, {delay}"));
+    }
+    if items.parse::<u64>().ok() > items_max.parse().ok() {
+        let at = if check.has("scheduling.items") { "scheduling.items" } else { "limits.batchItemsMax" };
+        check.notice(at, &format!("limits.batchItemsMax is {items_max} and caps scheduling.items, {items}"));
     }
 }
 
@@ -190,8 +211,8 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
         } else {
             Code::BadValue
         };
-        let key = clash.key;
-        check.told(code, &at(key), &format!("`{key}` does not go with the rest of `generic`"), clash.why);
+        let path = at(clash.key);
+        check.told(code, &path, &format!("`{path}` does not go with the rest of its `generic`"), clash.why);
     }
     let items: Vec<&Json> = match &generic["items"] {
         Json::Array(items) => items.iter().collect(),

@@ -241,13 +241,13 @@ const LIMITS: &[Key] = &[
     key("queueItemsMax", Int(1, 1_000_000), Is("2048")),
     key("queueBytesMax", Size(1, 64 * GI), Is("32Mi")),
     key("slotsMax", Int(1, 1_024), Is("16")),
-    later(key("standAsideMax", Int(1, 65_536), Is("512"))),
+    key("standAsideMax", Int(1, 65_536), Is("512")),
 ];
 
 const SCHEDULING: &[Key] = &[
-    // The schema's default is `Adaptive`; until it is built, absence means the policy it will start from.
-    key("policy", Word(&["WorkConserving", "Window", "Static"], &["Adaptive"]), Is("WorkConserving")),
-    later(key("preset", Word(&["latency", "balanced", "throughput"], &[]), Is("latency"))),
+    // The design's default is `Adaptive`; absence means it once all that it promises is built.
+    key("policy", Word(&["Adaptive", "WorkConserving", "Window", "Static"], &[]), Is("WorkConserving")),
+    key("preset", Word(&["latency", "balanced", "throughput"], &[]), Is("latency")),
     key("slots", Int(1, 1_024), Is("1")),
     key("items", Int(1, 65_536), Is("32")),
     key("delay", Time(0, MINUTE), Is("5ms")),

@@ -200,12 +200,15 @@ fn the_kill_switch_overrides_the_routes() {
 #[test]
 fn what_concerns_a_cluster_is_noticed_and_what_never_matches_too() {
     let loaded = load(
-        "selector: {matchLabels: {app: x}}\ninjection: {cpuRequest: 10m}\nscheduling: {slots: 32}\nroutes: [{path: /a}, {path: /a}]\n",
+        "selector: {matchLabels: {app: x}}\ninjection: {cpuRequest: 10m}\nscheduling: {slots: 32}\nroutes: [{path: /v1/embeddings}, {path: /v1/embeddings}, {path: /v2/models/m/infer}]\n",
         "p",
     )
     .unwrap();
     let noticed: Vec<_> = loaded.notices.iter().map(|notice| (notice.path.as_str(), notice.line)).collect();
-    assert_eq!(noticed, [("selector", 1), ("injection", 2), ("scheduling.slots", 3), ("routes[1].path", 4)]);
+    assert_eq!(
+        noticed,
+        [("selector", 1), ("injection", 2), ("scheduling.slots", 3), ("routes[1].path", 4), ("routes[2].path", 4)]
+    );
     let errors = load("injection: {cpuReqest: 10m}\ntargetRefs: [{kind: Pod, name: x}]\n", "p").unwrap_err();
     assert_eq!(errors.findings.iter().map(|f| f.code).collect::<Vec<_>>(), [Code::UnknownKey, Code::BadValue]);
 }

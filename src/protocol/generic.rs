@@ -264,11 +264,14 @@ impl Spec {
         if self.per_item_error.as_ref().is_some_and(|error| error.field.tokens().is_empty()) {
             no("perItemError.field", "it points inside a result");
         }
-        let apart = |places: &[Pointer]| !nested(&places.iter().chain(&self.results).cloned().collect::<Vec<_>>());
-        if !apart(&self.id) {
+        let apart = |one: &[Pointer], other: &[Pointer]| {
+            !one.iter().any(|one| other.iter().any(|other| one.holds(other) || other.holds(one)))
+        };
+        if nested(&self.id) || !apart(&self.id, &self.results) {
             no("id", "ids and results are different places");
         }
-        if !apart(&self.cost.totals) || nested(&self.id.iter().chain(&self.cost.totals).cloned().collect::<Vec<_>>()) {
+        let totals = &self.cost.totals;
+        if nested(totals) || !apart(totals, &self.results) || !apart(totals, &self.id) {
             no("cost.totals", "counters, ids and results are different places");
         }
         if self.upstream_path.as_ref().is_some_and(|path| !path.starts_with('/') || path.contains(['?', '#', ' '])) {

@@ -152,6 +152,7 @@ impl Proxy {
                 reason = reason.or(match grant.ticket.lone {
                     Some(Lone::ClientBatchFull) => Some(Reason::ClientBatchFull),
                     Some(Lone::Quarantined) => Some(Reason::Quarantined),
+                    Some(Lone::NoGain) => Some(Reason::NoGain),
                     None => None,
                 });
                 if let Some(reason) = reason {

@@ -36,5 +36,7 @@ impl Proxy {
 /// A hint where nothing predicts when there will be room, or a server: a second, drawn up to half of it longer so that those who were refused together
 /// do not come back together (README R14).
 fn hint(kind: FailureKind) -> Option<Duration> {
-    matches!(kind.status(), 429 | 503).then(|| Duration::from_millis(rand::random_range(1000..=1500)))
+    // Who is told at the end of the drain may have been executed, and this server is not there in a second.
+    (matches!(kind.status(), 429 | 503) && kind != FailureKind::Draining)
+        .then(|| Duration::from_millis(rand::random_range(1000..=1500)))
 }

@@ -14,8 +14,8 @@ use super::interner::{Interner, RecentInterner};
 use super::{Config, Event, Outcome, SLOTS_BOUND, Submission, Ticket};
 use crate::backend::{Backend, BatchRequest};
 use crate::batching::{
-    Batch, BatchId, Batcher, Call, CallId, CostClassId, Decision, KeyId, Rejection, RejectionReason, TenantId, Tick,
-    Weight,
+    Batch, BatchId, Batcher, Call, CallId, CostClassId, Decision, Expiry, KeyId, PlanInput, Rejection, RejectionReason,
+    TenantId, Tick, Weight, solve,
 };
 use crate::clock::{Alarm, Clock};
 use crate::error::{Failure, FailureKind};
@@ -50,6 +50,8 @@ struct Driver<'a> {
     tenants: Interner<Box<[u8]>>,
     exclusives: Interner<Box<[u8]>>,
     cost_classes: RecentInterner<Box<[u8]>>,
+    /// The least learned ceiling, as the gauge shows it.
+    ceiling: Option<u32>,
     queued: HashMap<CallId, Queued>,
     in_flight: HashMap<BatchId, Option<AbortHandle>>,
     ended: mpsc::Sender<Ended>,
@@ -112,6 +114,7 @@ impl<'a> Driver<'a> {
             cost_classes: RecentInterner::new(COST_CLASSES_MAX),
             queued: HashMap::new(),
             in_flight: HashMap::new(),
+            ceiling: None,
             ended,
         }
     }
@@ -155,6 +158,11 @@ impl<'a> Driver<'a> {
                 self.forget(id);
             }
             Event::Answered(id) => self.core.answered(id),
+            Event::Plan(generation, class, plan) if generation == self.generation => {
+                self.core.set_plan(self.now(), class, plan);
+            }
+            // Of a life that ended: classes have other numbers now.
+            Event::Plan(..) => {}
             Event::Drain => self.core.drain(self.now()),
             #[cfg(test)]
             Event::Panic => panic!("asked for by a test"),
@@ -201,6 +209,18 @@ impl<'a> Driver<'a> {
         }
     }
 
+    /// Has a plan solved on a thread that may block: it takes up to some ten milliseconds of a core, and the old plan serves meanwhile.
+    fn plan(&self, class: CostClassId, input: PlanInput) {
+        let (events, generation) = (self.shell.events.clone(), self.generation);
+        tokio::task::spawn_blocking(move || {
+            let plan = solve(&input);
+            if let Some(events) = events.upgrade() {
+                // A full channel loses it: the next one comes.
+                events.try_send(Event::Plan(generation, class, plan)).ok();
+            }
+        });
+    }
+
     /// Drops what is known of a call that leaves the queue.
     fn forget(&mut self, id: CallId) -> Option<Queued> {
         let queued = self.queued.remove(&id)?;
@@ -224,10 +244,14 @@ impl<'a> Driver<'a> {
             let Some(decision) = self.core.poll(now) else { break };
             match decision {
                 Decision::Dispatch(batch) => self.dispatch(&batch, now),
-                Decision::Expire { id, .. } => {
+                Decision::Expire { id, reason } => {
+                    let kind = match reason {
+                        Expiry::Deadline => FailureKind::Deadline,
+                        Expiry::LatePredicted => FailureKind::LatePredicted,
+                    };
                     if let Some(queued) = self.forget(id) {
                         let ticket = Ticket { queue_delay: now.since(queued.arrived), ..Ticket::default() };
-                        send(queued.reply, Outcome::Failed(FailureKind::Deadline.into(), ticket));
+                        send(queued.reply, Outcome::Failed(kind.into(), ticket));
                     }
                 }
                 Decision::Abort(batch) => {
@@ -310,7 +334,13 @@ impl<'a> Driver<'a> {
         }
         self.shell.metrics.executed(done.observed.duration, done.observed.outcome);
         self.core.complete(self.now(), done.batch, done.observed);
-        if let Some(least) = self.core.least_ceiling() {
+        while let Some((class, input)) = self.core.plan_due() {
+            self.plan(class, input);
+        }
+        let least = self.core.least_ceiling();
+        if let Some(least) = least
+            && self.ceiling.replace(least) != Some(least)
+        {
             self.shell.metrics.limit("batch_items_max", "learned", f64::from(least));
         }
     }

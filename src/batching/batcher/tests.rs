@@ -136,9 +136,7 @@ fn a_batch_stops_at_every_limit_and_says_which() {
     {
         let mut batcher = Batcher::new(limits(|l| l.scopes = vec![scope.clone()]), 0);
         for id in 0..5 {
-            batcher
-                .offer(ms(0), Call { weight: super::super::Weight { sum: weight, max: weight }, bytes, ..call(id) })
-                .unwrap();
+            batcher.offer(ms(0), Call { weight: Weight { sum: weight, max: weight }, bytes, ..call(id) }).unwrap();
         }
         let batch = dispatched(&mut batcher, ms(0));
         assert_eq!((batch.members.len(), batch.cause), (expect, cause));
@@ -436,7 +434,7 @@ fn a_batch_that_a_limit_cuts_is_not_held() {
         (Cause::Bytes, |l| l.scopes[0].batch_bytes_max = 50),
     ] {
         let mut batcher = Batcher::new(limits(|l| (l.policy = window(64, 20), change(l)).1), 0);
-        let heavy = |id| Call { weight: crate::batching::Weight { sum: 3, max: 3 }, bytes: 30, ..call(id) };
+        let heavy = |id| Call { weight: Weight { sum: 3, max: 3 }, bytes: 30, ..call(id) };
         batcher.offer(ms(0), heavy(1)).unwrap();
         assert_eq!(batcher.poll(ms(1)), None);
         batcher.offer(ms(1), heavy(2)).unwrap();

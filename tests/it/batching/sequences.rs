@@ -80,6 +80,7 @@ fn limits() -> impl Strategy<Value = Limits> {
         |(policy, slots, queue_items_max, scopes)| Limits {
             policy,
             slots,
+            stand_aside_max: 512,
             queue_items_max,
             queue_bytes_max: 150,
             scopes,

@@ -74,7 +74,7 @@ impl Rules<'_> {
     /// Items up to which a batch is filled: under `Window` and `Static` their `items`, if that is less.
     fn fill(&self, scope: &ScopeLimits) -> u32 {
         match self.limits.policy {
-            Policy::WorkConserving => self.cap(scope),
+            Policy::WorkConserving | Policy::Adaptive { .. } => self.cap(scope),
             Policy::Window { items, .. } | Policy::Static { items, .. } => self.cap(scope).min(items),
         }
     }
@@ -101,7 +101,7 @@ impl Line<'_> {
         // A window is time beside a free slot; any hold ends when that is as much as the limit of the route.
         let until = |beside_slot: Duration| rules.now.after(beside_slot.saturating_sub(head.beside_slot));
         let (end, delay) = match rules.limits.policy {
-            Policy::WorkConserving => return Due::Now(Cause::Idle),
+            Policy::WorkConserving | Policy::Adaptive { .. } => return Due::Now(Cause::Idle),
             Policy::Window { delay, .. } => (until(delay), delay),
             Policy::Static { delay, .. } => (head.arrived.after(delay), delay),
         };

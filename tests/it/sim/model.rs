@@ -402,7 +402,7 @@ impl Model {
         match batch.lone {
             Some(Lone::ClientBatchFull) => self.saw("alone: client batch full"),
             Some(Lone::Quarantined) => self.saw("alone: quarantined"),
-            None => {}
+            Some(Lone::NoGain) | None => {}
         }
         Ok(())
     }

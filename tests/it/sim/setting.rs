@@ -121,6 +121,7 @@ impl Setting {
         Limits {
             policy,
             slots: draw.count(1, 4),
+            stand_aside_max: 512,
             queue_items_max: *draw.pick(&[3, 12, 40, 150]),
             queue_bytes_max: *draw.pick(&[200, 2000, 20_000, 20_000]),
             scopes,

@@ -7,7 +7,7 @@ use super::lex::{Kind, Token};
 use super::{Source, golden_section, metadata, sources};
 
 /// Every module in reading order, and which of those above it it may name. `lib` and `main` only put things together.
-const OURS: [(&str, &[&str]); 18] = [
+const OURS: [(&str, &[&str]); 19] = [
     ("error", &[]),
     ("batching", &[]),
     ("telemetry", &["error", "batching"]),
@@ -19,6 +19,7 @@ const OURS: [(&str, &[&str]); 18] = [
     ("body", &["error", "buffer"]),
     ("gather", &["buffer"]),
     ("standin", &[]),
+    ("simulate", &["batching"]),
     ("backend", &["error", "batching", "protocol", "body"]),
     ("upstream", &["error", "batching", "telemetry", "clock", "protocol", "buffer", "body", "gather", "backend"]),
     ("scheduler", &["error", "batching", "telemetry", "clock", "protocol", "backend"]),
@@ -54,6 +55,7 @@ const OURS: [(&str, &[&str]); 18] = [
             "body",
             "gather",
             "standin",
+            "simulate",
             "backend",
             "upstream",
             "scheduler",

@@ -1,0 +1,106 @@
+//! Whether to hold a batch for arrivals that the profiles promise (`scheduling.md` §2.3): clients that return after an answer, the rest of a burst.
+//!
+//! A hold pays where the delay it saves exceeds the delay it adds. Where nothing above the mean rate was learned, nothing is ever held.
+
+use super::super::arrivals::EDGES;
+use super::super::math::{float, whole};
+use super::{Adaptive, Line};
+
+/// From so many samples on (§2.8).
+const SAMPLES_MIN: u32 = 4;
+/// Less room than this is not worth a timer: 50 us, the precision that holds need (§2.1).
+const ROOM_MIN: u64 = 50_000;
+/// A hold up to here counts no arrivals: they would come anyway.
+const SOON: u64 = 20_000;
+/// A hold must save this part of the delay that the queued ones have anyway.
+const GAIN_MIN: f64 = 0.05;
+/// Fewer promised items than this hold nothing.
+const PROMISED_MIN: f64 = 0.5;
+
+// === impl Adaptive ===
+
+impl Adaptive {
+    /// For how long a hold pays, in nanoseconds; 0: not at all. In a lead the completion that the profile starts at is still ahead.
+    pub(super) fn gather(&self, line: &Line<'_>, leading: bool) -> u64 {
+        let (Some(model), Some(watched)) = (self.models.get(&line.head.call.cost_class), self.keys.get(&line.key))
+        else {
+            return 0;
+        };
+        let cost = &model.cost;
+        let (queued, cap) = (line.items, line.cap);
+        if cost.samples() < SAMPLES_MIN || queued >= cap || queued == 0 {
+            return 0;
+        }
+        let now = line.ctx.now;
+        let alone = cost.time(queued);
+        let larger = cost.late(cost.time(queued.saturating_mul(2).saturating_add(8).min(cap)));
+        let room = alone.min(line.budget().unwrap_or(u64::MAX) / 4).min(line.slack(line.head).saturating_sub(larger));
+        if room <= ROOM_MIN {
+            return 0;
+        }
+        let arrivals = &watched.arrivals;
+        let rate = arrivals.rate(now, self.mean_time);
+        let price = float(rate.over(self.mean_time)) / 1000.0;
+        let time = |items: f64| {
+            if items < 0.5 {
+                0.0
+            } else {
+                ms(cost.time(whole(items).min(u64::from(cap)).max(1).try_into().unwrap_or(cap)))
+            }
+        };
+        let (count, alone_ms) = (f64::from(queued), ms(alone));
+        let mut best = (GAIN_MIN * count * alone_ms, 0);
+        let ahead = self.flights.values().filter(|_| leading).min_by_key(|sent| sent.due);
+        let sources = match ahead {
+            Some(sent) => [Some((arrivals.returns(), -ahead_of(sent.due.0, now.0), sent.batch.items)), None],
+            None => [
+                arrivals.returns().present(now).map(|(gone, items)| (arrivals.returns(), offset(gone), items)),
+                arrivals.fan_outs().present(now).map(|(gone, items)| (arrivals.fan_outs(), offset(gone), items)),
+            ],
+        };
+        for (profile, gone, items) in sources.into_iter().flatten() {
+            for edge in EDGES.iter().skip(1) {
+                let Ok(hold) = u64::try_from(offset(*edge) - gone) else { continue };
+                if hold > room {
+                    break;
+                }
+                if hold <= SOON {
+                    continue;
+                }
+                let from = u64::try_from(gone).unwrap_or(0);
+                let to = u64::try_from(gone.saturating_add(offset(hold))).unwrap_or(0);
+                let caused = float(profile.caused(items, from, to)) / 1000.0;
+                let usual = float(rate.over(hold)) / 1000.0;
+                if caused < PROMISED_MIN.max(2.0 * usual) {
+                    continue;
+                }
+                let company = (caused + usual).min(f64::from(cap - queued));
+                let together = time(count + company);
+                let during = float(profile.expected(rate, to, to.saturating_add(whole(together * 1e6)))) / 1000.0;
+                let (split, later) = (time(company + during), time(during));
+                let hold_ms = ms(hold);
+                let gain = count * alone_ms + (company + during) * (alone_ms + split)
+                    - (count + company) * (hold_ms + together)
+                    - during * (hold_ms + together + later)
+                    + price * (alone_ms + split - hold_ms - together - later);
+                if gain > best.0 {
+                    best = (gain, hold);
+                }
+            }
+        }
+        best.1
+    }
+}
+
+fn ms(nanos: u64) -> f64 {
+    float(nanos) / 1e6
+}
+
+fn offset(nanos: u64) -> i64 {
+    i64::try_from(nanos).unwrap_or(i64::MAX)
+}
+
+/// Nanoseconds from now until then.
+fn ahead_of(then: u64, now: u64) -> i64 {
+    offset(then.saturating_sub(now))
+}

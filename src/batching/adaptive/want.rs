@@ -1,0 +1,95 @@
+//! How large a batch should be, deadlines aside (`scheduling.md` §2.3).
+
+use super::super::cost::Cost;
+use super::super::plan::Size;
+use super::super::tick::Tick;
+use super::{Adaptive, Line};
+
+/// Sizes that hardware likes: tried now and then, and never passed over for a dearer one.
+const ROUND: [u32; 14] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
+/// The curve is trusted with the choice of size from so many samples on (§2.8).
+const SAMPLES_MIN: u32 = 8;
+/// A round size is tried this often, in thousandths, until it was seen so often.
+const TRY_PERMILLE: u32 = 150;
+const TRY_UNTIL: u32 = 3;
+
+/// What a line wants.
+pub(super) enum Want {
+    /// Send so many items.
+    Send(u32),
+    /// Wait for the next arrival until then, else send so many.
+    Hold { until: Tick, otherwise: u32 },
+}
+
+// === impl Adaptive ===
+
+impl Adaptive {
+    /// How large, or how long to wait for the next arrival.
+    pub(super) fn want(&mut self, line: &Line<'_>) -> Want {
+        let most = line.items.min(line.cap).max(1);
+        let rate = self.rate(line.key, line.ctx.now);
+        let per_slot = rate.per_slot(self.slots());
+        let Some(model) = self.models.get(&line.head.call.cost_class) else { return Want::Send(most) };
+        let cost = &model.cost;
+        let mut until = None;
+        let size = match &model.plan {
+            Some(plan) if line.items >= plan.sizes().saturating_mul(2) => {
+                // A deep backlog: the most efficient size, or all if larger may be better still.
+                if plan.best().saturating_mul(10) >= plan.sizes().saturating_mul(9) { most } else { plan.best() }
+            }
+            Some(plan) => match plan.at(per_slot, line.items) {
+                Size::Send(size) => size,
+                Size::Wait { otherwise } => {
+                    let newest = line.ctx.queue.newest(line.key).unwrap_or(line.head.arrived);
+                    let patience = (cost.time(line.items) / 2).min(rate.gap().saturating_mul(2)).max(1000);
+                    let end = Tick(newest.0.saturating_add(patience));
+                    let next = cost.late(cost.time((line.items + 1).min(line.cap)));
+                    if line.ctx.now < end && line.slack(line.head) > next.saturating_mul(3) {
+                        until = Some(end);
+                    }
+                    otherwise
+                }
+            },
+            None if cost.samples() > SAMPLES_MIN => most_efficient(cost, most),
+            None => most,
+        };
+        let size = size.clamp(1, most);
+        if let Some(until) = until {
+            return Want::Hold { until, otherwise: size };
+        }
+        if cost.samples() <= SAMPLES_MIN || size <= 4 {
+            return Want::Send(size);
+        }
+        let untried = |round: &u32| *round <= size && *round > size / 2 && cost.seen(*round) < TRY_UNTIL;
+        if let Some(round) = ROUND.iter().rev().find(|round| untried(round))
+            && self.draw.chance(TRY_PERMILLE)
+        {
+            return Want::Send(*round);
+        }
+        // Past a knee: never pay more per item than a smaller batch would.
+        let seen = ROUND.iter().copied().filter(|round| *round < size && cost.seen(*round) > 0);
+        let better = seen.reduce(|best, round| if cheaper(cost, round, best) { round } else { best });
+        match better {
+            Some(round) if scaled(cost, size, round) > 11 * scaled(cost, round, size) / 10 => Want::Send(round),
+            _ => Want::Send(size),
+        }
+    }
+}
+
+/// The size up to `most` with the most items per time, a little in favour of larger ones.
+fn most_efficient(cost: &Cost, most: u32) -> u32 {
+    let worth = |items: u32| u128::from(items) * u128::from(2000 + items);
+    let better =
+        |one: u32, other: u32| worth(one) * u128::from(cost.time(other)) > worth(other) * u128::from(cost.time(one));
+    (1..=most).reduce(|best, items| if better(items, best) { items } else { best }).unwrap_or(most)
+}
+
+/// Whether `one` costs less per item than `other`.
+fn cheaper(cost: &Cost, one: u32, other: u32) -> bool {
+    scaled(cost, one, other) < scaled(cost, other, one)
+}
+
+/// t(one) · other: two sizes compare by it as by time per item.
+fn scaled(cost: &Cost, one: u32, other: u32) -> u128 {
+    u128::from(cost.time(one)) * u128::from(other)
+}

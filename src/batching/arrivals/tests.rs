@@ -1,0 +1,155 @@
+use super::super::draw::Draw;
+use super::super::math::ln;
+use super::*;
+
+const MS: u64 = 1_000_000;
+/// T in these tests.
+const TIME: u64 = 5 * MS;
+
+/// The next gap of a Poisson stream of this many items a second.
+fn gap(draw: &mut Draw, per_second: f64) -> u64 {
+    whole(-ln(1.0 - draw.unit()) / per_second * 1e9)
+}
+
+/// 200 batches of 8 items; each client comes back 0.1 to 0.3 ms after its answer.
+fn closed_loop() -> (Arrivals, Tick) {
+    let (mut arrivals, mut draw, mut now) = (Arrivals::default(), Draw::new(3), Tick(0));
+    for _ in 0..200 {
+        arrivals.answered(now, 8, TIME);
+        let mut back: Vec<u64> = (0..8).map(|_| 100_000 + draw.bits() % 200_000).collect();
+        back.sort_unstable();
+        for offset in back {
+            arrivals.came(Tick(now.0 + offset), 1, false, TIME);
+        }
+        now = Tick(now.0 + 300_000 + TIME);
+    }
+    arrivals.answered(now, 8, TIME);
+    (arrivals, now)
+}
+
+/// Independent arrivals, 1000 a second, for ten seconds; a batch of five is answered every five milliseconds.
+fn poisson() -> (Arrivals, Tick) {
+    let (mut arrivals, mut draw) = (Arrivals::default(), Draw::new(4));
+    let mut next = gap(&mut draw, 1000.0);
+    for batch in 1..2000u64 {
+        while next < batch * TIME {
+            arrivals.came(Tick(next), 1, false, TIME);
+            next += gap(&mut draw, 1000.0);
+        }
+        arrivals.answered(Tick(batch * TIME), 5, TIME);
+    }
+    (arrivals, Tick(1999 * TIME))
+}
+
+#[test]
+fn the_rate_follows_a_steady_stream() {
+    let mut arrivals = Arrivals::default();
+    for i in 0..1000u64 {
+        arrivals.came(Tick(i * MS), 2, false, TIME);
+    }
+    let rate = arrivals.rate(Tick(1000 * MS), TIME);
+    assert!((1_900_000..2_100_000).contains(&rate.0), "2000 items a second: {rate:?}");
+    assert_eq!(Rate(2_000_000).over(MS), 2000, "two items in a millisecond");
+    assert_eq!(Rate(2_000_000).gap(), 500_000);
+    assert_eq!(Rate(2_000_000).per_slot(4), Rate(500_000));
+}
+
+#[test]
+fn the_rate_fades_when_nothing_comes() {
+    let mut arrivals = Arrivals::default();
+    assert_eq!(arrivals.rate(Tick(MS), TIME), Rate(0));
+    for i in 0..100u64 {
+        arrivals.came(Tick(i * MS), 1, false, TIME);
+    }
+    let after = |ms: u64| arrivals.rate(Tick((99 + ms) * MS), TIME).0;
+    assert!(after(40) < after(0) * 4 / 10, "one window later about a third is left: {} of {}", after(40), after(0));
+    assert!(after(40) > after(0) * 3 / 10);
+    assert_eq!(after(60_000), 0);
+}
+
+#[test]
+fn longer_executions_look_further_back() {
+    let mut arrivals = Arrivals::default();
+    arrivals.came(Tick(0), 100, false, TIME);
+    assert!(arrivals.rate(Tick(300 * MS), 50 * MS) > arrivals.rate(Tick(300 * MS), TIME));
+}
+
+#[test]
+fn a_closed_loops_returns_are_expected_after_a_completion() {
+    let (arrivals, now) = closed_loop();
+    let returns = arrivals.returns();
+    assert_eq!(returns.present(Tick(now.0 + 7)), Some((7, 8)));
+    let all = returns.caused(8, 0, 300_000);
+    assert!((7000..=8000).contains(&all), "nearly all eight: {all}");
+    let early = returns.caused(8, 0, 100_000);
+    assert!(early < 100, "nobody is back sooner: {early}");
+    let half = returns.caused(8, 100_000, 200_000);
+    assert!((3000..5000).contains(&half), "{half}");
+    assert_eq!(returns.caused(8, 500_000, 5 * MS), 0, "later, nobody is left to come back");
+    let doubled = returns.caused(16, 0, 300_000);
+    assert!(doubled.abs_diff(2 * all) <= 1, "twice as large a batch brings back twice as many");
+}
+
+#[test]
+fn a_poisson_stream_promises_nothing_beyond_its_rate() {
+    let (arrivals, now) = poisson();
+    let rate = arrivals.rate(now, TIME);
+    for edge in EDGES.iter().skip(1).take_while(|edge| **edge <= TIME) {
+        let caused = arrivals.returns().caused(5, 0, *edge);
+        assert!(caused < (2 * rate.over(*edge)).max(500), "a hold asks for more than {caused} until {edge}");
+    }
+}
+
+#[test]
+fn arrivals_expected_at_a_rate_are_the_rates_for_a_poisson_stream_and_nobody_once_a_closed_loop_is_back() {
+    let (arrivals, now) = poisson();
+    let found = arrivals.returns().expected(arrivals.rate(now, TIME), 0, 5 * MS);
+    let usual = arrivals.rate(now, TIME).over(5 * MS);
+    assert!(found > usual * 7 / 10 && found < usual * 13 / 10, "{found} for {usual}");
+    let (arrivals, now) = closed_loop();
+    assert_eq!(arrivals.returns().expected(arrivals.rate(now, TIME), 500_000, 5 * MS), 0);
+}
+
+#[test]
+fn a_fan_out_is_announced_by_its_first_item() {
+    let mut arrivals = Arrivals::default();
+    for burst in 0..50u64 {
+        let start = burst * 32 * MS;
+        arrivals.came(Tick(start), 1, true, TIME);
+        for i in 1..32u64 {
+            arrivals.came(Tick(start + i * 19_000), 1, false, TIME);
+        }
+    }
+    arrivals.came(Tick(50 * 32 * MS), 1, true, TIME);
+    let promised = arrivals.fan_outs().caused(1, 0, 800_000);
+    assert!((27_000..=31_000).contains(&promised), "thirty-one more: {promised}");
+    assert!(arrivals.fan_outs().caused(1, 800_000, 5 * MS) < 500);
+}
+
+#[test]
+fn lone_calls_announce_nobody() {
+    let mut arrivals = Arrivals::default();
+    for i in 0..50u64 {
+        arrivals.came(Tick(i * 100 * MS), 1, true, TIME);
+    }
+    assert!(EDGES.iter().all(|edge| arrivals.fan_outs().caused(1, 0, *edge) == 0));
+}
+
+#[test]
+fn what_is_no_longer_true_is_forgotten() {
+    let (mut arrivals, mut now) = closed_loop();
+    for _ in 0..150 {
+        now = Tick(now.0 + TIME);
+        arrivals.answered(now, 8, TIME);
+    }
+    let left = arrivals.returns().caused(8, 0, 300_000);
+    assert!(left < 500, "the clients have gone: {left}");
+}
+
+#[test]
+fn before_the_first_event_nothing_is_expected() {
+    let arrivals = Arrivals::default();
+    assert_eq!(arrivals.returns().present(Tick(5)), None);
+    assert_eq!(arrivals.returns().caused(8, 0, u64::MAX), 0);
+    assert_eq!(arrivals.fan_outs().expected(Rate(u64::MAX), 0, u64::MAX), 0);
+}

@@ -1,0 +1,219 @@
+//! Three straight models of what a batch costs, fitted side by side; the one that foresees best is used.
+//!
+//! *Padded* pays for every item as if it were the heaviest, *ragged* for the weights as they are, *size only* for the number of items. Least squares
+//! in relative error, so that small batches count as much as large ones (`scheduling.md` §3, "cost: base" and "which base").
+
+use super::super::math::ln;
+use super::NANOS_MIN;
+use super::load::{Load, Typical};
+use super::reservoir::{Reading, Reservoir};
+
+/// Strength of the ridge, in samples like the first (`scheduling.md` §3).
+const RIDGE: f64 = 0.02;
+/// What a new sample counts in the running error of a model (`scheduling.md` §3).
+const ERROR_SHARE: f64 = 0.05;
+/// An error counts as this at most, in logarithms (`scheduling.md` §3).
+const ERROR_MAX: f64 = 1.0;
+/// Another model must be this much better to be used: no flapping (`scheduling.md` §3).
+const BETTER: f64 = 0.92;
+/// Errors to begin with: equal, a little in favour of the simplest.
+const ERRORS_FIRST: [f64; 3] = [0.1, 0.1, 0.09];
+/// Below this share of what it was, a pivot is rounding: that effect cannot be told from the others.
+const PIVOT_MIN: f64 = 1e-13;
+
+/// What an item costs by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Base {
+    /// The server pads: items × the heaviest one's weight.
+    Padded,
+    /// The server packs: the sum of the weights.
+    Ragged,
+    /// Weights say nothing.
+    #[default]
+    SizeOnly,
+}
+
+/// a + b·n + c·x, in nanoseconds, none below zero.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Line {
+    pub(super) batch: f64,
+    pub(super) item: f64,
+    pub(super) weight: f64,
+}
+
+/// The models, how well each foresaw what came, and which one is in use.
+#[derive(Debug, Clone)]
+pub(super) struct Models {
+    lines: [Line; 3],
+    errors: [f64; 3],
+    chosen: Base,
+}
+
+/// The normal equations; the upper half of the matrix is enough.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    one: [f64; 3],
+    item: [f64; 2],
+    weight: f64,
+    target: [f64; 3],
+}
+
+// === impl Base ===
+
+impl Base {
+    const ALL: [Self; 3] = [Self::Padded, Self::Ragged, Self::SizeOnly];
+
+    /// What the weight term counts.
+    pub(super) fn term(self, load: Load) -> f64 {
+        match self {
+            Self::Padded => load.items * load.max,
+            Self::Ragged => load.sum,
+            Self::SizeOnly => 0.0,
+        }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Self::Padded => 0,
+            Self::Ragged => 1,
+            Self::SizeOnly => 2,
+        }
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    fn time(self, base: Base, load: Load) -> f64 {
+        (self.batch + self.item * load.items + self.weight * base.term(load)).max(NANOS_MIN)
+    }
+
+    fn scale(&mut self, factor: f64) {
+        self.batch *= factor;
+        self.item *= factor;
+        self.weight *= factor;
+    }
+}
+
+// === impl Models ===
+
+impl Models {
+    /// Models that know nothing yet; `chosen` is in use until another foresees better.
+    pub(super) fn new(chosen: Base) -> Self {
+        let mut errors = ERRORS_FIRST;
+        errors.swap(chosen.index(), Base::SizeOnly.index());
+        Self { lines: [Line::default(); 3], errors, chosen }
+    }
+
+    pub(super) fn chosen(&self) -> Base {
+        self.chosen
+    }
+
+    pub(super) fn line(&self) -> Line {
+        self.lines[self.chosen.index()]
+    }
+
+    /// The running error of the model in use: mean absolute logarithm.
+    pub(super) fn error(&self) -> f64 {
+        self.errors[self.chosen.index()]
+    }
+
+    /// What the model in use expects, in nanoseconds.
+    pub(super) fn time(&self, load: Load) -> f64 {
+        self.line().time(self.chosen, load)
+    }
+
+    /// The part of it that the weights are to blame for.
+    pub(super) fn weight_part(&self, load: Load) -> f64 {
+        self.line().weight * self.chosen.term(load)
+    }
+
+    /// Counts how well each model foresaw a sample it has not seen; true if another is now in use.
+    pub(super) fn judge(&mut self, reading: &Reading) -> bool {
+        for base in Base::ALL {
+            let expected = self.lines[base.index()].time(base, reading.load);
+            let error = ln(reading.nanos / expected).abs().min(ERROR_MAX);
+            self.errors[base.index()] += ERROR_SHARE * (error - self.errors[base.index()]);
+        }
+        let better =
+            |best: Base, base: Base| if self.errors[base.index()] < self.errors[best.index()] { base } else { best };
+        let best = Base::ALL.into_iter().fold(self.chosen, better);
+        let change = self.errors[best.index()] < BETTER * self.error();
+        if change {
+            self.chosen = best;
+        }
+        change
+    }
+
+    /// Fits all models to the samples. `first` is what the first sample took: with nothing else known, half of it is per batch and half per item.
+    pub(super) fn fit(&mut self, samples: &Reservoir, typical: &Typical, first: f64) {
+        let [mut padded, mut ragged] = [Sums::ridge(first, typical.load(1).max), Sums::ridge(first, typical.mean())];
+        for reading in samples.iter() {
+            let share = 1.0 / reading.nanos;
+            let (one, item) = (share, reading.load.items * share);
+            padded.add(one, item, Base::Padded.term(reading.load) * share);
+            ragged.add(one, item, Base::Ragged.term(reading.load) * share);
+        }
+        self.lines = [padded.solve(true), ragged.solve(true), padded.solve(false)];
+    }
+
+    pub(super) fn rescale(&mut self, factor: f64) {
+        self.lines.iter_mut().for_each(|line| line.scale(factor));
+    }
+}
+
+// === impl Sums ===
+
+impl Sums {
+    /// The pull towards (`first` / 2, `first` / 2, 0); `scale` is a typical weight, so that its unit does not matter.
+    fn ridge(first: f64, scale: f64) -> Self {
+        let pull = RIDGE / (first * first);
+        let target = pull * 0.5 * first;
+        Self { one: [pull, 0.0, 0.0], item: [pull, 0.0], weight: pull * scale * scale, target: [target, target, 0.0] }
+    }
+
+    /// Adds a sample, all terms divided by what it took.
+    fn add(&mut self, one: f64, item: f64, weight: f64) {
+        self.one[0] += one * one;
+        self.one[1] += one * item;
+        self.item[0] += item * item;
+        self.target[0] += one;
+        self.target[1] += item;
+        self.one[2] += one * weight;
+        self.item[1] += item * weight;
+        self.weight += weight * weight;
+        self.target[2] += weight;
+    }
+
+    /// No effect is negative: the last negative one is left out, and what remains solved again.
+    fn solve(&self, weighted: bool) -> Line {
+        let mut used = [true, true, weighted];
+        loop {
+            let found = self.eliminate(used);
+            match found.iter().rposition(|effect| *effect < 0.0) {
+                Some(negative) => used[negative] = false,
+                None => return Line { batch: found[0], item: found[1], weight: found[2] },
+            }
+        }
+    }
+
+    /// Gaussian elimination without pivoting: the matrix is symmetric and, by the ridge, positive.
+    fn eliminate(&self, used: [bool; 3]) -> [f64; 3] {
+        let [a, ab, ac] = self.one;
+        let over_a = inverse(a, a, used[0]);
+        let over_b = inverse(self.item[0] - over_a * ab * ab, self.item[0], used[1]);
+        let bc = self.item[1] - over_a * ab * ac;
+        let over_c = inverse(self.weight - over_a * ac * ac - over_b * bc * bc, self.weight, used[2]);
+        let [ta, tb, tc] = self.target;
+        let tb = tb - over_a * ab * ta;
+        let z = over_c * (tc - over_a * ac * ta - over_b * bc * tb);
+        let y = over_b * (tb - bc * z);
+        let x = over_a * (ta - ab * y - ac * z);
+        [x, y, z]
+    }
+}
+
+/// One over a pivot; zero for an effect that is left out.
+fn inverse(pivot: f64, before: f64, used: bool) -> f64 {
+    if used && pivot > PIVOT_MIN * before { 1.0 / pivot } else { 0.0 }
+}

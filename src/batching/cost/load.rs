@@ -1,0 +1,142 @@
+//! What one batch carried, as numbers to fit with, and which loads are typical.
+//!
+//! Prices are wanted for batches nobody has formed yet, so the mean item and the heaviest item of each size are remembered. They describe the
+//! traffic, not the server: a changed server does not make them wrong.
+
+use super::super::call::Weight;
+use super::super::math::{float, whole};
+
+/// Round sizes: the upper ends of the size buckets (`scheduling.md` §3, "cost: samples").
+pub(super) const SIZES: [u32; 18] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
+/// What a new batch counts in the mean item, once there are many.
+const MEAN_SHARE: f64 = 0.02;
+/// What a new batch counts in the heaviest item of its size, once there are many.
+const MAX_SHARE: f64 = 0.1;
+/// One batch counts as at most this many times the typical: one huge item must not make all batches look dear.
+const STEP_MAX: f64 = 4.0;
+/// What a new batch counts in the padding.
+const PADDING_SHARE: f64 = 0.05;
+
+/// Items and weights of one batch. The heaviest item weighs at least the mean and at most the sum.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Load {
+    pub(super) items: f64,
+    pub(super) sum: f64,
+    pub(super) max: f64,
+}
+
+/// Loads as they usually are.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Typical {
+    mean: Average,
+    max: [Average; SIZES.len()],
+    padding: f64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Average {
+    value: f64,
+    count: u32,
+}
+
+// === impl Load ===
+
+impl Load {
+    pub(super) fn new(items: u32, weight: Weight) -> Self {
+        let items = f64::from(items.max(1));
+        let sum = float(weight.sum).max(float(weight.max));
+        Self { items, sum, max: float(weight.max).max(sum / items) }
+    }
+
+    /// The share of padding: 0 if all items weigh the same.
+    fn padding(self) -> f64 {
+        if self.sum > 0.0 { (self.items * self.max / self.sum - 1.0).clamp(0.0, STEP_MAX) } else { 0.0 }
+    }
+}
+
+// === impl Typical ===
+
+impl Typical {
+    pub(super) fn observe(&mut self, load: Load, items: u32) {
+        self.mean.observe(load.sum / load.items, MEAN_SHARE);
+        if let Some(max) = self.max.get_mut(bucket(items)) {
+            max.observe(load.max, MAX_SHARE);
+        }
+        self.padding += PADDING_SHARE * (load.padding() - self.padding);
+    }
+
+    /// A batch of this size as it usually is.
+    pub(super) fn load(&self, items: u32) -> Load {
+        self.with_max(items, self.max(bucket(items)))
+    }
+
+    /// The same for every size with a price of its own.
+    pub(super) fn loads(&self) -> impl Iterator<Item = Load> {
+        let starts = [0].into_iter().chain(SIZES);
+        let ranges = starts.zip(SIZES).enumerate();
+        ranges.flat_map(move |(bucket, (before, last))| {
+            let max = self.max(bucket);
+            (before + 1..=last).map(move |items| self.with_max(items, max))
+        })
+    }
+
+    /// The mean weight of an item.
+    pub(super) fn mean(&self) -> f64 {
+        self.mean.value
+    }
+
+    /// How far the heaviest item is above the mean one, in batches as they come.
+    pub(super) fn padding(&self) -> f64 {
+        self.padding
+    }
+
+    fn with_max(&self, items: u32, max: f64) -> Load {
+        let items = f64::from(items.max(1));
+        let sum = items * self.mean.value;
+        Load { items, sum, max: max.clamp(self.mean.value, sum.max(self.mean.value)) }
+    }
+
+    /// The heaviest item of batches in this bucket; of the next smaller, else of the next larger ones that were seen.
+    fn max(&self, bucket: usize) -> f64 {
+        let (smaller, larger) = self.max.split_at(bucket + 1);
+        let seen = |average: &&Average| average.count > 0;
+        smaller.iter().rev().find(seen).or_else(|| larger.iter().find(seen)).map_or(self.mean.value, |max| max.value)
+    }
+
+    /// Mean and heaviest items in thousandths, and the padding, to be kept; 0 stands for a size not seen.
+    pub(super) fn keep(&self) -> (u64, Vec<u64>, u64) {
+        let milli = |average: &Average| if average.count > 0 { whole(average.value * 1e3).max(1) } else { 0 };
+        (milli(&self.mean), self.max.iter().map(milli).collect(), whole(self.padding * 1e3))
+    }
+
+    /// What [`Typical::keep`] gave.
+    pub(super) fn kept(mean: u64, max: &[u64], padding: u64) -> Self {
+        let mut typical = Self::default();
+        typical.mean.restore(mean);
+        typical.max.iter_mut().zip(max).for_each(|(average, milli)| average.restore(*milli));
+        typical.padding = (float(padding) / 1e3).min(STEP_MAX);
+        typical
+    }
+}
+
+// === impl Average ===
+
+impl Average {
+    /// A plain mean while there are few, later an exponential one.
+    fn observe(&mut self, value: f64, share: f64) {
+        self.count = self.count.saturating_add(1);
+        let value = if self.count > 1 && self.value > 0.0 { value.min(STEP_MAX * self.value) } else { value };
+        self.value += share.max(1.0 / f64::from(self.count)) * (value - self.value);
+    }
+
+    fn restore(&mut self, milli: u64) {
+        if milli > 0 {
+            *self = Self { value: float(milli) / 1e3, count: super::KEPT };
+        }
+    }
+}
+
+/// The size bucket; the last one has no upper end.
+pub(super) fn bucket(items: u32) -> usize {
+    SIZES.partition_point(|size| *size < items).min(SIZES.len() - 1)
+}

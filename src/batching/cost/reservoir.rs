@@ -1,0 +1,133 @@
+//! The samples a curve is fitted to: the newest few of each kind of batch.
+//!
+//! Kept by size bucket and octave of the heaviest item, so that a flood of small batches does not push out the one large batch that was ever seen
+//! (`scheduling.md` §3, "cost: samples").
+
+use super::super::math::{float, whole};
+use super::load::{Load, bucket};
+use super::{KEPT, Sample};
+
+/// Samples in a cell (`scheduling.md` §3).
+const CELL: usize = 8;
+const NEWEST: usize = KEPT as usize;
+/// Cells at most: more than any measured traffic filled (12 sizes × 6 octaves), and 26 KB. The one not touched for longest goes.
+const CELLS_MAX: usize = 96;
+
+/// One batch and what it took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reading {
+    pub(super) items: u32,
+    pub(super) load: Load,
+    pub(super) nanos: f64,
+}
+
+/// The samples, at most [`CELLS_MAX`] × [`CELL`].
+#[derive(Debug, Clone, Default)]
+pub(super) struct Reservoir {
+    cells: Vec<Cell>,
+    clock: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Cell {
+    kind: (usize, u32),
+    /// A ring; the order inside does not matter to a fit.
+    readings: Vec<Reading>,
+    next: usize,
+    touched: u64,
+}
+
+// === impl Reading ===
+
+impl Reading {
+    pub(super) fn new(sample: Sample) -> Self {
+        let nanos = float(sample.nanos).clamp(super::NANOS_MIN, super::NANOS_MAX);
+        Self { items: sample.items.max(1), load: Load::new(sample.items, sample.weight), nanos }
+    }
+
+    fn kind(&self) -> (usize, u32) {
+        (bucket(self.items), u64::BITS - whole(self.load.max).leading_zeros())
+    }
+}
+
+impl From<&Reading> for Sample {
+    fn from(reading: &Reading) -> Self {
+        let weight = super::Weight { sum: whole(reading.load.sum), max: whole(reading.load.max) };
+        Self { items: reading.items, weight, nanos: whole(reading.nanos) }
+    }
+}
+
+// === impl Reservoir ===
+
+impl Reservoir {
+    pub(super) fn put(&mut self, reading: Reading) {
+        self.clock += 1;
+        let kind = reading.kind();
+        let at = self.cells.iter().position(|cell| cell.kind == kind).unwrap_or_else(|| self.open(kind));
+        let Some(cell) = self.cells.get_mut(at) else { return };
+        cell.touched = self.clock;
+        match cell.readings.get_mut(cell.next) {
+            Some(oldest) => *oldest = reading,
+            None => cell.readings.push(reading),
+        }
+        cell.next = (cell.next + 1) % CELL;
+    }
+
+    /// All samples.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Reading> {
+        self.cells.iter().flat_map(|cell| &cell.readings)
+    }
+
+    /// The newest [`NEWEST`] of each cell, oldest first inside a cell.
+    pub(super) fn newest(&self) -> impl Iterator<Item = &Reading> {
+        self.cells.iter().flat_map(Cell::newest)
+    }
+
+    /// Forgets all but the newest of each cell and multiplies what they took.
+    pub(super) fn rescale(&mut self, factor: f64) {
+        for cell in &mut self.cells {
+            cell.keep_newest();
+            for reading in &mut cell.readings {
+                reading.nanos = (reading.nanos * factor).clamp(super::NANOS_MIN, super::NANOS_MAX);
+            }
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.cells.clear();
+    }
+
+    /// A cell for a kind of batch not seen before, or not for long.
+    fn open(&mut self, kind: (usize, u32)) -> usize {
+        if self.cells.len() < CELLS_MAX {
+            self.cells.push(Cell { kind, readings: Vec::with_capacity(CELL), next: 0, touched: 0 });
+            return self.cells.len() - 1;
+        }
+        let oldest = self.cells.iter().enumerate().min_by_key(|(_, cell)| cell.touched).map_or(0, |(at, _)| at);
+        if let Some(cell) = self.cells.get_mut(oldest) {
+            cell.kind = kind;
+            cell.readings.clear();
+            cell.next = 0;
+        }
+        oldest
+    }
+}
+
+// === impl Cell ===
+
+impl Cell {
+    fn newest(&self) -> impl Iterator<Item = &Reading> {
+        let (newer, older) = self.readings.split_at(self.next.min(self.readings.len()));
+        let surplus = self.readings.len().saturating_sub(NEWEST);
+        older.iter().chain(newer).skip(surplus)
+    }
+
+    fn keep_newest(&mut self) {
+        // Oldest first, then the front goes.
+        let full = self.readings.len() == CELL;
+        self.readings.rotate_left(if full { self.next } else { 0 });
+        let surplus = self.readings.len().saturating_sub(NEWEST);
+        self.readings.drain(..surplus);
+        self.next = self.readings.len() % CELL;
+    }
+}

@@ -1,0 +1,245 @@
+//! Probes: one, a half and a half sent at once, and what their return says.
+//!
+//! A server with one slot runs them one after another, one with several beside each other; only a batcher inside runs the single first and then both
+//! halves together, late but at once. Seen twice in a row, it is worth a trial.
+
+use std::time::Duration;
+
+use super::super::tick::Tick;
+
+/// Batches before the first probe: the curve that says t(h) must be known (`scheduling.md` §2.7).
+const FIRST_AFTER: u64 = 60;
+/// Batches between probes while they are new, or have something to say (`scheduling.md` §2.7).
+const EVERY: u64 = 40;
+/// Probes that are new (`scheduling.md` §2.7).
+const NEW: u32 = 3;
+/// Batches between probes later (`scheduling.md` §2.7).
+const EVERY_LATER: u64 = 3_000;
+/// Fewest calls that make a probe (`scheduling.md` §2.7).
+const CALLS_MIN: usize = 5;
+/// Weight of the newest probe in the score (`scheduling.md` §2.7).
+const SCORE_STEP: f64 = 0.4;
+/// The score above which the server is believed to batch (`scheduling.md` §2.7): two hits in a row.
+const SCORE_CONVINCED: f64 = 0.6;
+/// The score above which probes stay frequent: a lone hit is followed up three times. (The prototype follows it up for ever.)
+const SCORE_OPEN: f64 = 0.1;
+/// Halves that ran together return within this many tenths of t(h) of each other (`scheduling.md` §2.7).
+const TOGETHER_TENTHS: u32 = 3;
+/// Halves that waited for the single return after more than this many tenths of t(h) (`scheduling.md` §2.7).
+const WAITED_TENTHS: u32 = 13;
+
+/// What the batcher is about to send, and into what.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct Chance {
+    /// Calls of the batch.
+    pub(in super::super) calls: usize,
+    /// Batches in flight.
+    pub(in super::super) in_flight: usize,
+    /// Slots learned.
+    pub(in super::super) slots: u32,
+    /// A full batch stays behind.
+    pub(in super::super) backlog: bool,
+}
+
+/// How many calls each part of a probe takes, in the order of sending: one, half of the others, the other half.
+pub(in super::super) type Parts = (usize, usize, usize);
+
+/// A part of a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Part {
+    /// The single call.
+    Single,
+    /// The half sent first.
+    First,
+    /// The half sent second; it may be one call larger.
+    Second,
+}
+
+/// When to probe, and what the probes have said.
+#[derive(Debug, Clone)]
+pub(super) struct Probes {
+    /// The count of batches from which the next one is due.
+    next_at: u64,
+    made: u32,
+    /// Running share of hits.
+    score: f64,
+    out: Option<Out>,
+}
+
+/// A probe in flight.
+#[derive(Debug, Clone, Copy)]
+struct Out {
+    sent: Tick,
+    half: Duration,
+    single: bool,
+    first: Option<Tick>,
+    second: Option<Tick>,
+}
+
+// === impl Probes ===
+
+impl Default for Probes {
+    fn default() -> Self {
+        Self { next_at: FIRST_AFTER, made: 0, score: 0.0, out: None }
+    }
+}
+
+impl Probes {
+    pub(super) fn due(&self, batches: u64, chance: Chance) -> Option<Parts> {
+        let undisturbed = chance.slots == 1 && chance.in_flight == 0 && !chance.backlog && self.out.is_none();
+        if !undisturbed || chance.calls < CALLS_MIN || batches < self.next_at {
+            return None;
+        }
+        let half = (chance.calls - 1) / 2;
+        Some((1, half, chance.calls - 1 - half))
+    }
+
+    pub(super) fn sent(&mut self, now: Tick, half: Duration, batches: u64) {
+        self.made = self.made.saturating_add(1);
+        self.out = Some(Out { sent: now, half, single: false, first: None, second: None });
+        self.schedule(batches);
+    }
+
+    pub(super) fn returned(&mut self, part: Part, at: Tick, batches: u64) {
+        let Some(out) = &mut self.out else { return };
+        match part {
+            Part::Single => out.single = true,
+            Part::First => out.first = Some(at),
+            Part::Second => out.second = Some(at),
+        }
+        let (true, Some(first), Some(second)) = (out.single, out.first, out.second) else { return };
+        let hit = if ran_together(out.sent, out.half, first, second) { 1.0 } else { 0.0 };
+        self.score += SCORE_STEP * (hit - self.score);
+        self.out = None;
+        self.schedule(batches);
+    }
+
+    pub(super) fn lost(&mut self) {
+        self.out = None;
+    }
+
+    /// The probes agree that the server batches.
+    pub(super) fn convinced(&self) -> bool {
+        self.score > SCORE_CONVINCED
+    }
+
+    /// What was seen is used up.
+    pub(super) fn forget(&mut self) {
+        self.score = 0.0;
+        self.out = None;
+    }
+
+    /// None before this count of batches.
+    pub(super) fn rest(&mut self, until: u64) {
+        self.forget();
+        self.next_at = until;
+    }
+
+    /// Everything is new again. One interval of peace, for the curve has to be learned anew too.
+    pub(super) fn again(&mut self, batches: u64) {
+        self.forget();
+        self.made = 0;
+        self.next_at = batches + EVERY;
+    }
+
+    fn schedule(&mut self, batches: u64) {
+        let soon = self.made < NEW || self.score > SCORE_OPEN;
+        self.next_at = batches + if soon { EVERY } else { EVERY_LATER };
+    }
+}
+
+fn ran_together(sent: Tick, half: Duration, first: Tick, second: Tick) -> bool {
+    let (early, late) = (first.min(second), first.max(second));
+    late.since(early) < half * TOGETHER_TENTHS / 10 && early.since(sent) > half * WAITED_TENTHS / 10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HALF: Duration = Duration::from_millis(10);
+
+    fn chance(calls: usize) -> Chance {
+        Chance { calls, in_flight: 0, slots: 1, backlog: false }
+    }
+
+    fn probe(probes: &mut Probes, batches: u64, first_ms: u64, second_ms: u64) {
+        probes.sent(Tick(0), HALF, batches);
+        for (part, ms) in [(Part::Second, second_ms), (Part::Single, 4), (Part::First, first_ms)] {
+            probes.returned(part, Tick::from_millis(ms), batches);
+        }
+    }
+
+    #[test]
+    fn a_probe_is_a_single_and_two_halves_into_an_empty_one_slot_upstream() {
+        let probes = Probes::default();
+        assert_eq!(probes.due(60, chance(17)), Some((1, 8, 8)));
+        assert_eq!(probes.due(60, chance(6)), Some((1, 2, 3)));
+        assert_eq!(probes.due(59, chance(17)), None);
+        assert_eq!(probes.due(60, chance(4)), None);
+        assert_eq!(probes.due(60, Chance { in_flight: 1, ..chance(17) }), None);
+        assert_eq!(probes.due(60, Chance { slots: 2, ..chance(17) }), None);
+        assert_eq!(probes.due(60, Chance { backlog: true, ..chance(17) }), None);
+    }
+
+    #[test]
+    fn two_hits_in_a_row_convince_and_one_does_not() {
+        let mut probes = Probes::default();
+        probe(&mut probes, 60, 15, 16);
+        assert!(!probes.convinced());
+        probe(&mut probes, 100, 16, 15);
+        assert!(probes.convinced());
+        probe(&mut probes, 140, 14, 24);
+        assert!(!probes.convinced());
+    }
+
+    #[test]
+    fn halves_that_return_apart_or_early_are_no_hit() {
+        // One slot: one after the other. Several slots: both as quickly as alone. One of two slots: just not together.
+        for (first, second) in [(14, 24), (10, 10), (14, 17)] {
+            let mut probes = Probes::default();
+            for batches in [60, 100, 140] {
+                probe(&mut probes, batches, first, second);
+            }
+            assert!(probes.score.abs() < 1e-12, "{first} {second}");
+        }
+    }
+
+    #[test]
+    fn probes_without_a_hit_become_rare_after_three() {
+        let mut probes = Probes::default();
+        let mut at = Vec::new();
+        for batches in 0..8_000 {
+            if probes.due(batches, chance(9)).is_some() {
+                at.push(batches);
+                probe(&mut probes, batches, 14, 24);
+            }
+        }
+        assert_eq!(at, [60, 100, 140, 3140, 6140]);
+    }
+
+    #[test]
+    fn a_late_hit_is_followed_up_soon_but_not_for_ever() {
+        let mut probes = Probes { next_at: 3_000, made: 3, ..Probes::default() };
+        let mut at = Vec::new();
+        for batches in 0..7_000 {
+            if probes.due(batches, chance(9)).is_some() {
+                probe(&mut probes, batches, 15, if at.is_empty() { 15 } else { 25 });
+                at.push(batches);
+            }
+        }
+        assert_eq!(at, [3000, 3040, 3080, 3120, 6120]);
+    }
+
+    #[test]
+    fn a_probe_that_lost_a_part_says_nothing() {
+        let mut probes = Probes::default();
+        probes.sent(Tick(0), HALF, 60);
+        probes.returned(Part::First, Tick::from_millis(15), 60);
+        assert_eq!(probes.due(200, chance(9)), None, "one at a time");
+        probes.lost();
+        probes.returned(Part::Second, Tick::from_millis(15), 60);
+        probes.returned(Part::Single, Tick::from_millis(5), 60);
+        assert!(probes.score.abs() < 1e-12 && probes.due(200, chance(9)).is_some());
+    }
+}

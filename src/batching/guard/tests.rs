@@ -1,0 +1,440 @@
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use super::*;
+
+const MEAN: Duration = Duration::from_millis(5);
+const SLO: Duration = Duration::from_millis(50);
+
+/// Plays epochs of a trial with what items see in each mode, jittered a little, until it ends; returns the epochs it took.
+fn play(guard: &mut Guard, now: &mut Tick, batch_ms: u64, pass_ms: u64) -> usize {
+    guard.tick(*now, MEAN);
+    assert!(guard.report().trying, "a trial was due");
+    let mut epochs = 0;
+    while guard.report().trying {
+        let ms = if guard.mode() == Mode::Batch { batch_ms } else { pass_ms };
+        let start = *now;
+        for i in 0..100 {
+            *now = start.after(Duration::from_millis(i));
+            let sojourn = Duration::from_millis(ms) + Duration::from_micros(10 * ((epochs as u64 * 7 + i) % 13));
+            guard.ended(now.after(sojourn), Ended { arrived: *now, items: 1, expired: false, slo: Some(SLO) });
+        }
+        *now = start.after(Duration::from_millis(100));
+        guard.tick(*now, MEAN);
+        epochs += 1;
+    }
+    epochs
+}
+
+/// One probe that says "it batches" or "it does not", once one is due.
+fn probe(guard: &mut Guard, now: Tick, hit: bool) -> u64 {
+    let chance = Chance { calls: 9, in_flight: 0, slots: 1, backlog: false };
+    let before = guard.report().batches;
+    while guard.probe_due(chance).is_none() {
+        guard.batch_done();
+        assert!(guard.report().batches < before + 10_000, "a probe comes");
+    }
+    let waited = guard.report().batches - before;
+    guard.probe_sent(now, MEAN);
+    guard.probe_returned(Part::Single, now.after(MEAN));
+    guard.probe_returned(Part::First, now.after(2 * MEAN));
+    guard.probe_returned(Part::Second, now.after(if hit { 2 } else { 3 } * MEAN));
+    waited
+}
+
+fn believes(guard: &mut Guard, now: Tick) {
+    probe(guard, now, true);
+    probe(guard, now, true);
+}
+
+fn passing() -> (Guard, Tick) {
+    let (mut guard, mut now) = (Guard::new(512, false), Tick::from_millis(1));
+    believes(&mut guard, now);
+    play(&mut guard, &mut now, 14, 12);
+    assert_eq!(guard.mode(), Mode::Pass);
+    (guard, now)
+}
+
+#[test]
+fn a_quicker_pass_wins_after_four_epochs_a_side() {
+    let (mut guard, mut now) = (Guard::new(512, false), Tick::from_millis(1));
+    believes(&mut guard, now);
+    assert_eq!(play(&mut guard, &mut now, 14, 12), 8);
+    assert_eq!(guard.mode(), Mode::Pass);
+    let last = guard.report().last.expect("a trial ended");
+    assert_eq!((last.before, last.verdict, last.epochs, last.at), (Mode::Batch, Mode::Pass, (4, 4), now));
+    assert!(last.t_permille > 2_200);
+    assert!(last.batch_mean > Duration::from_millis(14) && last.pass_mean < Duration::from_millis(13));
+}
+
+#[test]
+fn a_pass_that_is_quicker_by_less_than_two_percent_does_not_win() {
+    let (mut guard, mut now) = (Guard::new(512, false), Tick::from_millis(1));
+    believes(&mut guard, now);
+    assert_eq!(play(&mut guard, &mut now, 101, 100), 50, "all 25 epochs a side, for an SLO caps both");
+    assert_eq!(guard.mode(), Mode::Batch);
+}
+
+#[test]
+fn a_somewhat_slower_pass_ends_after_four_epochs_a_side() {
+    let (mut guard, mut now) = (Guard::new(512, false), Tick::from_millis(1));
+    believes(&mut guard, now);
+    assert_eq!(play(&mut guard, &mut now, 12, 14), 8);
+    assert_eq!(guard.mode(), Mode::Batch);
+    assert!(guard.report().last.expect("ended").t_permille < -2_000);
+}
+
+#[test]
+fn a_clearly_worse_pass_stops_after_its_second_epoch() {
+    let (mut guard, mut now) = (Guard::new(512, false), Tick::from_millis(1));
+    believes(&mut guard, now);
+    assert_eq!(play(&mut guard, &mut now, 12, 40), 4);
+    assert_eq!(guard.mode(), Mode::Batch);
+}
+
+#[test]
+fn a_pass_that_became_clearly_worse_stops_as_quickly() {
+    let (mut guard, mut now) = passing();
+    guard.changed();
+    assert_eq!(play(&mut guard, &mut now, 12, 40), 3, "it has its second epoch first");
+    assert_eq!(guard.mode(), Mode::Batch);
+}
+
+#[test]
+fn expired_items_are_charged_twice_the_slo() {
+    let (mut guard, mut now) = (Guard::new(512, false), Tick::from_millis(1));
+    believes(&mut guard, now);
+    guard.tick(now, MEAN);
+    while guard.report().trying {
+        let passing = guard.mode() == Mode::Pass;
+        now = now.after(Duration::from_millis(60));
+        for _ in 0..9 {
+            // Passing answers at once, and drops every third.
+            let wait = if passing { 1 } else { 20 };
+            let ended = Ended { arrived: now, items: 2, expired: passing, slo: Some(SLO) };
+            guard.ended(now.after(Duration::from_millis(wait)), ended);
+            for _ in 0..2 {
+                guard.ended(now.after(Duration::from_millis(wait)), Ended { expired: false, ..ended });
+            }
+        }
+        now = now.after(Duration::from_millis(40));
+        guard.tick(now, MEAN);
+    }
+    assert_eq!(guard.mode(), Mode::Batch);
+    let last = guard.report().last.expect("ended");
+    assert!(last.pass_mean.abs_diff(Duration::from_micros(34_000)) < Duration::from_micros(1), "{last:?}");
+}
+
+#[test]
+fn what_arrived_before_or_early_in_an_epoch_does_not_count() {
+    let (mut guard, start) = (Guard::new(512, false), Tick::from_millis(1));
+    believes(&mut guard, start);
+    let mut now = start;
+    guard.tick(now, MEAN);
+    while guard.report().trying {
+        for (at, ms) in [(0, 500), (29, 500), (31, if guard.mode() == Mode::Batch { 14 } else { 12 })] {
+            let arrived = now.after(Duration::from_millis(at));
+            guard.ended(
+                arrived.after(Duration::from_millis(ms)),
+                Ended { arrived, items: 5, expired: false, slo: None },
+            );
+        }
+        now = now.after(Duration::from_millis(100));
+        guard.tick(now, MEAN);
+    }
+    let last = guard.report().last.expect("ended");
+    assert!(last.batch_mean.abs_diff(Duration::from_millis(14)) < Duration::from_micros(1), "{last:?}");
+}
+
+#[test]
+fn a_trial_without_traffic_is_given_up() {
+    let (mut guard, mut now) = (Guard::new(512, false), Tick::from_millis(1));
+    believes(&mut guard, now);
+    for _ in 0..=200 {
+        guard.tick(now, MEAN);
+        now = now.after(Duration::from_secs(1));
+    }
+    assert!(!guard.report().trying && guard.mode() == Mode::Batch);
+}
+
+#[test]
+fn after_a_trial_that_kept_batching_four_thousand_batches_go_unprobed() {
+    let (mut guard, mut now) = (Guard::new(512, false), Tick::from_millis(1));
+    believes(&mut guard, now);
+    play(&mut guard, &mut now, 12, 40);
+    assert_eq!(probe(&mut guard, now, false), 4_000);
+    assert_eq!(probe(&mut guard, now, false), 3_000, "that was the third: they are rare from now on");
+}
+
+#[test]
+fn batching_is_tried_again_after_sixty_thousand_passed_calls() {
+    let (mut guard, mut now) = passing();
+    for _ in 0..59_999 {
+        guard.call_passed(1);
+    }
+    guard.tick(now, MEAN);
+    assert!(!guard.report().trying);
+    guard.call_passed(1);
+    play(&mut guard, &mut now, 14, 12);
+    assert_eq!(guard.mode(), Mode::Pass, "it was still right");
+    for _ in 0..60_000 {
+        guard.call_passed(1);
+    }
+    play(&mut guard, &mut now, 12, 14);
+    assert_eq!(guard.mode(), Mode::Batch, "it is not any more");
+}
+
+#[test]
+fn a_change_is_looked_into_soon() {
+    let (mut guard, mut now) = (Guard::new(512, false), Tick::from_millis(1));
+    for _ in 0..3 {
+        probe(&mut guard, now, false);
+    }
+    guard.changed();
+    assert_eq!(probe(&mut guard, now, true), 40);
+    assert_eq!(probe(&mut guard, now, true), 40);
+    play(&mut guard, &mut now, 14, 12);
+    guard.changed();
+    play(&mut guard, &mut now, 12, 14);
+    assert_eq!(guard.mode(), Mode::Batch);
+}
+
+#[test]
+fn a_probe_that_lost_a_part_makes_no_trial() {
+    let (mut guard, now) = (Guard::new(512, false), Tick::from_millis(1));
+    probe(&mut guard, now, true);
+    guard.probe_sent(now, MEAN);
+    for part in [Part::Single, Part::First] {
+        guard.probe_returned(part, now.after(2 * MEAN));
+    }
+    guard.probe_lost();
+    guard.probe_returned(Part::Second, now.after(2 * MEAN));
+    guard.tick(now.after(3 * MEAN), MEAN);
+    assert!(!guard.report().trying);
+    probe(&mut guard, now, true);
+    guard.tick(now, MEAN);
+    assert!(guard.report().trying, "the next one that comes back whole counts");
+}
+
+#[test]
+fn a_server_known_to_batch_starts_in_pass_and_is_not_asked() {
+    let (mut guard, mut now) = (Guard::new(512, true), Tick::from_millis(1));
+    for _ in 0..200_000 {
+        guard.call_passed(1);
+    }
+    guard.changed();
+    guard.tick(now, MEAN);
+    assert!(guard.mode() == Mode::Pass && !guard.report().trying);
+    assert_eq!(guard.probe_due(Chance { calls: 9, in_flight: 0, slots: 1, backlog: false }), None);
+    guard.set_known_batching(false);
+    play(&mut guard, &mut now, 12, 14);
+    assert_eq!(guard.mode(), Mode::Batch, "told to look, it looks");
+    guard.set_known_batching(true);
+    assert_eq!(guard.mode(), Mode::Pass);
+}
+
+#[test]
+fn an_overload_cuts_what_may_be_in_flight_and_it_grows_again_slowly() {
+    let mut guard = Guard::new(100, true);
+    assert_eq!(guard.pass_max(), 100);
+    guard.overloaded(99);
+    assert_eq!(guard.pass_max(), 70);
+    guard.overloaded(120);
+    assert_eq!(guard.pass_max(), 70, "an overload never raises it");
+    guard.overloaded(2);
+    assert_eq!(guard.pass_max(), 4);
+    for _ in 0..1_000 {
+        guard.call_passed(3);
+    }
+    assert_eq!(guard.pass_max(), 4, "calls that left room say nothing about the limit");
+    for _ in 0..31 {
+        guard.call_passed(4);
+    }
+    assert_eq!(guard.pass_max(), 4);
+    guard.call_passed(4);
+    assert_eq!(guard.pass_max(), 5);
+    for _ in 0..100_000 {
+        guard.call_passed(100);
+    }
+    assert_eq!(guard.pass_max(), 100, "and stops at the wall");
+}
+
+#[test]
+fn a_new_wall_is_kept_at_once() {
+    let mut guard = Guard::new(100, true);
+    guard.set_stand_aside_max(300);
+    assert_eq!(guard.pass_max(), 300);
+    guard.overloaded(9);
+    guard.set_stand_aside_max(500);
+    assert_eq!(guard.pass_max(), 7, "what was learned stays");
+    guard.set_stand_aside_max(2);
+    assert_eq!(guard.pass_max(), 2);
+}
+
+// === A server beside the guard ===
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Arrive,
+    Enter(usize),
+    Finish,
+    Return(usize),
+}
+
+/// A greedy one-slot proxy with the guard in front of a server 0.4 ms away that takes 4 + 0.25n ms a run: of one call, or of all that wait.
+struct World {
+    batches_inside: bool,
+    now: u64,
+    random: u64,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    order: u64,
+    guard: Guard,
+    queue: VecDeque<u64>,
+    out: BTreeMap<usize, (Vec<u64>, Option<Part>)>,
+    sent: usize,
+    waiting: VecDeque<usize>,
+    running: Vec<usize>,
+    probes: usize,
+    trials: usize,
+}
+
+impl World {
+    const ONE_WAY: u64 = 400_000;
+
+    fn new(batches_inside: bool, seed: u64) -> Self {
+        let mut world = Self {
+            batches_inside,
+            now: 0,
+            random: seed,
+            events: BinaryHeap::new(),
+            order: 0,
+            guard: Guard::new(512, false),
+            queue: VecDeque::new(),
+            out: BTreeMap::new(),
+            sent: 0,
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            probes: 0,
+            trials: 0,
+        };
+        world.at(1, Event::Arrive);
+        world
+    }
+
+    fn at(&mut self, at: u64, event: Event) {
+        self.order += 1;
+        self.events.push(Reverse((at, self.order, event)));
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below
+    }
+
+    fn run(&mut self, until: u64) {
+        while self.now < until {
+            let Some(Reverse((now, _, event))) = self.events.pop() else { return };
+            self.now = now;
+            match event {
+                Event::Arrive => {
+                    self.queue.push_back(now);
+                    let pause = self.draw(1_000_000);
+                    self.at(now + pause, Event::Arrive);
+                }
+                Event::Enter(call) => self.waiting.push_back(call),
+                Event::Finish => {
+                    for call in std::mem::take(&mut self.running) {
+                        self.at(now + Self::ONE_WAY, Event::Return(call));
+                    }
+                }
+                Event::Return(call) => self.returned(call),
+            }
+            self.serve();
+            let trying = self.guard.report().trying;
+            self.guard.tick(Tick(now), MEAN);
+            self.trials += usize::from(!trying && self.guard.report().trying);
+            self.send();
+        }
+    }
+
+    fn serve(&mut self) {
+        if !self.running.is_empty() || self.waiting.is_empty() {
+            return;
+        }
+        let calls = if self.batches_inside { self.waiting.len() } else { 1 };
+        self.running = self.waiting.drain(..calls).collect();
+        let items: usize = self.running.iter().map(|call| self.out[call].0.len()).sum();
+        let noise = 960 + self.draw(80);
+        self.at(self.now + execution(items) * noise / 1000, Event::Finish);
+    }
+
+    fn send(&mut self) {
+        if self.guard.mode() == Mode::Pass {
+            while self.out.len() < self.guard.pass_max() as usize && !self.queue.is_empty() {
+                self.dispatch(1, None);
+            }
+            return;
+        }
+        if !self.out.is_empty() || self.queue.is_empty() {
+            return;
+        }
+        let calls = self.queue.len().min(32);
+        let backlog = self.queue.len() - calls >= 32;
+        let chance = Chance { calls, in_flight: 0, slots: 1, backlog };
+        let Some((single, first, second)) = self.guard.probe_due(chance) else { return self.dispatch(calls, None) };
+        self.probes += 1;
+        self.guard.probe_sent(Tick(self.now), Duration::from_nanos(execution(second) + 2 * Self::ONE_WAY));
+        for (calls, part) in [(single, Part::Single), (first, Part::First), (second, Part::Second)] {
+            self.dispatch(calls, Some(part));
+        }
+    }
+
+    fn dispatch(&mut self, calls: usize, part: Option<Part>) {
+        self.sent += 1;
+        let members = self.queue.drain(..calls).collect();
+        self.out.insert(self.sent, (members, part));
+        self.at(self.now + Self::ONE_WAY, Event::Enter(self.sent));
+    }
+
+    fn returned(&mut self, call: usize) {
+        let now = Tick(self.now);
+        let in_flight = self.out.len();
+        let (members, part) = self.out.remove(&call).expect("it was sent");
+        for arrived in &members {
+            self.guard.ended(now, Ended { arrived: Tick(*arrived), items: 1, expired: false, slo: Some(SLO) });
+        }
+        if let Some(part) = part {
+            self.guard.probe_returned(part, now);
+        }
+        if self.guard.mode() == Mode::Pass { self.guard.call_passed(in_flight) } else { self.guard.batch_done() }
+    }
+}
+
+fn execution(items: usize) -> u64 {
+    4_000_000 + 250_000 * u64::try_from(items).expect("few")
+}
+
+#[test]
+fn a_server_that_batches_by_itself_is_found_and_left_alone() {
+    for seed in 1..=5 {
+        let mut world = World::new(true, seed);
+        world.run(20_000_000_000);
+        assert_eq!(world.guard.mode(), Mode::Pass, "seed {seed}: {:?}", world.guard.report());
+        assert_eq!(world.trials, 1, "seed {seed}");
+        assert!(world.probes <= 4, "seed {seed}: {} probes", world.probes);
+    }
+}
+
+#[test]
+fn a_plain_server_is_probed_and_never_left() {
+    for seed in 1..=5 {
+        let mut world = World::new(false, seed);
+        world.run(60_000_000_000);
+        assert!(world.probes >= 3, "seed {seed}: {} probes", world.probes);
+        assert_eq!((world.guard.mode(), world.trials), (Mode::Batch, 0), "seed {seed}");
+    }
+}

@@ -1,0 +1,80 @@
+//! What a batch that comes back says about the others that were in flight.
+//!
+//! Measuring only: what follows from it is decided by `slots`.
+
+use super::super::math::float;
+use super::super::tick::Tick;
+
+/// A batch this many times slower than alone, after its wait, stalled: it moves no lead and is no sample. It still counts as one that waited, or slots that
+/// vanish several at once would make every batch look stalled, and nothing would ever be learned again.
+const STALL_TIMES: f64 = 3.0;
+/// One batch counts as having waited at most this much of what it could have; as much less than nothing, or noise would add up.
+pub(super) const WAITED_MAX: f64 = 1.5;
+
+/// What is kept of a batch in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) struct Flight {
+    pub(super) sent: Tick,
+    pub(super) others: u32,
+    pub(super) explores: bool,
+    pub(super) first_return: Option<Tick>,
+}
+
+/// What the time of a batch that came back is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Sample {
+    /// It ran alone: a sample for the curve and for T.
+    Alone,
+    /// It ran on a slot of its own beside others: a sample for the curve.
+    Beside,
+    /// It may have waited upstream, or stalled beside others: no sample.
+    No,
+}
+
+/// A batch that came back, as the rules see it; nanoseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen {
+    /// How long one like it takes alone.
+    pub(super) alone: f64,
+    /// How long it took beyond that.
+    pub(super) extra: f64,
+    /// Until the first of the others came back: its wait, had every slot been taken.
+    pub(super) wait: f64,
+    /// The mean time between returns with so many others out: no wait is much longer. With one it is the execution itself, and with more the rules scale
+    /// with it; by the execution alone, more than some five slots would never be found, since every wait is short.
+    pub(super) turn: f64,
+}
+
+// === impl Flight ===
+
+impl Flight {
+    /// Nothing else was in flight when it left.
+    pub(in super::super) const fn is_alone(&self) -> bool {
+        self.others == 0
+    }
+
+    /// Another batch came back, well or not, while this one is in flight.
+    pub(in super::super) fn saw_return(&mut self, now: Tick) {
+        self.first_return.get_or_insert(now);
+    }
+}
+
+// === impl Seen ===
+
+impl Seen {
+    pub(super) fn new(now: Tick, flight: &Flight, alone: u64) -> Self {
+        let took = float(now.0.saturating_sub(flight.sent.0));
+        let alone = float(alone.max(1));
+        let wait = float(flight.first_return.unwrap_or(now).0.saturating_sub(flight.sent.0));
+        Self { alone, extra: took - alone, wait, turn: alone / f64::from(flight.others.max(1)) }
+    }
+
+    pub(super) fn stalled(self) -> bool {
+        self.alone + self.extra > STALL_TIMES * self.alone + self.wait
+    }
+
+    /// The extra time as a part of the possible wait, between these bounds: one batch proves no more.
+    pub(super) fn waited(self, min: f64) -> f64 {
+        (self.extra / self.wait).clamp(min, WAITED_MAX)
+    }
+}

@@ -1,0 +1,353 @@
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+/// An upstream of alike slots and one queue before them; host work before and after overlaps with other batches, execution does not.
+struct Server {
+    free: Vec<u64>,
+    host: u64,
+    time: u64,
+    /// Each execution is up to this many thousandths longer or shorter.
+    noise: u64,
+    /// So many thousandths of the executions take six times as long.
+    stall_permille: u32,
+    draw: Draw,
+}
+
+/// A proxy that always has a full batch queued, or one every `gap`.
+struct World {
+    server: Server,
+    slots: Slots,
+    draw: Draw,
+    now: u64,
+    /// Flight, due, back.
+    out: Vec<(Flight, u64, u64)>,
+    slots_max: u32,
+    samples: u64,
+    mean_time: f64,
+    answered: u64,
+    most_out: u32,
+}
+
+impl Server {
+    fn new(slots: usize, host: u64, time: u64) -> Self {
+        Self { free: vec![0; slots], host, time, noise: 80, stall_permille: 0, draw: Draw::new(11) }
+    }
+
+    fn answers_at(&mut self, now: u64) -> u64 {
+        let swing = self.time * self.noise / 1000;
+        let stall = if self.draw.chance(self.stall_permille) { 5 * self.time } else { 0 };
+        let time = self.time - swing + self.draw.bits() % (2 * swing + 1) + stall;
+        let slot = self.free.iter_mut().min().expect("it has slots");
+        *slot = (*slot).max(now + self.host / 2) + time;
+        *slot + self.host / 2
+    }
+
+    fn alone(&self) -> u64 {
+        self.time + self.host
+    }
+}
+
+impl World {
+    fn new(server: Server, slots_max: u32, seed: u64) -> Self {
+        Self {
+            server,
+            slots: Slots::new(),
+            draw: Draw::new(seed),
+            now: 0,
+            out: Vec::new(),
+            slots_max,
+            samples: 0,
+            mean_time: 5e6,
+            answered: 0,
+            most_out: 0,
+        }
+    }
+
+    fn in_flight(&self) -> u32 {
+        u32::try_from(self.out.len()).expect("few")
+    }
+
+    fn earliest_due(&self) -> Option<Tick> {
+        self.out.iter().map(|(_, due, _)| Tick(*due)).min()
+    }
+
+    fn decide(&mut self) -> Slot {
+        let view = View {
+            in_flight: self.in_flight(),
+            earliest_due: self.earliest_due(),
+            slots_max: self.slots_max,
+            samples: self.samples,
+            mean_time: whole(self.mean_time),
+            backlog: true,
+        };
+        self.slots.decide(Tick(self.now), view, &mut self.draw)
+    }
+
+    fn send(&mut self) {
+        let wait = self.slots.wait(self.in_flight(), self.earliest_due(), Tick(self.now));
+        let flight = self.slots.sent(Tick(self.now), self.in_flight());
+        let back = self.server.answers_at(self.now);
+        self.out.push((flight, self.now + wait + self.server.alone(), back));
+        self.most_out = self.most_out.max(self.in_flight());
+    }
+
+    fn take_back(&mut self) {
+        let first = (0..self.out.len()).min_by_key(|i| self.out[*i].2).expect("something is out");
+        let (flight, _, back) = self.out.remove(first);
+        self.now = back;
+        let alone = self.server.alone();
+        for (other, due, _) in &mut self.out {
+            *due = self.slots.due_after_return(other, Tick(*due), Tick(back), alone).0;
+            other.saw_return(Tick(back));
+        }
+        self.answered += 1;
+        let sample = self.slots.returned(Tick(back), &flight, self.server.alone());
+        if sample == Sample::Alone {
+            self.mean_time += 0.1 * (float(back - flight.sent.0) - self.mean_time);
+        }
+        self.samples += u64::from(sample != Sample::No);
+    }
+
+    /// With always a batch waiting to leave, until so many more were answered.
+    fn run(&mut self, batches: u64) {
+        let end = self.answered + batches;
+        while self.answered < end {
+            let next_back = self.out.iter().map(|out| out.2).min();
+            match self.decide() {
+                Slot::Free => self.send(),
+                Slot::At(at) if next_back.is_none_or(|back| at.0 < back) => {
+                    assert!(at.0 > self.now, "an instant that is past is no reason to wait");
+                    self.now = at.0;
+                }
+                Slot::At(_) | Slot::No => self.take_back(),
+            }
+        }
+    }
+
+    /// Batches answered in a second of the server's time.
+    fn pace(&mut self, batches: u64) -> u64 {
+        let start = self.now;
+        self.run(batches);
+        batches * 1_000_000_000 / (self.now - start)
+    }
+}
+
+#[test]
+fn four_slots_are_found_from_one() {
+    for seed in 0..20 {
+        let mut world = World::new(Server::new(4, 200_000, 8 * MS), 16, seed);
+        world.run(400);
+        assert_eq!(world.slots.in_use(), 4, "seed {seed}");
+        let pace = world.pace(2000);
+        assert!(pace > 4 * 125 * 97 / 100, "all four are kept busy: {pace} with seed {seed}");
+        assert!((4..=5).contains(&world.slots.in_use()), "{} with seed {seed}", world.slots.in_use());
+    }
+}
+
+#[test]
+fn a_dozen_slots_are_found_although_every_wait_is_then_short() {
+    for seed in 0..10 {
+        let mut world = World::new(Server::new(12, 200_000, 8 * MS), 16, seed);
+        world.run(400);
+        let pace = world.pace(2000);
+        assert!(pace > 12 * 125 * 95 / 100, "all twelve are kept busy: {pace} with seed {seed}");
+        assert!((12..=13).contains(&world.slots.in_use()), "{} with seed {seed}", world.slots.in_use());
+    }
+}
+
+#[test]
+fn two_slots_with_host_work_are_two_slots_and_a_lead() {
+    for seed in 0..10 {
+        let mut world = World::new(Server::new(2, 3 * MS, 10 * MS), 16, seed);
+        world.run(300);
+        let pace = world.pace(1000);
+        assert!(pace >= 190, "200 a second is all the device can do: {pace} with seed {seed}");
+        assert_eq!(world.slots.in_use(), 2, "seed {seed}");
+        assert!((2_200_000..3_800_000).contains(&world.slots.lead()), "{} with seed {seed}", world.slots.lead());
+    }
+}
+
+#[test]
+fn slots_that_vanish_are_given_up() {
+    for (seed, left) in [(1, 1), (2, 2), (3, 3), (4, 1), (5, 2)] {
+        let mut world = World::new(Server::new(4, 200_000, 8 * MS), 16, seed);
+        world.run(500);
+        assert!(world.slots.in_use() >= 4, "seed {seed}");
+        world.server.free.truncate(left);
+        world.run(400);
+        let found = usize::try_from(world.slots.in_use()).expect("small");
+        assert!(found >= left && found <= left + 1, "{found} of {left} with seed {seed}");
+    }
+}
+
+#[test]
+fn many_slots_that_vanish_at_once_are_given_up_although_every_batch_then_looks_stalled() {
+    for seed in 0..5 {
+        let mut world = World::new(Server::new(12, 200_000, 8 * MS), 16, seed);
+        world.run(500);
+        assert!(world.slots.in_use() >= 12, "{} with seed {seed}", world.slots.in_use());
+        world.server.free.truncate(1);
+        world.run(1000);
+        assert!(world.slots.in_use() <= 2, "{} with seed {seed}", world.slots.in_use());
+    }
+}
+
+#[test]
+fn now_and_then_a_stall_costs_no_slot() {
+    for seed in 0..5 {
+        let mut world = World::new(Server::new(4, 200_000, 8 * MS), 16, seed);
+        world.server.stall_permille = 10;
+        world.run(500);
+        for _ in 0..50 {
+            world.run(50);
+            assert!(world.slots.in_use() >= 4, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_lead_of_the_hosts_work_is_found() {
+    for seed in 0..20 {
+        let mut world = World::new(Server::new(1, 3 * MS, 10 * MS), 16, seed);
+        world.run(600);
+        let lead = world.slots.lead();
+        assert_eq!(world.slots.in_use(), 1, "seed {seed}");
+        assert!((2_400_000..3_600_000).contains(&lead), "{lead} with seed {seed}");
+        let pace = world.pace(2000);
+        assert!(pace >= 95, "100 a second is all the device can do, 77 without a lead: {pace} with seed {seed}");
+    }
+}
+
+#[test]
+fn a_plain_server_keeps_one_slot_and_no_lead() {
+    for seed in 0..20 {
+        let mut world = World::new(Server::new(1, 0, 8 * MS), 16, seed);
+        for _ in 0..100 {
+            world.run(30);
+            assert_eq!(world.slots.in_use(), 1, "seed {seed}");
+        }
+        assert!(world.slots.lead() < 600_000, "{} with seed {seed}", world.slots.lead());
+    }
+}
+
+#[test]
+fn a_lead_that_has_become_too_long_is_cut() {
+    let mut world = World::new(Server::new(1, 3 * MS, 10 * MS), 16, 3);
+    world.run(600);
+    world.server.time += world.server.host;
+    world.server.host = 0;
+    world.run(600);
+    assert!(world.slots.lead() < 800_000, "{}", world.slots.lead());
+}
+
+#[test]
+fn the_wall_is_never_passed() {
+    for (slots, wall) in [(8, 3), (8, 1), (2, 2), (100, 64)] {
+        let mut world = World::new(Server::new(slots, 200_000, 8 * MS), wall, 5);
+        world.run(3000);
+        assert!(world.most_out <= wall, "{} of {wall}", world.most_out);
+        assert!(world.slots.in_use() <= wall);
+    }
+}
+
+#[test]
+fn a_wall_that_is_lowered_holds_at_once() {
+    let mut world = World::new(Server::new(8, 200_000, 8 * MS), 16, 5);
+    world.run(1500);
+    world.slots_max = 2;
+    while world.in_flight() > 2 {
+        assert_ne!(world.decide(), Slot::Free);
+        world.take_back();
+    }
+    world.most_out = 0;
+    world.run(200);
+    assert_eq!((world.most_out, world.slots.in_use()), (2, 2));
+}
+
+#[test]
+fn no_more_than_one_batch_beyond_the_slots_is_out() {
+    let mut world = World::new(Server::new(4, 3 * MS, 10 * MS), 16, 8);
+    for _ in 0..2000 {
+        world.run(1);
+        assert!(world.in_flight() <= world.slots.in_use() + 2, "one beyond, before the last one came back");
+        if world.decide() == Slot::Free {
+            assert!(world.in_flight() <= world.slots.in_use());
+        }
+    }
+}
+
+#[test]
+fn an_idle_upstream_is_always_free() {
+    let mut slots = Slots::new();
+    let mut draw = Draw::new(1);
+    let view = View { in_flight: 0, earliest_due: None, slots_max: 0, samples: 0, mean_time: 0, backlog: false };
+    assert_eq!(slots.decide(Tick(0), view, &mut draw), Slot::Free);
+    assert_eq!(slots.wait(0, None, Tick(0)), 0);
+}
+
+#[test]
+fn without_a_known_curve_there_is_no_lead() {
+    for seed in 0..50 {
+        let mut world = World::new(Server::new(4, 0, 8 * MS), 16, seed);
+        while world.samples < SAMPLES_MIN {
+            assert!(world.most_out <= 1, "seed {seed}");
+            world.run(1);
+        }
+    }
+}
+
+#[test]
+fn a_change_is_a_fresh_start_within_the_same_wall() {
+    let mut world = World::new(Server::new(4, 200_000, 8 * MS), 3, 1);
+    world.run(400);
+    assert_eq!(world.slots.in_use(), 3);
+    world.slots.forget();
+    assert_eq!((world.slots.in_use(), world.slots.lead()), (1, 0));
+}
+
+#[test]
+fn the_wait_upstream_is_what_is_left_of_the_first_batch_less_the_lead() {
+    let mut world = World::new(Server::new(1, 0, 8 * MS), 16, 2);
+    let due = Some(Tick(10 * MS));
+    assert_eq!(world.slots.wait(1, due, Tick(4 * MS)), 6 * MS);
+    assert_eq!(world.slots.wait(1, due, Tick(12 * MS)), 0, "an overdue batch is back any moment");
+    world.server.host = 3 * MS;
+    world.run(600);
+    let lead = world.slots.lead();
+    assert_eq!(world.slots.wait(1, Some(Tick(world.now + 6 * MS)), Tick(world.now)), 6 * MS - lead);
+}
+
+#[test]
+fn a_batch_that_left_early_is_due_again_from_the_return_it_waited_for() {
+    let mut world = World::new(Server::new(1, 3 * MS, 10 * MS), 16, 2);
+    world.run(600);
+    let lead = world.slots.lead();
+    let (early, alone) = (world.slots.sent(Tick(0), 1), world.slots.sent(Tick(0), 0));
+    let due = |flight, back| world.slots.due_after_return(flight, Tick(13 * MS), Tick(back), 13 * MS);
+    assert_eq!(due(&early, 5 * MS), Tick(18 * MS - lead));
+    assert_eq!(due(&early, 0), Tick(13 * MS), "an early return does not make it faster than alone");
+    assert_eq!(due(&alone, 5 * MS), Tick(13 * MS));
+    let mut again = early;
+    again.saw_return(Tick(MS));
+    assert_eq!(due(&again, 5 * MS), Tick(13 * MS), "only the first return counts");
+}
+
+#[test]
+fn beside_a_slot_that_proved_real_no_wait_is_expected() {
+    let mut world = World::new(Server::new(4, 200_000, 8 * MS), 16, 1);
+    world.run(1000);
+    let wait = world.slots.wait(3, Some(Tick(world.now + 8 * MS)), Tick(world.now));
+    assert!(wait < MS, "{wait}");
+}
+
+#[test]
+fn the_same_seed_and_events_give_the_same_story() {
+    let story = |seed| {
+        let mut world = World::new(Server::new(4, 3 * MS, 10 * MS), 16, seed);
+        world.run(1000);
+        (world.now, world.slots.in_use(), world.slots.lead())
+    };
+    assert_eq!(story(6), story(6));
+    assert_ne!(story(6), story(7));
+}

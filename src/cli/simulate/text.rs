@@ -1,0 +1,94 @@
+//! Rows for people.
+
+use std::fmt::Write as _;
+
+use crate::simulate::compare::{Capacity, Entry, Gap, Row};
+use crate::simulate::scenario::Scenario;
+
+const HEAD: &str = "  policy                      goodput       mean        p50        p99  items/batch   busy  expired  refused   left";
+
+/// Names, one a line: those of the design, then those that go beyond it.
+pub(super) fn list(design: &[Scenario], wider: &[Scenario]) -> String {
+    let mut text = String::new();
+    for (title, rows) in [("the rows of the design", design), ("beyond them", wider)] {
+        line(&mut text, format_args!("{title}"));
+        for row in rows {
+            line(&mut text, format_args!("  {:<26} SLO {:?}, cap {}", row.name, row.slo, row.cap));
+        }
+    }
+    text
+}
+
+pub(super) fn row(row: &Row, seeds: u64) -> String {
+    let mut text = String::new();
+    let Scenario { name, slo, cap, horizon, .. } = &row.scenario;
+    line(&mut text, format_args!("{name}   ({seeds} × {horizon:?}, SLO {slo:?}, cap {cap})"));
+    line(&mut text, format_args!("{HEAD}"));
+    for entry in &row.entries {
+        line(&mut text, format_args!("{}", policy(entry)));
+    }
+    if let Some(bound) = &row.bound {
+        line(
+            &mut text,
+            format_args!(
+                "  {:<26} {:>8.3}   in the first {:?}; ours {:.3}, {:.1} % of it",
+                "clairvoyant",
+                bound.goodput,
+                bound.window,
+                bound.ours,
+                100.0 * bound.ours / bound.goodput
+            ),
+        );
+    }
+    for verdict in &row.verdicts {
+        line(&mut text, format_args!("  {verdict}"));
+    }
+    text.push('\n');
+    text
+}
+
+pub(super) fn gap(gap: &Gap) -> String {
+    let over = |ratio: f64| if ratio < 4.0 { format!("{:+.1} %", 100.0 * (ratio - 1.0)) } else { "> 300 %".to_owned() };
+    format!(
+        "{:<20} optimum {:>8.2} ms   greedy {:>8}   ours {:>8}   from 6 s on {:>8}\n  {}\n",
+        gap.name,
+        gap.optimum_ms,
+        over(gap.greedy),
+        over(gap.cold),
+        over(gap.learned),
+        gap.verdict
+    )
+}
+
+pub(super) fn capacity(capacity: &Capacity) -> String {
+    let mut text = format!("{}\n", capacity.name);
+    for (name, rate) in &capacity.rates {
+        line(&mut text, format_args!("  {name:<26} {rate:>8.0} items/s"));
+    }
+    line(&mut text, format_args!("  {}", capacity.verdict));
+    text
+}
+
+fn policy(entry: &Entry) -> String {
+    let Entry { name, figures } = entry;
+    format!(
+        "  {name:<26} {:>8.3} {:>10} {:>10} {:>10} {:>12.1} {:>6.2} {:>8.3} {:>8.3} {:>6.3}",
+        figures.goodput,
+        millis(figures.mean, 2),
+        millis(figures.p50, 1),
+        millis(figures.p99, 1),
+        figures.items_per_batch,
+        figures.busy,
+        figures.expired,
+        figures.refused,
+        figures.unanswered
+    )
+}
+
+fn millis(millis: f64, digits: usize) -> String {
+    if millis.is_finite() { format!("{millis:.digits$}") } else { "-".to_owned() }
+}
+
+fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    writeln!(text, "{arguments}").expect("a string takes what is written to it");
+}

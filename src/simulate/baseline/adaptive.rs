@@ -1,0 +1,187 @@
+//! Baselines that move one number by what came back.
+
+use std::time::Duration;
+
+use crate::batching::Tick;
+
+use super::super::desk::Desk;
+use super::super::draw::whole;
+use super::super::policy::{Done, Status};
+use super::{Queue, Rule};
+
+/// Clipper's steps: one more item, or a tenth less.
+const AIMD_DOWN: f64 = 0.9;
+
+/// Of TF Serving's scheduler: where it starts, its bounds, and after how many batches it looks.
+const ASBS_START: f64 = 3.0;
+const ASBS_MAX: f64 = 16.0;
+const ASBS_BATCHES: u32 = 1000;
+const ASBS_STEP_MAX: f64 = 1.0 / 8.0;
+const ASBS_STEP_MIN: f64 = 1.0 / 128.0;
+
+/// The controller looks once a second, as a scrape loop would.
+const LOOP_PERIOD: Duration = Duration::from_secs(1);
+const LOOP_START: f64 = 32.0;
+
+#[derive(Debug)]
+pub(super) struct Aimd {
+    queue: Queue,
+    cap: f64,
+}
+
+#[derive(Debug)]
+pub(super) struct NaiveLoop {
+    queue: Queue,
+    cap: f64,
+    latencies: Vec<Duration>,
+    next: Tick,
+}
+
+#[derive(Debug)]
+pub(super) struct Asbs {
+    queue: Queue,
+    items: u32,
+    limit: f64,
+    batches: u32,
+    sum: f64,
+    last_mean: f64,
+    /// The last look found less latency.
+    was_better: bool,
+    up: bool,
+    step: f64,
+}
+
+// === impl Aimd ===
+
+impl Default for Aimd {
+    fn default() -> Self {
+        Self { queue: Queue::default(), cap: 1.0 }
+    }
+}
+
+impl Rule for Aimd {
+    fn queue(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
+    fn learn(&mut self, desk: &mut Desk, done: &Done) {
+        if done.status != Status::Ok || desk.now().since(done.sent) > desk.slo() {
+            self.cap = (self.cap * AIMD_DOWN).max(1.0);
+        } else if done.items >= whole(self.cap) {
+            self.cap += 1.0;
+        }
+    }
+
+    fn step(&mut self, desk: &mut Desk) {
+        send_one(&mut self.queue, desk, whole(self.cap));
+    }
+}
+
+// === impl NaiveLoop ===
+
+impl Default for NaiveLoop {
+    fn default() -> Self {
+        Self {
+            queue: Queue::default(),
+            cap: LOOP_START,
+            latencies: Vec::new(),
+            next: Tick::default().after(LOOP_PERIOD),
+        }
+    }
+}
+
+impl Rule for NaiveLoop {
+    fn queue(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
+    fn learn(&mut self, desk: &mut Desk, done: &Done) {
+        let now = desk.now();
+        if done.status == Status::Ok {
+            self.latencies.extend(done.members.iter().map(|id| now.since(desk.arrival(*id).at)));
+        }
+        if now < self.next {
+            return;
+        }
+        self.next = now.after(LOOP_PERIOD);
+        self.latencies.sort_unstable();
+        if let Some(p99) = self.latencies.get(self.latencies.len() * 99 / 100) {
+            if *p99 > desk.slo() {
+                self.cap = (self.cap * 0.8).max(1.0);
+            } else if *p99 < desk.slo().mul_f64(0.8) {
+                self.cap += 1.0;
+            }
+            self.latencies.clear();
+        }
+    }
+
+    fn step(&mut self, desk: &mut Desk) {
+        send_one(&mut self.queue, desk, whole(self.cap));
+    }
+}
+
+fn send_one(queue: &mut Queue, desk: &mut Desk, items: u32) {
+    if queue.in_flight == 0
+        && let Some(key) = queue.oldest()
+    {
+        queue.send(desk, key, items);
+    }
+}
+
+// === impl Asbs ===
+
+impl Asbs {
+    pub(super) fn new(items: u32) -> Self {
+        Self {
+            queue: Queue::default(),
+            items,
+            limit: ASBS_START,
+            batches: 0,
+            sum: 0.0,
+            last_mean: 0.0,
+            was_better: false,
+            up: true,
+            step: ASBS_STEP_MAX,
+        }
+    }
+
+    fn climb(&mut self) {
+        let mean = self.sum / f64::from(self.batches);
+        let better = mean < self.last_mean;
+        if !better {
+            self.up = !self.up;
+            self.step = (self.step / 2.0).max(ASBS_STEP_MIN);
+        } else if self.was_better {
+            self.step = (self.step * 2.0).min(ASBS_STEP_MAX);
+        }
+        let by = if self.up { self.step } else { -self.step };
+        self.limit = (self.limit * (1.0 + by)).clamp(1.0, ASBS_MAX);
+        (self.last_mean, self.was_better, self.batches, self.sum) = (mean, better, 0, 0.0);
+    }
+}
+
+impl Rule for Asbs {
+    fn queue(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
+    fn learn(&mut self, desk: &mut Desk, done: &Done) {
+        let Some(first) = done.members.first() else { return };
+        self.batches += 1;
+        self.sum += desk.now().since(desk.arrival(*first).at).as_secs_f64();
+        if self.batches >= ASBS_BATCHES {
+            self.climb();
+        }
+    }
+
+    /// A fraction of the limit is a slot in that share of the cases.
+    fn step(&mut self, desk: &mut Desk) {
+        while let Some(key) = self.queue.oldest() {
+            let room = self.limit - f64::from(self.queue.in_flight);
+            if room <= 0.0 || (room < 1.0 && desk.draw().unit() > room) {
+                return;
+            }
+            self.queue.send(desk, key, self.items);
+        }
+    }
+}

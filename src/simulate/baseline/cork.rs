@@ -1,0 +1,192 @@
+//! BentoML's `CorkDispatcher`, as of 2026-04.
+//!
+//! One batch out. It learns the duration of a batch as a line in its size, over the last 50 batches, every 5 s. It looks once a millisecond: the
+//! head goes if it would be late by that line, and it waits while waiting for one more costs those who wait less than the mean wait of the past.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::batching::{KeyId, Tick};
+
+use super::super::desk::Desk;
+use super::super::policy::{Done, Status};
+use super::{Queue, Rule};
+
+const TICK: Duration = Duration::from_millis(1);
+const TICK_MS: f64 = 1.0;
+const SAMPLES: usize = 50;
+const FIT_PERIOD: Duration = Duration::from_secs(5);
+/// It does not trust a wait or a budget to the end.
+const TRUST: f64 = 0.95;
+/// Sizes sent first, whatever is queued, to have something to fit.
+const TRAINING: [u32; 11] = [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 3];
+/// While training, heads past their deadline go only from a queue longer than this.
+const TRAINING_QUEUE: u32 = 6;
+
+#[derive(Debug)]
+pub(super) struct Cork {
+    queue: Queue,
+    items: u32,
+    line: Option<Line>,
+    samples: VecDeque<Sample>,
+    answered: u32,
+    trained: usize,
+    next_fit: Tick,
+    wakes: Tick,
+    /// How long the head of the batch that is out had waited.
+    head_waited: f64,
+}
+
+/// The learned line and the mean wait, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+struct Line {
+    per_item: f64,
+    per_batch: f64,
+    wait: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    items: f64,
+    time: f64,
+    waited: f64,
+}
+
+/// What to do with a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Expire,
+    Later,
+    Send(u32),
+}
+
+// === impl Cork ===
+
+impl Cork {
+    pub(super) fn new(items: u32) -> Self {
+        Self {
+            queue: Queue::default(),
+            items,
+            line: None,
+            samples: VecDeque::new(),
+            answered: 0,
+            trained: 0,
+            next_fit: Tick::default(),
+            wakes: Tick::default(),
+            head_waited: 0.0,
+        }
+    }
+
+    fn decide(&self, desk: &Desk, key: KeyId) -> Option<(Step, f64)> {
+        let waited = |id| millis(desk.now().since(desk.arrival(id).at));
+        let head = waited(self.queue.head(key)?);
+        let newest = waited(self.queue.newest(key)?);
+        let (n, slo, out) = (self.queue.items(key), millis(desk.slo()), self.queue.in_flight > 0);
+        let line = self.line.unwrap_or_else(|| Line::guess(slo));
+        let items = f64::from(n);
+        if let Some(&size) = TRAINING.get(self.trained) {
+            let step = if n > TRAINING_QUEUE && head >= slo {
+                Step::Expire
+            } else if out || (n < size && line.worth_waiting(f64::from(size), head, slo)) {
+                Step::Later
+            } else {
+                Step::Send(size)
+            };
+            return Some((step, 0.0));
+        }
+        let late = n > 1 && head + line.per_item * items + line.per_batch >= slo;
+        let step = if late || (out && n == 1 && head >= slo) {
+            Step::Expire
+        } else if out || (n < self.items && items * (newest + TICK_MS + line.per_item) <= line.wait * TRUST) {
+            Step::Later
+        } else {
+            Step::Send(self.items)
+        };
+        Some((step, head))
+    }
+
+    fn fit(&mut self) {
+        let count = self.samples.len() as f64;
+        let sum = |of: &dyn Fn(&Sample) -> f64| self.samples.iter().map(of).sum::<f64>();
+        let (x, y) = (sum(&|s| s.items), sum(&|s| s.time));
+        let (xx, xy) = (sum(&|s| s.items * s.items), sum(&|s| s.items * s.time));
+        let determinant = count * xx - x * x;
+        let (per_item, per_batch) = if determinant > 1e-9 {
+            let per_item = (count * xy - x * y) / determinant;
+            (per_item, (y - per_item * x) / count)
+        } else {
+            // One size only: the least-squares solution of least norm.
+            let (x, y) = (x / count, y / count);
+            (y * x / (x * x + 1.0), y / (x * x + 1.0))
+        };
+        let wait = (sum(&|s| s.waited) / count).max(0.0);
+        self.line = Some(Line { per_item: per_item.max(1e-3), per_batch: per_batch.max(0.0), wait });
+    }
+
+    fn later(&mut self, desk: &mut Desk) {
+        if self.wakes <= desk.now() {
+            self.wakes = desk.now().after(TICK);
+            desk.wake(Some(self.wakes));
+        }
+    }
+}
+
+impl Rule for Cork {
+    fn queue(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
+    fn learn(&mut self, desk: &mut Desk, done: &Done) {
+        if done.status != Status::Ok {
+            return;
+        }
+        self.answered += 1;
+        // The first two warm the model up.
+        if self.answered <= 2 {
+            return;
+        }
+        let time = millis(desk.now().since(done.sent));
+        if self.samples.len() == SAMPLES {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(Sample { items: f64::from(done.items), time, waited: self.head_waited });
+        if desk.now() >= self.next_fit || matches!(self.answered, 9..=11) {
+            self.next_fit = desk.now().after(FIT_PERIOD);
+            self.fit();
+        }
+    }
+
+    fn step(&mut self, desk: &mut Desk) {
+        while let Some(key) = self.queue.oldest() {
+            let Some((step, waited)) = self.decide(desk, key) else { return };
+            match step {
+                Step::Expire => self.queue.expire_head(desk, key),
+                Step::Later => return self.later(desk),
+                Step::Send(items) => {
+                    self.trained += usize::from(self.trained < TRAINING.len());
+                    self.head_waited = waited;
+                    self.queue.send(desk, key, items);
+                }
+            }
+        }
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    /// Before anything is known, shares of the SLO.
+    fn guess(slo: f64) -> Self {
+        Self { per_item: (slo * 2.0 / 30.0).min(2000.0), per_batch: (slo / 30.0).min(1000.0), wait: 0.0 }
+    }
+
+    /// While training: whether to wait until a batch of this size is there.
+    fn worth_waiting(&self, size: f64, head: f64, slo: f64) -> bool {
+        let until = (TRUST * slo).min((2.0 * size + 1.0) * self.per_item + self.per_batch);
+        size > 1.0 && size * self.per_item + self.per_batch + head <= until
+    }
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}

@@ -1,0 +1,118 @@
+//! The queue of a baseline: a line for each merge key, first come first served.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::batching::{CallId, KeyId};
+
+use super::super::desk::Desk;
+use super::super::policy::{Done, Status};
+
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    lines: BTreeMap<KeyId, Line>,
+    /// Batches out.
+    pub(super) in_flight: u32,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    calls: VecDeque<CallId>,
+    items: u32,
+}
+
+// === impl Queue ===
+
+impl Queue {
+    pub(super) fn push(&mut self, desk: &Desk, id: CallId) {
+        let call = &desk.arrival(id).call;
+        let line = self.lines.entry(call.key).or_default();
+        line.calls.push_back(id);
+        line.items += call.items;
+    }
+
+    pub(super) fn remove(&mut self, desk: &Desk, key: KeyId, id: CallId) {
+        if let Some(line) = self.lines.get_mut(&key)
+            && let Some(place) = line.calls.iter().position(|queued| *queued == id)
+        {
+            line.calls.remove(place);
+            line.items -= desk.arrival(id).call.items;
+        }
+    }
+
+    pub(super) fn keys(&self) -> Vec<KeyId> {
+        self.lines.keys().copied().collect()
+    }
+
+    /// The line whose head came first.
+    pub(super) fn oldest(&self) -> Option<KeyId> {
+        let heads = self.lines.iter().filter_map(|(key, line)| line.calls.front().map(|head| (*head, *key)));
+        heads.min().map(|(_, key)| key)
+    }
+
+    pub(super) fn items(&self, key: KeyId) -> u32 {
+        self.lines.get(&key).map_or(0, |line| line.items)
+    }
+
+    pub(super) fn head(&self, key: KeyId) -> Option<CallId> {
+        self.lines.get(&key)?.calls.front().copied()
+    }
+
+    pub(super) fn newest(&self, key: KeyId) -> Option<CallId> {
+        self.lines.get(&key)?.calls.back().copied()
+    }
+
+    /// Gives up the head of a line.
+    pub(super) fn expire_head(&mut self, desk: &mut Desk, key: KeyId) {
+        if let Some(id) = self.pop(desk, key) {
+            desk.expire(id);
+        }
+    }
+
+    /// Sends the first calls of a line that hold no more than this many items together; the first one however large it is.
+    pub(super) fn send(&mut self, desk: &mut Desk, key: KeyId, items_max: u32) {
+        let mut members = Vec::new();
+        let mut items = 0;
+        while let Some(head) = self.head(key) {
+            items += desk.arrival(head).call.items;
+            if items > items_max && !members.is_empty() {
+                break;
+            }
+            members.extend(self.pop(desk, key));
+        }
+        if !members.is_empty() {
+            self.in_flight += 1;
+            desk.send(members);
+        }
+    }
+
+    /// A batch came back: what was refused for its size goes out again in halves, what met a full upstream is queued again in front.
+    pub(super) fn settle(&mut self, desk: &mut Desk, done: &Done) {
+        self.in_flight -= 1;
+        match (done.status, done.members.as_slice()) {
+            (Status::Ok, _) | (_, []) => {}
+            (Status::Overloaded, members) => {
+                for &id in members.iter().rev() {
+                    let call = &desk.arrival(id).call;
+                    let line = self.lines.entry(call.key).or_default();
+                    line.calls.push_front(id);
+                    line.items += call.items;
+                }
+            }
+            (Status::TooLarge { .. } | Status::OutOfMemory, [id]) => desk.refuse(*id),
+            (Status::TooLarge { .. } | Status::OutOfMemory, members) => {
+                let (first, second) = members.split_at(members.len() / 2);
+                for half in [first, second] {
+                    self.in_flight += 1;
+                    desk.send(half.to_vec());
+                }
+            }
+        }
+    }
+
+    fn pop(&mut self, desk: &Desk, key: KeyId) -> Option<CallId> {
+        let line = self.lines.get_mut(&key)?;
+        let id = line.calls.pop_front()?;
+        line.items -= desk.arrival(id).call.items;
+        Some(id)
+    }
+}

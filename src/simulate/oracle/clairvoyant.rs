@@ -1,0 +1,170 @@
+//! The most items that one server could answer on time if it knew every arrival beforehand.
+//!
+//! With one SLO for all and a cost by size only, deadlines stand in the order of arrival, so some best schedule serves runs of neighbours and gives up
+//! items between them. A dynamic programme over "items looked at, items given up" keeps when the server is free again at the earliest.
+//!
+//! It stays small because most such states cannot matter: giving up one more item never frees the server later, and once it is free before the next
+//! arrival, giving up more gains nothing. What is left for an item is about as many states as the server serves items within one SLO.
+//!
+//! It leaves out noise: it is the bound for the mean curve.
+
+/// The share of these arrivals, in order and in ms, that can be answered within `slo_ms` by a server that takes `times[n - 1]` ms for n items.
+///
+/// The times must not fall with size. Time spent on the way comes off the SLO.
+#[must_use]
+pub fn clairvoyant(arrivals_ms: &[f64], slo_ms: f64, times: &[f64]) -> f64 {
+    debug_assert!(arrivals_ms.is_sorted() && times.is_sorted(), "in order, and no larger batch is quicker");
+    if arrivals_ms.is_empty() {
+        return 1.0;
+    }
+    let given_up = fewest_given_up(arrivals_ms, slo_ms, times);
+    1.0 - given_up as f64 / arrivals_ms.len() as f64
+}
+
+/// After some items: for each number of them given up, when the server is free at the earliest.
+#[derive(Debug, Clone, Default)]
+struct States {
+    /// The number given up that comes first in `free`.
+    base: usize,
+    free: Vec<f64>,
+}
+
+// === impl States ===
+
+impl States {
+    fn reset(&mut self, base: usize) {
+        self.base = base;
+        self.free.clear();
+    }
+
+    /// Room for the states from `base` on, this many.
+    fn from(&mut self, base: usize, count: usize) -> &mut [f64] {
+        let start = base - self.base;
+        if self.free.len() < start + count {
+            self.free.resize(start + count, f64::INFINITY);
+        }
+        &mut self.free[start..start + count]
+    }
+
+    /// Fewest given up.
+    fn fewest(&self) -> usize {
+        self.base + self.free.iter().take_while(|free| free.is_infinite()).count()
+    }
+
+    /// The states that can matter for what arrives at `next` and later: to the first in which the server waits for it.
+    fn that_matter(&self, next: f64) -> (usize, &[f64]) {
+        let fewest = self.fewest();
+        let states = self.free.get(fewest - self.base..).unwrap_or_default();
+        let count = states.iter().take_while(|free| **free > next).count() + 1;
+        (fewest, states.get(..count).unwrap_or(states))
+    }
+}
+
+fn fewest_given_up(arrivals: &[f64], slo: f64, times: &[f64]) -> usize {
+    // A batch reaches no further than its size, so the states of so many items ahead are enough.
+    let ahead = times.len() + 1;
+    let mut ring = vec![States::default(); ahead + 1];
+    ring[0].from(0, 1)[0] = 0.0;
+    for (i, arrived) in arrivals.iter().copied().enumerate() {
+        let mut here = std::mem::take(&mut ring[i % (ahead + 1)]);
+        let (fewest, states) = here.that_matter(arrived);
+        let given_up = ring[(i + 1) % (ahead + 1)].from(fewest + 1, states.len());
+        given_up.iter_mut().zip(states).for_each(|(best, free)| *best = best.min(*free));
+        let earliest = states.iter().copied().fold(f64::INFINITY, f64::min);
+        let deadline = arrived + slo;
+        for (size, (time, latest)) in times.iter().zip(&arrivals[i..]).enumerate() {
+            if earliest.max(*latest) + time > deadline {
+                break;
+            }
+            let late = states.iter().take_while(|free| **free + time > deadline).count();
+            let after = ring[(i + size + 1) % (ahead + 1)].from(fewest + late, states.len() - late);
+            for (best, free) in after.iter_mut().zip(&states[late..]) {
+                let done = free.max(*latest) + time;
+                *best = if done <= deadline { best.min(done) } else { *best };
+            }
+        }
+        // Fewest given up never falls from one item to the next, so nothing below it will be asked for.
+        here.reset(fewest);
+        ring[i % (ahead + 1)] = here;
+    }
+    ring[arrivals.len() % (ahead + 1)].fewest()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CASES: u32 = 300;
+
+    fn random(state: &mut u64) -> f64 {
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = *state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Most items on time over all orders and all subsets, runs or not.
+    fn by_trying_everything(left: u32, free: f64, arrivals: &[f64], slo: f64, times: &[f64]) -> u32 {
+        let mut best = 0;
+        for batch in 1..=left {
+            let size = batch.count_ones();
+            if batch & !left != 0 || size as usize > times.len() {
+                continue;
+            }
+            let members = || (0..arrivals.len()).filter(|i| batch & (1 << i) != 0).map(|i| arrivals[i]);
+            let done = members().fold(free, f64::max) + times[size as usize - 1];
+            if members().all(|arrived| done <= arrived + slo) {
+                best = best.max(size + by_trying_everything(left & !batch, done, arrivals, slo, times));
+            }
+        }
+        best
+    }
+
+    #[test]
+    fn it_is_as_good_as_trying_everything() {
+        let mut state = 3;
+        let mut partial = 0;
+        for _ in 0..CASES {
+            let mut now = 0.0;
+            let arrivals: Vec<f64> = (0..7)
+                .map(|_| {
+                    now += random(&mut state) * 1.5;
+                    now
+                })
+                .collect();
+            let slo = 3.0 + 5.0 * random(&mut state);
+            let times = [2.0, 2.0 + random(&mut state), 4.0 + random(&mut state)];
+            let most = by_trying_everything(0b111_1111, 0.0, &arrivals, slo, &times);
+            let found = clairvoyant(&arrivals, slo, &times) * 7.0;
+            assert!(
+                (found - f64::from(most)).abs() < 1e-9,
+                "{found} found, {most} possible: {arrivals:?} {slo} {times:?}"
+            );
+            partial += u32::from(most < 7);
+        }
+        assert!(partial > CASES / 4, "only {partial} cases had to give anything up");
+    }
+
+    #[test]
+    fn nothing_is_given_up_that_a_lone_item_could_keep() {
+        let times: Vec<f64> = (1..=64).map(|n| 4.0 + 0.25 * f64::from(n)).collect();
+        let arrivals: Vec<f64> = (0..100).map(|i| f64::from(i) * 20.0).collect();
+        assert!((clairvoyant(&arrivals, 5.0, &times) - 1.0).abs() < 1e-12);
+        assert!(clairvoyant(&arrivals, 4.0, &times).abs() < 1e-12);
+        assert!((clairvoyant(&[], 5.0, &times) - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn at_half_as_much_again_as_the_server_can_do_about_two_thirds_are_on_time() {
+        let times: Vec<f64> = (1..=64).map(|n| 4.0 + 0.25 * f64::from(n)).collect();
+        let (mut state, mut now) = (5, 0.0);
+        let mut arrivals = Vec::new();
+        while now < 2000.0 {
+            now += -random(&mut state).max(1e-300).ln() / 4.8;
+            arrivals.push(now);
+        }
+        let share = clairvoyant(&arrivals, 49.8, &times);
+        assert!((0.66..0.69).contains(&share), "{share}");
+    }
+}

@@ -1,0 +1,216 @@
+//! Our own core as a policy: the real [`Batcher`], driven as the proxy drives it.
+//!
+//! What the proxy's shell does around the core stands here in small: a batch that was too large or failed is taken apart on its own slot, within
+//! the replay budget, and only then is the core told. It leaves out merge keys' bytes, sockets and time limits of executions.
+
+use std::collections::BTreeMap;
+
+use crate::batching::{
+    BatchId, Batcher, CallId, Decision, Isolation, Limits, Observed, ObservedOutcome, ReplayBudget, Tick, Verdict,
+    solve,
+};
+
+use super::desk::Desk;
+use super::policy::{Done, Policy, SentId, Status};
+
+/// Batches of up to this many members are replayed one by one, larger ones in halves (`failure.isolateAbove`).
+const ISOLATE_ABOVE: u32 = 4;
+/// Replays allowed beyond the client calls, in thousandths (`failure.replayBudget`).
+const REPLAY_PERMILLE: u32 = 100;
+
+/// The core under some limits.
+#[derive(Debug)]
+pub struct Ours {
+    name: String,
+    batcher: Batcher,
+    budget: ReplayBudget,
+    in_flight: BTreeMap<SentId, Execution>,
+}
+
+/// A batch of the core, or a part of one that failed.
+#[derive(Debug)]
+struct Execution {
+    batch: BatchId,
+    started: Tick,
+    members: Vec<CallId>,
+    isolation: Option<Isolating>,
+}
+
+#[derive(Debug)]
+struct Isolating {
+    plan: Isolation,
+    part: std::ops::Range<usize>,
+    /// What the core is told at the end: how the whole batch ended.
+    outcome: ObservedOutcome,
+}
+
+// === impl Ours ===
+
+impl Ours {
+    /// A fresh core.
+    #[must_use]
+    pub fn new(name: impl Into<String>, limits: Limits, seed: u64) -> Self {
+        Self::with(name, Batcher::new(limits, seed))
+    }
+
+    /// A core that has lived before.
+    #[must_use]
+    pub fn with(name: impl Into<String>, batcher: Batcher) -> Self {
+        Self { name: name.into(), batcher, budget: ReplayBudget::new(REPLAY_PERMILLE), in_flight: BTreeMap::new() }
+    }
+
+    /// The core, to look at what it learned.
+    #[must_use]
+    pub fn batcher(&self) -> &Batcher {
+        &self.batcher
+    }
+
+    fn pump(&mut self, desk: &mut Desk) {
+        while let Some((class, input)) = self.batcher.plan_due() {
+            self.batcher.set_plan(desk.now(), class, solve(&input));
+        }
+        while let Some(decision) = self.batcher.poll(desk.now()) {
+            match decision {
+                Decision::Dispatch(batch) => {
+                    let members: Vec<CallId> = batch.members.iter().map(|member| member.id).collect();
+                    members.iter().for_each(|_| self.budget.client(desk.now()));
+                    self.budget.upstream(desk.now());
+                    let sent = desk.send(members.clone());
+                    let execution = Execution { batch: batch.id, started: desk.now(), members, isolation: None };
+                    self.in_flight.insert(sent, execution);
+                }
+                Decision::Expire { id, .. } => desk.expire(id),
+                Decision::Abort(batch) => self.abort(desk, batch),
+            }
+        }
+        desk.wake(self.batcher.next_wakeup());
+    }
+
+    fn abort(&mut self, desk: &mut Desk, batch: BatchId) {
+        let sent = self.in_flight.iter().find(|(_, execution)| execution.batch == batch).map(|(sent, _)| *sent);
+        if let Some((sent, execution)) = sent.and_then(|sent| self.in_flight.remove_entry(&sent)) {
+            desk.abort(sent);
+            self.complete(desk, &execution, ObservedOutcome::Cancelled);
+        }
+    }
+
+    fn complete(&mut self, desk: &Desk, execution: &Execution, outcome: ObservedOutcome) {
+        let now = desk.now();
+        let observed = Observed { duration: now.since(execution.started), first_byte: None, outcome };
+        self.batcher.complete(now, execution.batch, observed);
+    }
+
+    fn settle(&mut self, desk: &mut Desk, mut execution: Execution, done: &Done) {
+        let verdict = match done.status {
+            Status::Ok => None,
+            Status::TooLarge { limit } => Some(Verdict::TooLarge { limit }),
+            Status::OutOfMemory => Some(Verdict::Failed),
+            // It holds for all of them alike: each gets the answer as it is.
+            Status::Overloaded => {
+                self.refuse(desk, &done.members);
+                None
+            }
+        };
+        let whole = 0..execution.members.len();
+        match (&mut execution.isolation, verdict) {
+            (None, None) => {
+                let outcome = observed(done.status);
+                return self.complete(desk, &execution, outcome);
+            }
+            // A call alone gets its own answer.
+            (None, Some(_)) if whole.len() < 2 => {
+                self.refuse(desk, &done.members);
+                return self.complete(desk, &execution, observed(done.status));
+            }
+            (None, Some(verdict)) => {
+                let items = execution.members.iter().map(|id| desk.arrival(*id).call.items).collect();
+                let plan = Isolation::new(items, ISOLATE_ABOVE, verdict);
+                execution.isolation = Some(Isolating { plan, part: whole, outcome: observed(done.status) });
+            }
+            (Some(isolating), verdict) => {
+                let part = isolating.part.clone();
+                match verdict {
+                    Some(verdict) if part.len() > 1 => isolating.plan.refine(part, verdict),
+                    Some(_) => self.refuse(desk, &done.members),
+                    None => execution.members[part].iter().for_each(|id| self.batcher.answered(*id)),
+                }
+            }
+        }
+        self.isolate(desk, execution);
+    }
+
+    /// Sends the next part that somebody still waits for, or tells the core that the batch is over.
+    fn isolate(&mut self, desk: &mut Desk, mut execution: Execution) {
+        let Some(isolating) = &mut execution.isolation else { return };
+        let outcome = isolating.outcome;
+        while let Some(part) = isolating.plan.next_part() {
+            let waiting = |part: &std::ops::Range<usize>, desk: &Desk| -> Vec<CallId> {
+                execution.members[part.clone()].iter().copied().filter(|id| desk.is_queued(*id)).collect()
+            };
+            let members = waiting(&part, desk);
+            if members.is_empty() {
+                continue;
+            }
+            if self.budget.take(desk.now()) {
+                isolating.part = part;
+                let sent = desk.send(members);
+                self.in_flight.insert(sent, execution);
+                return;
+            }
+            let mut rest = members;
+            for part in isolating.plan.give_up() {
+                rest.extend(waiting(&part, desk));
+            }
+            self.refuse(desk, &rest);
+            break;
+        }
+        self.complete(desk, &execution, outcome);
+    }
+
+    fn refuse(&mut self, desk: &mut Desk, members: &[CallId]) {
+        for id in members {
+            desk.refuse(*id);
+            self.batcher.answered(*id);
+        }
+    }
+}
+
+impl Policy for Ours {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn arrival(&mut self, desk: &mut Desk, id: CallId) {
+        let now = desk.now();
+        let call = desk.arrival(id).call.clone();
+        if self.batcher.offer(now, call).is_err() {
+            desk.reject(id);
+        }
+        self.pump(desk);
+    }
+
+    fn done(&mut self, desk: &mut Desk, done: &Done) {
+        if let Some(execution) = self.in_flight.remove(&done.id) {
+            self.settle(desk, execution, done);
+        }
+        self.pump(desk);
+    }
+
+    fn tick(&mut self, desk: &mut Desk) {
+        self.pump(desk);
+    }
+
+    fn cancel(&mut self, desk: &mut Desk, id: CallId) {
+        self.batcher.cancel(desk.now(), id);
+        self.pump(desk);
+    }
+}
+
+fn observed(status: Status) -> ObservedOutcome {
+    match status {
+        Status::Ok => ObservedOutcome::Ok,
+        Status::TooLarge { limit } => ObservedOutcome::TooLarge { limit },
+        Status::OutOfMemory => ObservedOutcome::OutOfMemory,
+        Status::Overloaded => ObservedOutcome::Overloaded { retry_after: None },
+    }
+}

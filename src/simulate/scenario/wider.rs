@@ -1,0 +1,107 @@
+//! What no prototype ran: the new rows of `scheduling.md` §6, and the cases of §5.5 that a workload alone makes.
+
+use std::time::Duration;
+
+use crate::batching::Tick;
+
+use super::super::upstream::{Ceilings, Server};
+use super::super::workload::{Arrivals, Budget, Items, Mix, Spread, Stream, Weights, Workload};
+use super::{AFFINE, PADDED, Scenario};
+
+/// The most the affine curve carries at a cap of 64, in items a second: `n / t(n)` at 64.
+const CAPACITY: f64 = 3200.0;
+
+fn poisson(rate: f64, mix: Mix) -> Stream {
+    Stream { arrivals: Arrivals::Poisson { rate }, mix }
+}
+
+fn row(name: &str, streams: Vec<Stream>) -> Scenario {
+    let workload = Workload { streams, recorded: Vec::new() };
+    Scenario::new(name, Arrivals::Poisson { rate: 0.0 }).workload(workload)
+}
+
+fn plain(name: &str, rate: f64) -> Scenario {
+    row(name, vec![poisson(rate, Mix::default())])
+}
+
+/// The rows, each for this long; what changes does so at a part of it.
+#[must_use]
+pub fn wider(horizon: Duration) -> Vec<Scenario> {
+    let mut rows = sharing();
+    rows.extend(calls());
+    rows.extend(changes(horizon));
+    rows.into_iter().map(|row| row.lasting(horizon)).collect()
+}
+
+/// Keys, tenants and classes on one slot.
+fn sharing() -> Vec<Scenario> {
+    let tenants = |tenants| Mix { tenants, ..Mix::default() };
+    let class = |class, tenant| Mix { class, tenants: Spread::Only(tenant), ..Mix::default() };
+    vec![
+        // Batches hold one key each, so eight keys carry less than one would.
+        row(
+            "8 keys, one hot",
+            vec![poisson(1200.0, Mix { keys: Spread::Hot { count: 8, share: 0.5 }, ..Mix::default() })],
+        ),
+        row(
+            "64 tenants, one flooding",
+            vec![
+                poisson(1000.0, tenants(Spread::Zipf { count: 64, exponent: 1.0 })),
+                poisson(4000.0, tenants(Spread::Only(64))),
+            ],
+        ),
+        // The tenant that floods is 0 and the light one 1.
+        row(
+            "flood beside light",
+            vec![poisson(4000.0, tenants(Spread::Only(0))), poisson(300.0, tenants(Spread::Only(1)))],
+        ),
+        // Interactive (class 0) asks for half of what there is, bulk (class 1) for the rest and 0.3 more.
+        row("classes 8:1 at 1.3x", vec![poisson(0.5 * CAPACITY, class(0, 0)), poisson(0.8 * CAPACITY, class(1, 1))]),
+    ]
+}
+
+/// What a call may be.
+fn calls() -> Vec<Scenario> {
+    let budget = Budget::Caller { min: Duration::from_millis(20), max: Duration::from_millis(500) };
+    vec![
+        // 22 items a call on average: 1800 items a second.
+        row("calls of 1-100 items", vec![poisson(80.0, Mix { items: Items::UpTo { max: 100 }, ..Mix::default() })])
+            .slo(100),
+        row("deadlines 20-500 ms", vec![poisson(0.9 * CAPACITY, Mix { budget, ..Mix::default() })]),
+        row("deadlines 20-500 ms over", vec![poisson(1.3 * CAPACITY, Mix { budget, ..Mix::default() })]),
+        row("3% cancels", vec![poisson(2000.0, Mix { cancels: 0.03, ..Mix::default() })]),
+    ]
+}
+
+/// What changes under way, and what breaks.
+fn changes(horizon: Duration) -> Vec<Scenario> {
+    let at = |share: f64| Tick::default().after(horizon.mul_f64(share));
+    let server = Server::new(AFFINE);
+    let ceilings = |items_max| Ceilings { items_max: Some(items_max), ..Ceilings::default() };
+    let texts = Mix { weights: Weights::TEXTS, ..Mix::default() };
+    let step = |rate, then, from, until: Option<f64>| Arrivals::Step {
+        rate,
+        then,
+        from: horizon.mul_f64(from),
+        until: until.map(|until| horizon.mul_f64(until)),
+    };
+    vec![
+        row("out of memory", vec![poisson(900.0, texts.clone())]).slo(80).server(Server {
+            ceilings: Ceilings { memory_max: Some(4096), ..Ceilings::default() },
+            ..Server::new(PADDED)
+        }),
+        plain("ceiling lifted", 2000.0)
+            .server(Server { ceilings: Ceilings { lifted_at: Some(at(0.25)), ..ceilings(16) }, ..server.clone() }),
+        Scenario::new("rate x10", step(250.0, 2500.0, 0.5, None)),
+        // §5.5: 30 % more than there is for a fifth of the time, then as if nothing had been.
+        Scenario::new("overload, then mid", step(2000.0, 4160.0, 0.0, Some(0.2))),
+        plain("slots 4-1-4", 2800.0).server(Server {
+            slots: 4,
+            slots_from: vec![(at(0.3), 1), (at(0.6), 4)],
+            ..server.clone()
+        }),
+        row("weight ceiling", vec![poisson(1200.0, texts)])
+            .slo(80)
+            .server(Server { ceilings: Ceilings { weight_max: Some(1024), ..Ceilings::default() }, ..server }),
+    ]
+}

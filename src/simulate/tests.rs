@@ -1,0 +1,314 @@
+//! The simulator is checked against arithmetic, and against what the design was measured with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::baseline::Baseline;
+use super::curve::Curve;
+use super::metrics::{Scope, Summary};
+use super::ours::Ours;
+use super::scenario::{self, Scenario};
+use super::upstream::{Ceilings, Kind, Server};
+use super::workload::Arrivals;
+use super::*;
+use crate::batching::{CallId, Limits, ScopeLimits, TenantId, Tick};
+
+fn named(name: &str) -> Scenario {
+    scenario::named(name).unwrap()
+}
+
+fn short(name: &str, seconds: u64) -> Scenario {
+    named(name).lasting(Duration::from_secs(seconds))
+}
+
+fn with(scenario: &Scenario, baseline: &Baseline, seed: u64) -> Run {
+    run(scenario, baseline.build().as_mut(), seed)
+}
+
+/// Today's core, bounded by nothing but the cap.
+fn ours(cap: u32) -> Ours {
+    let limits = Limits {
+        queue_items_max: u32::MAX,
+        scopes: vec![ScopeLimits { batch_items_max: cap, queue_items_max: u32::MAX, ..ScopeLimits::default() }],
+        ..Limits::default()
+    };
+    Ours::new("ours", limits, 0)
+}
+
+#[track_caller]
+fn close(what: &str, x: f64, y: f64, error: f64) {
+    assert!((x - y).abs() <= error * y.abs(), "{what}: {x} is not {y}");
+}
+
+/// Arrivals at a rate, alone, to a server of exact times.
+fn exact(rate: f64, millis: f64) -> Scenario {
+    let curve = Curve::Affine { a: 0.0, b: millis };
+    let server = Server { round_trip: Duration::ZERO, sigma: 0.0, ..Server::new(curve) };
+    Scenario::new("exact", Arrivals::Poisson { rate }).server(server).lasting(Duration::from_secs(100))
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_and_another_seed_another() {
+    for row in scenario::all() {
+        let row = row.lasting(Duration::from_secs(1));
+        for baseline in Baseline::all(row.cap, row.curve) {
+            let first = with(&row, &baseline, 7);
+            assert_eq!(first, with(&row, &baseline, 7), "{} {baseline}", row.name);
+            assert_eq!(first.summary().to_string(), with(&row, &baseline, 7).summary().to_string());
+        }
+        let greedy = Baseline::greedy(1, row.cap, false);
+        assert_ne!(with(&row, &greedy, 7), with(&row, &greedy, 8), "{}", row.name);
+        assert_eq!(run(&row, &mut ours(row.cap), 7), run(&row, &mut ours(row.cap), 7), "{}", row.name);
+    }
+}
+
+#[test]
+fn a_policy_changes_no_arrival() {
+    let row = short("bursty MMPP", 5);
+    let arrivals = |run: Run| run.calls.into_iter().map(|ended| ended.arrival).collect::<Vec<_>>();
+    let asbs = arrivals(with(&row, &Baseline::Asbs { items: 64 }, 3));
+    assert_eq!(asbs, arrivals(with(&row, &Baseline::NoBatching, 3)));
+}
+
+#[test]
+fn one_by_one_the_wait_is_that_of_an_m_d_1_queue() {
+    for load in [0.3, 0.6, 0.8] {
+        let row = exact(load * 200.0, 5.0);
+        let run = with(&row, &Baseline::NoBatching, 1);
+        close("busy is rate times service", run.busy, load, 0.03);
+        close("mean", run.summary().mean, 5.0 + load * 5.0 / (2.0 * (1.0 - load)), 0.05);
+    }
+}
+
+#[test]
+fn slots_carry_as_much_more_as_there_are() {
+    let four =
+        Server { slots: 4, round_trip: Duration::ZERO, sigma: 0.0, ..Server::new(Curve::Affine { a: 0.0, b: 5.0 }) };
+    let run = with(&exact(400.0, 5.0).server(four), &Baseline::NoBatching, 1);
+    close("busy", run.busy, 0.5, 0.03);
+    assert!(run.summary().mean < 5.5, "at half load four slots hardly queue: {}", run.summary());
+}
+
+#[test]
+fn busy_counts_the_slots_that_there_were() {
+    let slots_from = vec![(Tick::from_millis(50_000), 1)];
+    let server = Server {
+        slots: 4,
+        slots_from,
+        round_trip: Duration::ZERO,
+        sigma: 0.0,
+        ..Server::new(Curve::Affine { a: 0.0, b: 5.0 })
+    };
+    let run = with(&exact(150.0, 5.0).server(server), &Baseline::NoBatching, 1);
+    close("150 × 100 × 5 ms of 250 s", run.busy, 0.3, 0.03);
+}
+
+#[test]
+fn every_call_that_came_ends_exactly_once() {
+    for row in scenario::all() {
+        let row = row.lasting(Duration::from_secs(1));
+        let mut policies: Vec<Box<dyn Policy>> =
+            Baseline::all(row.cap, row.curve).iter().map(Baseline::build).collect();
+        policies.push(Box::new(ours(row.cap)));
+        for policy in &mut policies {
+            // The desk panics on a second end; here none may be without one but for a rest that never fills a batch, a hold or a queue past the
+            // tail.
+            let run = run(&row, policy.as_mut(), 2);
+            let unanswered = run.calls.iter().filter(|ended| ended.outcome == Outcome::Unanswered).count();
+            let name = policy.name();
+            let may_leave_some =
+                ["static", "no batching", "window", "KServe"].iter().any(|kind| name.starts_with(kind));
+            assert!(unanswered == 0 || may_leave_some, "{} {name}: {unanswered}", row.name);
+            assert!(run.calls.iter().all(|ended| ended.at >= ended.arrival.at));
+        }
+    }
+}
+
+#[test]
+fn a_closed_loop_never_has_more_calls_out_than_clients() {
+    for (name, clients) in [("closed 32", 32), ("closed 8 think", 8)] {
+        for baseline in Baseline::all(64, None) {
+            let run = with(&short(name, 2), &baseline, 4);
+            assert!(run.counts.outstanding_max <= clients, "{baseline}");
+            // Whoever holds out for more calls than there are clients stands still.
+            let waits = matches!(baseline, Baseline::KServe { .. } | Baseline::Static { .. });
+            assert!(waits || run.calls.len() > 400, "{baseline}: the loop stands still");
+        }
+    }
+}
+
+#[test]
+fn an_engine_batches_internally() {
+    let row = short("engine", 5);
+    let alone = with(&row, &Baseline::NoBatching, 1);
+    close("2000 items a second pass one by one", alone.summary().goodput, 1.0, 0.01);
+    close("though each call holds one", alone.items_per_batch(), 1.0, 0.0);
+    let server = with(&row.server(Server::new(scenario::AFFINE)), &Baseline::NoBatching, 1);
+    assert!(server.summary().goodput < 0.05, "a plain server of the same curve cannot: {}", server.summary());
+}
+
+/// What the prototype measured (`sim/results/main.txt`): greedy with one slot, goodput and mean.
+const PROTOTYPE_GREEDY: [(&str, f64, f64); 11] = [
+    ("low", 1.0, 5.39),
+    ("mid", 1.0, 8.72),
+    ("high", 1.0, 17.36),
+    ("tight SLO", 0.999, 10.4),
+    ("closed 32", 1.0, 16.20),
+    ("closed 8 think", 1.0, 8.1),
+    ("cpu", 0.999, 18.1),
+    ("tile 8", 1.0, 18.49),
+    ("padded lens", 0.998, 16.5),
+    ("host 3ms", 1.0, 22.02),
+    ("engine", 1.0, 16.44),
+];
+
+#[test]
+fn greedy_is_where_the_prototype_had_it() {
+    // The prototype's are means of three seeds; of single ones, means differ by up to 10 % where lengths vary.
+    const SEEDS: u64 = 8;
+    for (name, goodput, mean) in PROTOTYPE_GREEDY {
+        let row = named(name);
+        let found: Vec<Summary> =
+            (0..SEEDS).map(|seed| with(&row, &Baseline::greedy(1, row.cap, false), seed).summary()).collect();
+        let average = |of: fn(&Summary) -> f64| found.iter().map(of).sum::<f64>() / SEEDS as f64;
+        let found = average(|summary| summary.goodput);
+        assert!((found - goodput).abs() <= 0.02, "{name}: goodput {found} is not {goodput}");
+        close(name, average(|summary| summary.mean), mean, 0.05);
+    }
+}
+
+#[test]
+fn the_core_without_learning_is_greedy_with_expiry() {
+    for name in [
+        "low",
+        "mid",
+        "high",
+        "overload 1.5x",
+        "bursty MMPP",
+        "closed 32",
+        "tile 8",
+        "host 3ms",
+        "64 tenants, one flooding",
+    ] {
+        let row = short(name, 10);
+        let greedy = with(&row, &Baseline::greedy(1, row.cap, true), 5).summary();
+        let ours = run(&row, &mut ours(row.cap), 5).summary();
+        assert!((greedy.goodput - ours.goodput).abs() < 0.005, "{name}: {greedy} and {ours}");
+        close(name, ours.mean, greedy.mean, 0.01);
+    }
+}
+
+#[test]
+fn a_refused_batch_is_served_in_parts_by_everybody() {
+    let row = short("reject >16", 5);
+    let mut policies: Vec<Box<dyn Policy>> = vec![Baseline::greedy(1, 64, false).build(), Box::new(ours(64))];
+    for policy in &mut policies {
+        let run = run(&row, policy.as_mut(), 1);
+        assert!(run.counts.refusals > 0, "{}: the ceiling was never met", policy.name());
+        assert!(run.summary().goodput > 0.99, "{}: {}", policy.name(), run.summary());
+    }
+}
+
+#[test]
+fn a_call_larger_than_the_upstream_takes_keeps_its_refusal() {
+    let ceilings = Ceilings { items_max: Some(50), ..Ceilings::default() };
+    let row = short("calls of 1-100 items", 5).server(Server { ceilings, ..Server::new(scenario::AFFINE) });
+    let mut policies: Vec<Box<dyn Policy>> = vec![Baseline::greedy(1, 64, false).build(), Box::new(ours(64))];
+    for policy in &mut policies {
+        let run = run(&row, policy.as_mut(), 1);
+        let large = |ended: &Ended| ended.arrival.call.items > 50;
+        assert!(run.calls.iter().any(large));
+        assert!(run.calls.iter().all(|ended| (ended.outcome == Outcome::Refused) == large(ended)), "{}", policy.name());
+    }
+}
+
+#[test]
+fn a_lifted_ceiling_refuses_no_more() {
+    let row = named("ceiling lifted");
+    let run = with(&row, &Baseline::greedy(1, 64, false), 1);
+    let late = run.summary_of(&Scope { from: Tick::from_millis(10_000), ..Scope::default() });
+    let before = with(&short("ceiling lifted", 4), &Baseline::greedy(1, 64, false), 1);
+    assert!(before.counts.refusals > 0);
+    assert!(late.goodput > 0.99, "{late}");
+}
+
+#[test]
+fn keys_never_share_a_batch() {
+    struct Watch(Box<dyn Policy>);
+    impl Policy for Watch {
+        fn name(&self) -> String {
+            self.0.name()
+        }
+        fn arrival(&mut self, desk: &mut Desk, id: CallId) {
+            self.0.arrival(desk, id);
+        }
+        fn done(&mut self, desk: &mut Desk, done: &Done) {
+            let key = |id: &CallId| desk.arrival(*id).call.key;
+            assert!(done.members.iter().all(|id| key(id) == key(&done.members[0])));
+            self.0.done(desk, done);
+        }
+        fn tick(&mut self, desk: &mut Desk) {
+            self.0.tick(desk);
+        }
+        fn cancel(&mut self, desk: &mut Desk, id: CallId) {
+            self.0.cancel(desk, id);
+        }
+    }
+    for baseline in Baseline::all(64, None) {
+        run(&short("8 keys, one hot", 2), &mut Watch(baseline.build()), 1);
+    }
+}
+
+#[test]
+fn a_cancelled_call_ends_as_such_and_an_answer_before_it_stands() {
+    let run = with(&short("3% cancels", 5), &Baseline::greedy(1, 64, false), 1);
+    let leavers: Vec<&Ended> = run.calls.iter().filter(|ended| ended.arrival.cancel_at.is_some()).collect();
+    let cancelled = leavers.iter().filter(|ended| ended.outcome == Outcome::Cancelled).count();
+    assert!(cancelled > 0 && cancelled < leavers.len(), "{cancelled} of {}", leavers.len());
+    assert!(leavers.iter().all(|ended| Some(ended.at) <= ended.arrival.cancel_at));
+}
+
+#[test]
+fn out_of_memory_falls_on_heavy_batches_only() {
+    let run = with(&short("out of memory", 5), &Baseline::greedy(1, 64, false), 1);
+    assert!(run.counts.refusals > 0);
+    let alone = with(&short("out of memory", 5), &Baseline::NoBatching, 1);
+    assert_eq!(alone.counts.refusals, 0, "one item is at most 512");
+}
+
+#[test]
+fn tenants_and_classes_are_told_apart() {
+    let run = with(&short("flood beside light", 5), &Baseline::greedy(1, 64, false), 1);
+    let by_tenant = run.by_tenant();
+    assert_eq!(by_tenant[&TenantId(0)].came + by_tenant[&TenantId(1)].came, run.summary().came);
+    close("shares", by_tenant[&TenantId(0)].came as f64 / by_tenant[&TenantId(1)].came as f64, 4000.0 / 300.0, 0.15);
+    let run = with(&short("classes 8:1 at 1.3x", 5), &Baseline::greedy(1, 64, false), 1);
+    assert_eq!(run.by_class().len(), 2);
+}
+
+#[test]
+fn an_access_log_is_played_as_it_was() {
+    let source = with(&short("mid", 2), &Baseline::NoBatching, 1);
+    let calls: Vec<Arrival> = source.calls.iter().rev().map(|ended| ended.arrival.clone()).collect();
+    let log = Scenario::recorded("log", calls, Kind::Server(Server::new(scenario::AFFINE)), Duration::from_secs(2));
+    let greedy = Baseline::greedy(1, 64, false);
+    assert_eq!(with(&log, &greedy, 1).summary(), with(&short("mid", 2), &greedy, 1).summary());
+}
+
+#[test]
+fn a_table_that_sends_all_is_greedy() {
+    let row = short("mid", 5);
+    let sizes: Arc<[u32]> = (0..=64).collect();
+    let table: Summary = with(&row, &Baseline::Table { sizes }, 1).summary();
+    assert_eq!(table, with(&row, &Baseline::greedy(1, 64, false), 1).summary());
+}
+
+#[test]
+fn a_controller_of_the_cap_by_p99_never_recovers_from_an_overload() {
+    let row = named("overload, then mid");
+    let last = Scope { from: Tick::from_millis(15_000), ..Scope::default() };
+    let greedy = with(&row, &Baseline::greedy(1, 64, false), 5).summary_of(&last);
+    let naive = with(&row, &Baseline::NaiveLoop, 5).summary_of(&last);
+    assert!(greedy.goodput > 0.99, "{greedy}");
+    assert!(naive.goodput < 0.05, "{naive}");
+}

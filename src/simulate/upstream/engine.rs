@@ -1,0 +1,124 @@
+//! An upstream that batches by itself, at work.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::batching::Tick;
+
+use super::super::agenda::{Agenda, Event, Step};
+use super::super::curve::Load;
+use super::super::draw::Draw;
+use super::super::policy::{SentId, Status};
+use super::{Engine, REFUSAL, duration, millis};
+
+#[derive(Debug)]
+pub(in crate::simulate) struct State {
+    spec: Engine,
+    draw: Draw,
+    /// In the front end, in order of sending.
+    arriving: VecDeque<Part>,
+    queue: VecDeque<Part>,
+    /// What the iteration under way holds.
+    round: Vec<Part>,
+    /// Items of a batch that are not done.
+    left: BTreeMap<SentId, u32>,
+    front_free: Tick,
+    inside: u32,
+    busy_millis: f64,
+}
+
+/// Items of one batch. Each has the batch's mean weight, and the heaviest one's where padding counts.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    id: SentId,
+    items: u32,
+    weight: u64,
+    max: u64,
+}
+
+// === impl State ===
+
+impl State {
+    pub(super) fn new(spec: Engine, draw: Draw) -> Self {
+        Self {
+            spec,
+            draw,
+            arriving: VecDeque::new(),
+            queue: VecDeque::new(),
+            round: Vec::new(),
+            left: BTreeMap::new(),
+            front_free: Tick::default(),
+            inside: 0,
+            busy_millis: 0.0,
+        }
+    }
+
+    pub(super) fn submit(&mut self, now: Tick, id: SentId, load: Load, agenda: &mut Agenda) {
+        let too_large = load.items > self.spec.batch_items_max;
+        if too_large || self.inside + load.items > self.spec.inside_max {
+            let status = if too_large { Status::TooLarge { limit: None } } else { Status::Overloaded };
+            agenda.at(now.after(self.spec.round_trip + REFUSAL), Event::Answer(id, status));
+            return;
+        }
+        self.inside += load.items;
+        let weight = load.sum / u64::from(load.items.max(1));
+        self.arriving.push_back(Part { id, items: load.items, weight, max: load.max });
+        self.left.insert(id, load.items);
+        let starts = self.front_free.max(now.after(self.spec.round_trip / 2));
+        self.front_free = starts.after(self.spec.front + self.spec.front_item * load.items);
+        agenda.at(self.front_free, Event::Upstream(Step::Enter));
+    }
+
+    pub(super) fn step(&mut self, now: Tick, step: Step, agenda: &mut Agenda) {
+        match step {
+            Step::Enter => self.queue.extend(self.arriving.pop_front()),
+            Step::Round => self.finish(now, agenda),
+            Step::Done(..) | Step::Slots => {}
+        }
+        self.iterate(now, agenda);
+    }
+
+    pub(super) fn busy_share(&self, now: Tick) -> f64 {
+        let capacity = millis(now.since(Tick::default()));
+        if capacity > 0.0 { self.busy_millis / capacity } else { 0.0 }
+    }
+
+    fn finish(&mut self, now: Tick, agenda: &mut Agenda) {
+        for part in self.round.drain(..) {
+            self.inside -= part.items;
+            let Some(left) = self.left.get_mut(&part.id) else { continue };
+            *left -= part.items;
+            if *left == 0 {
+                self.left.remove(&part.id);
+                agenda.at(now.after(self.spec.round_trip / 2), Event::Answer(part.id, Status::Ok));
+            }
+        }
+    }
+
+    fn iterate(&mut self, now: Tick, agenda: &mut Agenda) {
+        if !self.round.is_empty() || self.queue.is_empty() {
+            return;
+        }
+        let mut load = Load::default();
+        while let Some(part) = self.queue.front_mut() {
+            let room_items = self.spec.items_max.saturating_sub(load.items);
+            let room_weight = self.spec.weight_max.saturating_sub(load.sum) / part.weight.max(1);
+            // An item that is heavier than an iteration may be runs alone.
+            let room = u64::from(room_items).min(room_weight).max(u64::from(load.items == 0));
+            let taken = part.items.min(u32::try_from(room).unwrap_or(u32::MAX));
+            if taken == 0 {
+                break;
+            }
+            load.items += taken;
+            load.sum += part.weight * u64::from(taken);
+            load.max = load.max.max(part.max);
+            self.round.push(Part { items: taken, ..*part });
+            part.items -= taken;
+            if part.items == 0 {
+                self.queue.pop_front();
+            }
+        }
+        let time = self.spec.curve.millis(load) * (self.draw.normal() * self.spec.sigma).exp();
+        self.busy_millis += time;
+        agenda.at(now.after(duration(time)), Event::Upstream(Step::Round));
+    }
+}

@@ -1,0 +1,126 @@
+//! A server with slots, at work.
+
+use std::collections::VecDeque;
+
+use crate::batching::Tick;
+
+use super::super::agenda::{Agenda, Event, Step};
+use super::super::curve::Load;
+use super::super::draw::Draw;
+use super::super::policy::{SentId, Status};
+use super::{REFUSAL, Server, duration, millis};
+
+#[derive(Debug)]
+pub(in crate::simulate) struct State {
+    spec: Server,
+    draw: Draw,
+    /// On the way or in front of the slots, in order of sending.
+    arriving: VecDeque<(SentId, Load)>,
+    queue: VecDeque<(SentId, Load)>,
+    running: u32,
+    served: u32,
+    busy_millis: f64,
+}
+
+// === impl State ===
+
+impl State {
+    pub(super) fn new(spec: Server, draw: Draw) -> Self {
+        Self { spec, draw, arriving: VecDeque::new(), queue: VecDeque::new(), running: 0, served: 0, busy_millis: 0.0 }
+    }
+
+    pub(super) fn start(&self, agenda: &mut Agenda) {
+        for (at, _) in &self.spec.slots_from {
+            agenda.at(*at, Event::Upstream(Step::Slots));
+        }
+    }
+
+    pub(super) fn submit(&mut self, now: Tick, id: SentId, load: Load, agenda: &mut Agenda) {
+        if let Some(status) = self.refusal(now, load) {
+            agenda.at(now.after(self.spec.round_trip + REFUSAL), Event::Answer(id, status));
+            return;
+        }
+        self.arriving.push_back((id, load));
+        let enters = now.after(self.spec.round_trip / 2 + self.spec.host_before);
+        agenda.at(enters, Event::Upstream(Step::Enter));
+    }
+
+    pub(super) fn step(&mut self, now: Tick, step: Step, agenda: &mut Agenda) {
+        match step {
+            // The way takes as long for all, so they come in the order of sending.
+            Step::Enter => self.queue.extend(self.arriving.pop_front()),
+            Step::Done(id, status) => {
+                self.running -= 1;
+                let back = now.after(self.spec.host_after + self.spec.round_trip / 2);
+                agenda.at(back, Event::Answer(id, status));
+            }
+            Step::Slots | Step::Round => {}
+        }
+        self.fill(now, agenda);
+    }
+
+    pub(super) fn busy_share(&self, now: Tick) -> f64 {
+        let mut capacity = 0.0;
+        let (mut from, mut slots) = (Tick::default(), self.spec.slots);
+        for &(at, next) in self.spec.slots_from.iter().filter(|(at, _)| *at < now) {
+            capacity += f64::from(slots) * millis(at.since(from));
+            (from, slots) = (at, next);
+        }
+        capacity += f64::from(slots) * millis(now.since(from));
+        if capacity > 0.0 { self.busy_millis / capacity } else { 0.0 }
+    }
+
+    fn slots(&self, now: Tick) -> u32 {
+        let changed = self.spec.slots_from.iter().rev().find(|(at, _)| *at <= now);
+        changed.map_or(self.spec.slots, |(_, slots)| *slots)
+    }
+
+    fn refusal(&self, now: Tick, load: Load) -> Option<Status> {
+        let ceilings = &self.spec.ceilings;
+        if ceilings.lifted_at.is_some_and(|at| now >= at) {
+            return None;
+        }
+        let items = ceilings.items_max.is_some_and(|max| load.items > max);
+        let weight = ceilings.weight_max.is_some_and(|max| load.sum > max);
+        let limit = ceilings.items_max.filter(|_| ceilings.named && items);
+        (items || weight).then_some(Status::TooLarge { limit })
+    }
+
+    fn fails(&self, now: Tick, load: Load) -> bool {
+        let ceilings = &self.spec.ceilings;
+        ceilings.lifted_at.is_none_or(|at| now < at) && ceilings.memory_max.is_some_and(|max| load.padded() > max)
+    }
+
+    fn fill(&mut self, now: Tick, agenda: &mut Agenda) {
+        while self.running < self.slots(now) {
+            let Some((id, load)) = self.queue.pop_front() else { return };
+            let mut time = self.time(now, load);
+            let mut status = Status::Ok;
+            if self.fails(now, load) {
+                (time, status) = (time / 2.0, Status::OutOfMemory);
+            }
+            self.running += 1;
+            self.busy_millis += time;
+            agenda.at(now.after(duration(time)), Event::Upstream(Step::Done(id, status)));
+        }
+    }
+
+    fn time(&mut self, now: Tick, load: Load) -> f64 {
+        let spec = &self.spec;
+        let mut time = spec.curve.millis(load) * (self.draw.normal() * spec.sigma).exp();
+        time *= 1.0 + spec.contention * f64::from(self.running);
+        if let Some(stalls) = spec.stalls
+            && self.draw.chance(stalls.share)
+        {
+            time += self.draw.exponential(millis(stalls.mean));
+        }
+        if let Some((_, factor)) = spec.shift.filter(|(from, _)| now >= *from) {
+            time *= factor;
+        }
+        if let Some((_, factor)) = spec.cold.filter(|(first, _)| self.served < *first) {
+            time *= factor;
+        }
+        self.served = self.served.saturating_add(1);
+        time
+    }
+}

@@ -1,0 +1,88 @@
+//! A lone call beside an idle upstream: where nothing but chance brings calls together, it is never held.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use groupage::batching::{
+    BatchId, Batcher, Call, CallId, Decision, Limits, Observed, ObservedOutcome, Policy, Tick, solve,
+};
+
+use super::world::exponential;
+use crate::sim::draw::Draw;
+
+/// Lone calls of a seed, and how many of them left in the poll that followed their arrival.
+#[derive(Debug, Default, Clone, Copy)]
+struct Lone {
+    came: u32,
+    left: u32,
+}
+
+/// Independent calls to a server of so many slots that takes `base` and `each` more for an item.
+fn lone(seed: u64, slots: usize, (base, each): (Duration, Duration), gap: Duration) -> Lone {
+    let mut draw = Draw::new(seed);
+    let limits = Limits { policy: Policy::Adaptive { hold_permille: 0 }, slots: 16, ..Limits::default() };
+    let mut core = Batcher::new(limits, seed);
+    let mut ends: BTreeMap<(Tick, BatchId), Duration> = BTreeMap::new();
+    let mut free = vec![Tick::default(); slots];
+    let (mut lone, mut next, mut calls, mut wakeup) = (Lone::default(), Tick::from_millis(1), 0, None::<Tick>);
+    while calls < 1500 {
+        let end = ends.first_key_value().map(|((at, _), _)| *at);
+        let now = [Some(next), end, wakeup].into_iter().flatten().min().unwrap_or(next);
+        let mut alone = false;
+        if end == Some(now)
+            && let Some(((_, batch), duration)) = ends.pop_first()
+        {
+            core.complete(now, batch, Observed { duration, first_byte: None, outcome: ObservedOutcome::Ok });
+        } else if next == now {
+            let counts = core.counts();
+            alone = counts.queue_calls == 0 && counts.in_flight == 0;
+            core.offer(now, Call::new(CallId(calls))).expect("the queue is far from full");
+            calls += 1;
+            next = now.after(exponential(&mut draw, gap));
+        }
+        let mut sent = false;
+        while let Some(decision) = core.poll(now) {
+            let Decision::Dispatch(batch) = decision else { panic!("{decision:?} without a deadline") };
+            let takes = (base + each * batch.items) / 1000 * draw.count(1000, 1080);
+            let slot = free.iter_mut().min().expect("at least one slot");
+            *slot = now.max(*slot).after(takes);
+            ends.insert((*slot, batch.id), slot.since(now));
+            sent = true;
+        }
+        if let Some((class, input)) = core.plan_due() {
+            core.set_plan(now, class, solve(&input));
+        }
+        wakeup = core.next_wakeup();
+        // Sampled once the profiles have seen some events: before, nothing is held at all.
+        if alone {
+            lone.came += 1;
+            lone.left += u32::from(sent);
+        }
+    }
+    lone
+}
+
+#[test]
+fn a_lone_call_on_an_idle_upstream_leaves_at_once_where_calls_come_by_chance() {
+    let us = Duration::from_micros;
+    let (mut all, mut worst) = (Lone::default(), (1000, String::new()));
+    for (base, each) in [(us(4000), us(250)), (us(2000), us(3000)), (us(20_000), us(10))] {
+        for slots in [1, 3] {
+            for load in [30, 100, 300, 900] {
+                for seed in 0..4 {
+                    let one = lone(seed, slots, (base, each), (base + each) * 100 / load);
+                    all = Lone { came: all.came + one.came, left: all.left + one.left };
+                    let permille = one.left * 1000 / one.came.max(1);
+                    if one.came >= 100 && permille < worst.0 {
+                        worst = (
+                            permille,
+                            format!("{one:?} of seed {seed}, {slots} slots, {base:?} + {each:?} n, load {load} %"),
+                        );
+                    }
+                }
+            }
+        }
+    }
+    assert!(u64::from(all.left) * 100 >= u64::from(all.came) * 99, "{all:?}; worst {worst:?}");
+    assert!(worst.0 >= 970, "{all:?}; worst {worst:?}");
+}

@@ -1,0 +1,79 @@
+//! What every batch must be, whichever it is.
+
+use std::collections::BTreeSet;
+
+use groupage::batching::{Batch, DeadlineSource, InvariantId, Limits, Tick};
+
+use super::watch::{Known, Waiting};
+use crate::sim::promise::{Held, promise};
+
+/// What a batch is judged by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules<'a> {
+    pub(super) now: Tick,
+    pub(super) limits: &'a Limits,
+    pub(super) known: Known,
+    /// The most items that the core itself knows for the class.
+    pub(super) ceiling: Option<u32>,
+}
+
+/// It is what its members are, and none of them is late.
+pub(super) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
+    let id = batch.id.0;
+    let mut next = 0;
+    for (member, Waiting { call, .. }) in batch.members.iter().zip(members) {
+        promise(InvariantId::OneKey, call.key == batch.key && call.cost_class == batch.cost_class, || {
+            format!("call {} of key {} is in batch {id} of key {}", call.id.0, call.key.0, batch.key.0)
+        })?;
+        promise(InvariantId::Balanced, member.items == (next..next + call.items), || {
+            format!("call {} has items {:?} of batch {id} and holds {}", call.id.0, member.items, call.items)
+        })?;
+        next += call.items;
+    }
+    let weight: u64 = members.iter().map(|waiting| waiting.call.weight.sum).sum();
+    let bytes: u64 = members.iter().map(|waiting| waiting.call.bytes).sum();
+    promise(InvariantId::Balanced, (batch.items, batch.weight, batch.bytes) == (next, weight, bytes), || {
+        format!("batch {id} counts {} items, its members {next}; or weight {weight}, bytes {bytes}", batch.items)
+    })?;
+    // An SLO that no execution can meet ends nothing, so a call may leave after it; never after what a caller or the route said.
+    let hard = |waiting: &Waiting| {
+        let deadlines = [waiting.call.deadline, waiting.call.later].into_iter().flatten();
+        deadlines.filter(|deadline| deadline.source != DeadlineSource::Slo).map(|deadline| deadline.at).min()
+    };
+    let late = members
+        .iter()
+        .find(|waiting| waiting.deadline().is_some_and(|at| at <= now) || hard(waiting).is_some_and(|at| at <= now));
+    promise(InvariantId::NotLate, late.is_none(), || format!("batch {id} takes {late:?} along past its deadline"))
+}
+
+/// If several share it, it passes no limit; a single call may, and says so.
+pub(super) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>) -> Held {
+    let id = batch.id.0;
+    let scope = rules.limits.scope(members[0].call.scope);
+    let cap = [rules.ceiling, rules.known.items_max].into_iter().flatten().fold(scope.batch_items_max, u32::min);
+    if members.len() == 1 {
+        let larger = batch.items > cap && !members[0].call.alone;
+        return promise(InvariantId::TrueCause, !larger || batch.lone.is_some(), || {
+            format!("batch {id} has {} items of {cap} and does not say why", batch.items)
+        });
+    }
+    promise(InvariantId::WithinLimits, batch.items <= cap, || {
+        format!("batch {id} has {} items of {cap}", batch.items)
+    })?;
+    promise(InvariantId::WithinLimits, scope.batch_weight_max.is_none_or(|max| batch.weight <= max), || {
+        format!("batch {id} weighs {} of {:?}", batch.weight, scope.batch_weight_max)
+    })?;
+    promise(InvariantId::WithinLimits, batch.bytes <= scope.batch_bytes_max, || {
+        format!("batch {id} has {} bytes of {}", batch.bytes, scope.batch_bytes_max)
+    })?;
+    let alone = members.iter().any(|waiting| waiting.call.alone) || batch.lone.is_some();
+    promise(InvariantId::OneKey, !alone, || format!("a call that goes alone shares batch {id}"))?;
+    promise(InvariantId::Quarantined, rules.known.quarantined_until <= rules.now, || {
+        format!("batch {id} is shared, its class being in quarantine")
+    })?;
+    let mut values = BTreeSet::new();
+    let mut all = members.iter().flat_map(|waiting| &waiting.call.exclusive);
+    promise(InvariantId::Exclusive, all.all(|value| values.insert(*value)), || {
+        format!("a value stands twice in batch {id}")
+    })
+}

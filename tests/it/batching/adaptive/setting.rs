@@ -1,0 +1,182 @@
+//! What a seed draws before its story begins: limits, who calls and how.
+
+use std::time::Duration;
+
+use groupage::batching::{
+    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Limits, Policy, ScopeId, ScopeLimits, TenantId, Tick,
+    Weight,
+};
+
+use super::upstream::Nature;
+use crate::sim::draw::Draw;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// How callers come.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Crowd {
+    /// Independent of each other, so often in the mean.
+    Poisson { gap: Duration },
+    /// Each sends again shortly after its answer.
+    Loop { clients: u32 },
+    /// Many at once, spread over a moment.
+    FanOut { calls: u64, gap: Duration },
+    /// At whole milliseconds, several in one instant.
+    Bursts { calls: u64, gap: u64 },
+}
+
+/// The circumstances of a story.
+#[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "drawn one by one, and each means itself")]
+pub(super) struct Setting {
+    pub(super) crowd: Crowd,
+    /// Calls to come.
+    pub(super) calls: u64,
+    pub(super) nature: Nature,
+    /// How often in a thousand a caller goes, limits are edited, the upstream becomes another.
+    pub(super) cancels: u64,
+    pub(super) edits: u64,
+    pub(super) changes: u64,
+    /// How late `poll` may be called after `next_wakeup`, in microseconds.
+    pub(super) late: u64,
+    /// Plans are solved and given back.
+    pub(super) plans: bool,
+    /// The process is told to end when nothing more comes, with calls still queued.
+    pub(super) drains: bool,
+    /// Among the limits that are edited is the policy.
+    policies: bool,
+    hold_permille: u32,
+    /// A key names a class and a route.
+    keys: Vec<(CostClassId, ScopeId)>,
+    items: u32,
+    weight: u64,
+    exclusive: bool,
+    slo: Option<Duration>,
+    /// How often in a thousand a caller names a deadline, and the longest, in milliseconds.
+    deadlines: u64,
+    deadline: u64,
+    timeout: Option<Duration>,
+    quarantine: Duration,
+    roomy: bool,
+}
+
+// === impl Setting ===
+
+impl Setting {
+    pub(super) fn new(draw: &mut Draw) -> Self {
+        // What is asked only after many batches has to be given the time: does the server batch by itself?
+        let long = draw.chance(60);
+        let nature = if long { Nature::batching(draw) } else { Nature::new(draw) };
+        let work = nature.alone(1);
+        let gap = work.mul_f64(*draw.pick(&[0.05, 0.3, 1.0, 3.0, 10.0]));
+        let crowd = match draw.between(0, 6) {
+            _ if long => Crowd::Loop { clients: *draw.pick(&[16, 40]) },
+            0..=2 => Crowd::Poisson { gap },
+            3 | 4 => Crowd::Loop { clients: *draw.pick(&[1, 4, 16, 40]) },
+            5 => Crowd::FanOut { calls: draw.between(4, 40), gap: (work * 6).max(MS) },
+            _ => Crowd::Bursts { calls: draw.between(1, 20), gap: draw.between(1, 40) },
+        };
+        let keys = (0..if long { 1 } else { *draw.pick(&[1, 1, 2, 5]) })
+            .map(|_| (CostClassId(draw.count(0, 2)), ScopeId(u16::try_from(draw.between(0, 2)).unwrap_or(0))))
+            .collect();
+        Self {
+            crowd,
+            calls: if long { 3000 } else { *draw.pick(&[60, 300, 300, 900]) },
+            nature,
+            cancels: *draw.pick(&[0, 0, 30, 200]),
+            edits: if long { 0 } else { *draw.pick(&[0, 0, 5, 30]) },
+            changes: if long { 0 } else { *draw.pick(&[0, 2, 10]) },
+            late: *draw.pick(&[0, 0, 0, 60, 3000]),
+            plans: draw.chance(400),
+            drains: draw.chance(500),
+            policies: draw.chance(150),
+            hold_permille: *draw.pick(&[0, 0, 100, 400]),
+            keys,
+            items: *draw.pick(&[1, 1, 4, 12]),
+            weight: *draw.pick(&[1, 9, 500]),
+            exclusive: draw.chance(150),
+            slo: draw.chance(600).then(|| work.mul_f64(*draw.pick(&[0.2, 0.8, 2.0, 4.0, 12.0, 40.0]))),
+            deadlines: *draw.pick(&[0, 0, 200, 900]),
+            deadline: *draw.pick(&[5, 40, 200]),
+            timeout: draw.chance(600).then(|| work.mul_f64(*draw.pick(&[0.5, 10.0, 1000.0]))),
+            quarantine: draw.count(1, 200) * MS,
+            roomy: draw.chance(800),
+        }
+    }
+
+    /// Limits, first or new ones.
+    pub(super) fn limits(&self, draw: &mut Draw) -> Limits {
+        let adaptive = Policy::Adaptive { hold_permille: self.hold_permille };
+        let policy = if self.policies && draw.chance(500) {
+            let (items, delay) = (draw.count(1, 20), draw.span(false, 10));
+            *draw.pick(&[
+                Policy::WorkConserving,
+                Policy::Window { items, delay },
+                Policy::Static { items, delay },
+                adaptive,
+            ])
+        } else {
+            adaptive
+        };
+        let scopes = (0..draw.between(1, 3))
+            .map(|_| ScopeLimits {
+                batch_items_max: *draw.pick(&[1, 5, 16, 64, 64]),
+                batch_weight_max: draw.chance(250).then(|| draw.between(4, 2000)),
+                batch_bytes_max: *draw.pick(&[150, 2000, 1 << 20, 1 << 20]),
+                queue_delay_max: *draw.pick(&[0, 1, 5, 20, 20, 100]) * MS,
+                queue_items_max: if self.roomy { 4096 } else { draw.count(1, 30) },
+                queue_bytes_max: if self.roomy { 1 << 20 } else { draw.between(20, 2000) },
+                slots_max: *draw.pick(&[1, 2, 16, 16, 16]),
+            })
+            .collect();
+        Limits {
+            policy,
+            slots: *draw.pick(&[1, 2, 4, 16, 16]),
+            queue_items_max: if self.roomy { 4096 } else { draw.count(3, 60) },
+            queue_bytes_max: if self.roomy { 1 << 20 } else { draw.between(200, 2000) },
+            scopes,
+            quarantine: self.quarantine,
+            ..Limits::default()
+        }
+    }
+
+    /// The next caller's call.
+    pub(super) fn call(&self, draw: &mut Draw, now: Tick, id: CallId) -> Call {
+        let at = draw.between(0, u64::try_from(self.keys.len()).unwrap_or(1) - 1);
+        let (cost_class, scope) = self.keys[usize::try_from(at).unwrap_or(0)];
+        let alone = draw.chance(20);
+        let items = if draw.chance(500) { 1 } else { draw.count(1, self.items) };
+        let max = draw.between(1, self.weight);
+        let mut exclusive: Vec<u64> = Vec::new();
+        if self.exclusive {
+            exclusive.extend((0..draw.between(0, 2)).map(|_| draw.between(0, 30)));
+            exclusive.dedup();
+        }
+        // As the proxy does: the earliest counts, and after an SLO the earliest of the others.
+        let until = |after: Duration, source| Deadline { at: now.after(after), source };
+        let caller = draw.chance(self.deadlines).then(|| draw.span(false, self.deadline));
+        let caller = caller.map(|after| until(after, DeadlineSource::Caller));
+        let timeout = self.timeout.map(|after| until(after, DeadlineSource::Timeout));
+        let hard = caller.into_iter().chain(timeout).min_by_key(|deadline| deadline.at);
+        // Routes that share a key may have SLOs of their own.
+        let slo = self.slo.map(|slo| until(if draw.chance(900) { slo } else { slo / 8 }, DeadlineSource::Slo));
+        let (deadline, later) = match (slo, hard) {
+            (Some(slo), hard) if hard.is_none_or(|hard| slo.at < hard.at) => (Some(slo), hard),
+            (_, hard) => (hard, None),
+        };
+        Call {
+            id,
+            key: if alone && draw.chance(700) { KeyId(1000 + id.0) } else { KeyId(at) },
+            cost_class,
+            tenant: TenantId(0),
+            scope,
+            alone,
+            deadline,
+            later,
+            items,
+            weight: Weight { sum: max + draw.between(0, max) * u64::from(items - 1), max },
+            bytes: draw.between(0, 80),
+            exclusive,
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! A model server that hides how it is: its slots, its curve, what it refuses, whether it batches by itself.
+
+use std::time::Duration;
+
+use groupage::batching::{Batch, BatchId, Observed, ObservedOutcome, Tick};
+
+use crate::sim::draw::Draw;
+
+const MS: Duration = Duration::from_millis(1);
+/// Items that a server which batches by itself runs together.
+const INNER_MAX: u32 = 32;
+
+/// How a server is, until it becomes another.
+#[derive(Debug, Clone)]
+pub(super) struct Nature {
+    slots: usize,
+    /// It collects what comes while it runs, and runs that together.
+    batches: bool,
+    base: Duration,
+    each: Duration,
+    /// For each item and unit of the heaviest one's weight, in nanoseconds.
+    padded: u64,
+    /// It pays for the next power of two.
+    steps: bool,
+    /// How much longer one may take than another, and how often in a thousand one stalls.
+    noise: u64,
+    stalls: u64,
+    items_max: Option<(u32, bool)>,
+    weight_max: Option<u64>,
+    running_max: Option<usize>,
+    /// How often in a thousand an answer has the wrong shape, or fails.
+    mismatches: u64,
+    failures: u64,
+}
+
+/// The server.
+#[derive(Debug)]
+pub(super) struct Upstream {
+    nature: Nature,
+    /// When each slot is free.
+    free: Vec<Tick>,
+    /// Of a server that batches by itself: what waits for the run that is on.
+    waiting: Vec<(BatchId, u32, Tick)>,
+    running: Vec<(BatchId, Tick)>,
+}
+
+/// What it does with a batch.
+#[derive(Debug)]
+pub(super) enum Does {
+    /// It answers at this instant.
+    Ends(Tick, Observed),
+    /// It takes it into a later run.
+    Collects,
+    /// A run begins that ends then.
+    Runs(Tick),
+}
+
+// === impl Nature ===
+
+impl Nature {
+    pub(super) fn new(draw: &mut Draw) -> Self {
+        let wild = draw.chance(300);
+        Self {
+            slots: usize::try_from(draw.between(1, 4)).unwrap_or(1),
+            batches: draw.chance(250),
+            base: *draw.pick(&[1, 4, 4, 20]) * MS,
+            each: *draw.pick(&[0, 10, 250, 3000]) * (MS / 1000),
+            padded: *draw.pick(&[0, 0, 2000]),
+            steps: draw.chance(200),
+            noise: *draw.pick(&[0, 4, 10]),
+            stalls: *draw.pick(&[0, 0, 10]),
+            items_max: draw.chance(200).then(|| (draw.count(1, 24), draw.chance(500))),
+            weight_max: draw.chance(100).then(|| draw.between(50, 5000)),
+            running_max: draw.chance(100).then_some(usize::try_from(draw.between(1, 4)).unwrap_or(1)),
+            mismatches: if wild { *draw.pick(&[0, 3, 30]) } else { 0 },
+            failures: if wild { *draw.pick(&[0, 10, 300]) } else { 0 },
+        }
+    }
+
+    /// It batches by itself, and refuses nothing.
+    pub(super) fn batching(draw: &mut Draw) -> Self {
+        Self { batches: true, items_max: None, weight_max: None, running_max: None, stalls: 0, ..Self::new(draw) }
+    }
+
+    /// Somewhat or entirely another.
+    fn change(&mut self, draw: &mut Draw) {
+        match draw.between(0, 4) {
+            0 => (self.base, self.each) = (self.base * 2, self.each * 2),
+            1 => (self.base, self.each) = (self.base / 2, self.each / 2),
+            2 => self.slots = usize::try_from(draw.between(1, 4)).unwrap_or(1),
+            3 => self.items_max = draw.chance(500).then(|| (draw.count(1, 24), draw.chance(500))),
+            _ => *self = Self::new(draw),
+        }
+    }
+
+    /// What so many items of weight 0 take alone.
+    pub(super) fn alone(&self, items: u32) -> Duration {
+        self.base + self.each * if self.steps { items.next_power_of_two() } else { items }
+    }
+
+    fn takes(&self, draw: &mut Draw, items: u32, heaviest: u64) -> Duration {
+        let padded = Duration::from_nanos(self.padded * heaviest * u64::from(items));
+        let mut takes =
+            (self.alone(items) + padded) / 1000 * draw.count(1000, 1000 + 10 * u32::try_from(self.noise).unwrap_or(0));
+        if draw.chance(self.stalls) {
+            takes += draw.span(false, 80);
+        }
+        takes
+    }
+}
+
+// === impl Upstream ===
+
+impl Upstream {
+    pub(super) fn new(nature: Nature) -> Self {
+        Self { nature, free: Vec::new(), waiting: Vec::new(), running: Vec::new() }
+    }
+
+    /// Becomes another; what a lone item takes from now on.
+    pub(super) fn change(&mut self, draw: &mut Draw) -> Duration {
+        self.nature.change(draw);
+        self.nature.alone(1)
+    }
+
+    pub(super) fn take(&mut self, draw: &mut Draw, now: Tick, batch: &Batch, heaviest: u64, others: usize) -> Does {
+        let Nature { items_max, weight_max, running_max, batches, mismatches, failures, slots, .. } = self.nature;
+        let refuses = |outcome| Does::Ends(now.after(MS / 2), Observed { duration: MS / 2, first_byte: None, outcome });
+        if let Some((max, named)) = items_max.filter(|(max, _)| batch.items > *max) {
+            return refuses(ObservedOutcome::TooLarge { limit: named.then_some(max) });
+        }
+        if weight_max.is_some_and(|max| heaviest * u64::from(batch.items) > max) {
+            return refuses(ObservedOutcome::OutOfMemory);
+        }
+        if running_max.is_some_and(|max| others >= max) {
+            return refuses(ObservedOutcome::Overloaded { retry_after: draw.chance(500).then_some(MS) });
+        }
+        if batches {
+            self.waiting.push((batch.id, batch.items, now));
+            return if self.running.is_empty() {
+                self.run(draw, now).map_or(Does::Collects, Does::Runs)
+            } else {
+                Does::Collects
+            };
+        }
+        self.free.resize(slots, now);
+        let takes = self.nature.takes(draw, batch.items, heaviest);
+        let Some(slot) = self.free.iter_mut().min() else { return Does::Collects };
+        let end = now.max(*slot).after(takes);
+        *slot = end;
+        let outcome = match () {
+            () if batch.members.len() > 1 && draw.chance(mismatches) => ObservedOutcome::Mismatched,
+            () if draw.chance(failures) => ObservedOutcome::Failed,
+            () => ObservedOutcome::Ok,
+        };
+        Does::Ends(end, Observed { duration: end.since(now), first_byte: None, outcome })
+    }
+
+    /// A server that batches by itself begins with what waits: when that ends.
+    fn run(&mut self, draw: &mut Draw, now: Tick) -> Option<Tick> {
+        let mut items = 0;
+        while let Some((id, more, sent)) = self.waiting.first().copied() {
+            if items > 0 && items + more > INNER_MAX {
+                break;
+            }
+            items += more;
+            self.waiting.remove(0);
+            self.running.push((id, sent));
+        }
+        (items > 0).then(|| now.after(self.nature.takes(draw, items, 0)))
+    }
+
+    /// Its run is over: who is answered, and when the next run ends.
+    pub(super) fn ran(&mut self, draw: &mut Draw, now: Tick) -> (Vec<(BatchId, Tick)>, Option<Tick>) {
+        let answered = std::mem::take(&mut self.running);
+        let next = self.run(draw, now);
+        (answered, next)
+    }
+
+    /// The batch was given up by its callers; a run that is on goes on.
+    pub(super) fn forget(&mut self, batch: BatchId) {
+        self.waiting.retain(|(id, ..)| *id != batch);
+    }
+}

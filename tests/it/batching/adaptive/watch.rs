@@ -1,0 +1,445 @@
+//! What must be true of every step, whatever was learned.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use groupage::batching::{
+    Batch, BatchId, Batcher, Call, CallId, Cause, CostClassId, DeadlineSource, Decision, Expiry, InvariantId, Limits,
+    Lone, Observed, ObservedOutcome, Policy, Rejection, ScopeId, Tick,
+};
+
+use super::batch::{self, Rules};
+use crate::sim::promise::{Broken, Held, Tally, promise};
+use crate::sim::trace::{Event, Said};
+
+/// What the core must hold by now.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pub(super) tally: Tally,
+    now: Tick,
+    limits: Limits,
+    draining: bool,
+    queue: BTreeMap<CallId, Waiting>,
+    flights: BTreeMap<BatchId, Flight>,
+    classes: BTreeMap<CostClassId, Known>,
+    /// Calls accepted, with how they left.
+    fates: BTreeMap<CallId, Option<&'static str>>,
+    batches: u64,
+    /// The longest execution that went well, by class.
+    slowest: BTreeMap<CostClassId, Duration>,
+    /// Every wake-up is kept to the instant.
+    punctual: bool,
+    /// Half of the least that one item ever takes alone: no core that knows this upstream thinks that a shorter SLO can be met.
+    pub(super) hopeless: Duration,
+}
+
+/// A queued call.
+#[derive(Debug, Clone)]
+pub(super) struct Waiting {
+    pub(super) call: Call,
+    arrived: Tick,
+    /// How long it has waited with nothing in flight.
+    beside_idle: Duration,
+    /// The first deadline was an SLO and passed: the later one counts.
+    forgiven: bool,
+}
+
+#[derive(Debug)]
+struct Flight {
+    class: CostClassId,
+    scope: ScopeId,
+    items: u32,
+    members: usize,
+    heaviest: u64,
+    /// Members that have neither gone nor been answered.
+    waiting: BTreeSet<CallId>,
+    abort: Abort,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Abort {
+    No,
+    Due,
+    Told,
+}
+
+/// What the upstream has said about a class.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Known {
+    pub(super) items_max: Option<u32>,
+    pub(super) quarantined_until: Tick,
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    pub(super) fn deadline(&self) -> Option<Tick> {
+        let counts = if self.forgiven { self.call.later } else { self.call.deadline };
+        counts.map(|deadline| deadline.at)
+    }
+}
+
+// === impl Watch ===
+
+impl Watch {
+    pub(super) fn new(limits: Limits, hopeless: Duration, punctual: bool) -> Self {
+        Self {
+            tally: Tally::new(),
+            now: Tick::default(),
+            limits,
+            draining: false,
+            queue: BTreeMap::new(),
+            flights: BTreeMap::new(),
+            classes: BTreeMap::new(),
+            fates: BTreeMap::new(),
+            batches: 0,
+            slowest: BTreeMap::new(),
+            punctual,
+            hopeless,
+        }
+    }
+
+    pub(super) fn saw(&mut self, what: &'static str) {
+        *self.tally.entry(what).or_default() += 1;
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    pub(super) fn is_queued(&self, id: CallId) -> bool {
+        self.queue.contains_key(&id)
+    }
+
+    /// Members of a batch in flight that still wait for their answer.
+    pub(super) fn waiting(&self, batch: BatchId) -> Vec<CallId> {
+        self.flights.get(&batch).map(|flight| flight.waiting.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// How many calls a batch in flight holds.
+    pub(super) fn members(&self, batch: BatchId) -> usize {
+        self.flights.get(&batch).map_or(0, |flight| flight.members)
+    }
+
+    /// What the heaviest item of a batch in flight weighs.
+    pub(super) fn heaviest(&self, batch: BatchId) -> u64 {
+        self.flights.get(&batch).map_or(0, |flight| flight.heaviest)
+    }
+
+    /// A bound for the decisions that may follow at one instant.
+    pub(super) fn decisions_max(&self) -> usize {
+        2 * self.queue.len() + self.flights.len() + 2
+    }
+
+    /// Holds what the core said to an event, and what it holds after it, against the promises. `ceiling`: the most items that the core knows for the class of a batch that it is about to send.
+    pub(super) fn step(
+        &mut self,
+        event: &Event,
+        said: &Said,
+        core: &Batcher,
+        ceiling: impl Fn(CostClassId) -> Option<u32>,
+    ) -> Held {
+        if let Event::Offer(now, _)
+        | Event::Cancel(now, _)
+        | Event::Complete(now, ..)
+        | Event::Publish(now, ..)
+        | Event::Drain(now)
+        | Event::Poll(now) = event
+        {
+            if self.flights.is_empty() {
+                let gone = now.since(self.now);
+                self.queue.values_mut().for_each(|waiting| waiting.beside_idle += gone);
+            }
+            self.now = *now;
+        }
+        match (event, said) {
+            (Event::Offer(_, call), Said::Offered(result)) => self.offered(call, *result)?,
+            (Event::Cancel(_, id), Said::Cancelled(left)) => self.cancelled(*id, *left)?,
+            (Event::Answered(id), _) => {
+                self.flights.values_mut().for_each(|flight| _ = flight.waiting.remove(id));
+            }
+            (Event::Complete(_, batch, observed), _) => self.completed(*batch, observed),
+            (Event::SetLimits(limits), _) => self.limits = limits.clone(),
+            (Event::Publish(_, class, items_max), _) => self.name(*class, (*items_max).max(1)),
+            (Event::Drain(_), _) => self.draining = true,
+            (Event::Poll(_), Said::Decided(Decision::Dispatch(batch))) => {
+                self.forgive()?;
+                self.dispatched(batch, ceiling(batch.cost_class))?;
+            }
+            (Event::Poll(_), Said::Decided(Decision::Expire { id, reason })) => self.expired(*id, *reason)?,
+            (Event::Poll(_), Said::Decided(Decision::Abort(batch))) => self.aborted(*batch)?,
+            (Event::Poll(_), Said::Idle(wakeup)) => self.idle(*wakeup)?,
+            _ => unreachable!("{said:?} is no answer to {event:?}"),
+        }
+        let counts = core.counts();
+        let held = (
+            self.queue.len(),
+            self.queue.values().map(|waiting| u64::from(waiting.call.items)).sum(),
+            self.flights.len(),
+        );
+        promise(InvariantId::Balanced, (counts.queue_calls, counts.queue_items, counts.in_flight) == held, || {
+            format!("{counts:?} where {held:?} is held")
+        })
+    }
+
+    /// What must hold when nothing is left to happen.
+    pub(super) fn ended(&self) -> Held {
+        let stuck: Vec<_> = self.fates.iter().filter(|(_, fate)| fate.is_none()).map(|(id, _)| id.0).collect();
+        promise(InvariantId::LeavesOnce, stuck.is_empty(), || format!("calls {stuck:?} were accepted and never left"))?;
+        promise(InvariantId::Balanced, self.flights.is_empty(), || {
+            format!("{} batches never ended", self.flights.len())
+        })
+    }
+
+    fn adapts(&self) -> bool {
+        matches!(self.limits.policy, Policy::Adaptive { .. })
+    }
+
+    fn name(&mut self, class: CostClassId, items_max: u32) {
+        let known = self.classes.entry(class).or_default();
+        known.items_max = Some(known.items_max.map_or(items_max, |known| known.min(items_max)));
+    }
+
+    fn leave(&mut self, id: CallId, fate: &'static str) -> Result<Waiting, Broken> {
+        let known = self.fates.insert(id, Some(fate));
+        let how = || format!("call {} is {fate} after it was {known:?}", id.0);
+        promise(InvariantId::LeavesOnce, known == Some(None), how)?;
+        self.queue.remove(&id).ok_or_else(|| Broken { promise: InvariantId::LeavesOnce, how: how() })
+    }
+
+    fn offered(&mut self, call: &Call, result: Result<(), Rejection>) -> Held {
+        let Err(rejection) = result else {
+            self.saw("accepted");
+            self.fates.insert(call.id, None);
+            let waiting =
+                Waiting { call: call.clone(), arrived: self.now, beside_idle: Duration::ZERO, forgiven: false };
+            self.queue.insert(call.id, waiting);
+            let items: u64 = self.queue.values().map(|waiting| u64::from(waiting.call.items)).sum();
+            let bytes: u64 = self.queue.values().map(|waiting| waiting.call.bytes).sum();
+            let within = items <= u64::from(self.limits.queue_items_max) && bytes <= self.limits.queue_bytes_max;
+            return promise(InvariantId::QueueBound, within || self.queue.len() == 1, || {
+                format!("{items} items and {bytes} bytes are queued after call {}", call.id.0)
+            });
+        };
+        self.saw("refused");
+        let whole = rejection.retry_after.subsec_nanos() == 0 && rejection.retry_after.as_secs() >= 1;
+        promise(InvariantId::RetryLater, whole, || format!("call {} is to come again after {rejection:?}", call.id.0))?;
+        promise(InvariantId::QueueBound, !self.queue.is_empty(), || {
+            format!("call {} is refused an empty queue", call.id.0)
+        })
+    }
+
+    fn cancelled(&mut self, id: CallId, left: bool) -> Held {
+        let queued = self.queue.contains_key(&id);
+        let flight = self.flights.values_mut().find(|flight| flight.waiting.contains(&id));
+        let known = queued || flight.is_some();
+        promise(InvariantId::LeavesOnce, left == known, || {
+            format!("cancel of call {} says {left}, not {known}", id.0)
+        })?;
+        if let Some(flight) = flight {
+            flight.waiting.remove(&id);
+            if flight.waiting.is_empty() {
+                flight.abort = Abort::Due;
+            }
+            self.saw("cancelled: in flight");
+        }
+        if queued {
+            self.leave(id, "cancelled")?;
+            self.saw("cancelled: queued");
+        }
+        Ok(())
+    }
+
+    fn completed(&mut self, batch: BatchId, observed: &Observed) {
+        let Some(Flight { class, items, members, .. }) = self.flights.remove(&batch) else { return };
+        match observed.outcome {
+            ObservedOutcome::Ok => {
+                let slowest = self.slowest.entry(class).or_default();
+                *slowest = observed.duration.max(*slowest);
+            }
+            ObservedOutcome::TooLarge { limit: Some(limit) } if (1..items).contains(&limit) => self.name(class, limit),
+            ObservedOutcome::Mismatched => {
+                let known = self.classes.entry(class).or_default();
+                known.quarantined_until = known.quarantined_until.max(self.now.after(self.limits.quarantine));
+            }
+            ObservedOutcome::TooLarge { .. } | ObservedOutcome::Overloaded { .. } if members > 1 => {
+                self.saw("ceiling lowered");
+            }
+            _ => {}
+        }
+    }
+
+    fn aborted(&mut self, batch: BatchId) -> Held {
+        let abort = self.flights.get_mut(&batch).map(|flight| std::mem::replace(&mut flight.abort, Abort::Told));
+        self.saw("aborted");
+        promise(InvariantId::Aborts, abort == Some(Abort::Due), || {
+            format!("batch {} is aborted, being {abort:?}", batch.0)
+        })
+    }
+
+    fn expired(&mut self, id: CallId, reason: Expiry) -> Held {
+        let waiting = self.leave(id, "expired")?;
+        if reason == Expiry::Deadline {
+            self.saw("expired: deadline");
+            // An SLO that was forgiven counts no more; whether it was is not for the outside to know.
+            let of = [waiting.call.deadline, waiting.call.later].into_iter().flatten();
+            let passed = of.map(|deadline| deadline.at).any(|at| at <= self.now);
+            promise(InvariantId::OnTime, passed, || format!("call {} expires before its deadline", id.0))?;
+            let held = self.punctual && self.flights.is_empty() && !waiting.beside_idle.is_zero();
+            return promise(InvariantId::NoIdleWait, !(held && self.adapts()), || {
+                format!(
+                    "call {} was held beside an idle upstream for {:?} until it was late",
+                    id.0, waiting.beside_idle
+                )
+            });
+        }
+        self.saw("expired: late predicted");
+        let first = waiting.call.deadline;
+        let passed = first.is_some_and(|deadline| deadline.source == DeadlineSource::Slo && deadline.at <= self.now);
+        let counts = if passed { waiting.call.later } else { first };
+        // The route's `timeout` is the longest wait in the queue: what is dispatched within it is not late.
+        let useless = counts.filter(|deadline| deadline.source != DeadlineSource::Timeout);
+        promise(InvariantId::OnTime, useless.is_some(), || {
+            format!("call {} is said to be late, and nobody needs its answer by any instant: {counts:?}", id.0)
+        })?;
+        let slo = useless.filter(|deadline| deadline.source == DeadlineSource::Slo);
+        let slo = slo.map(|deadline| deadline.at.since(waiting.arrived));
+        promise(InvariantId::OnTime, slo.is_none_or(|slo| slo >= self.hopeless), || {
+            format!("call {} is shed for an SLO of {slo:?} that nothing can meet", id.0)
+        })?;
+        self.saw("late: slo, caller");
+        Ok(())
+    }
+
+    fn dispatched(&mut self, batch: &Batch, ceiling: Option<u32>) -> Held {
+        let id = batch.id.0;
+        promise(InvariantId::LeavesOnce, id == self.batches, || format!("batch {id} is the {}th", self.batches))?;
+        self.batches += 1;
+        let mut members = Vec::new();
+        for member in &batch.members {
+            members.push(self.leave(member.id, "dispatched")?);
+        }
+        let Some(first) = members.first() else {
+            return promise(InvariantId::Balanced, false, || format!("batch {id} is empty"));
+        };
+        let scope = first.call.scope;
+        let shared = members.len() > 1;
+        self.within_slots(batch, scope)?;
+        batch::whole(batch, &members, self.now)?;
+        let known = self.classes.get(&batch.cost_class).copied().unwrap_or_default();
+        batch::within(batch, &members, Rules { now: self.now, limits: &self.limits, known, ceiling })?;
+        let waiting = batch.members.iter().map(|member| member.id).collect();
+        let flight = Flight {
+            class: batch.cost_class,
+            scope,
+            items: batch.items,
+            members: members.len(),
+            heaviest: members.iter().map(|waiting| waiting.call.weight.max).max().unwrap_or(0),
+            waiting,
+            abort: Abort::No,
+        };
+        self.flights.insert(batch.id, flight);
+        self.saw(match batch.cause {
+            Cause::Full => "cause: full",
+            Cause::Weight => "cause: weight",
+            Cause::Bytes => "cause: bytes",
+            Cause::Deadline => "cause: deadline",
+            Cause::Delay => "cause: delay",
+            Cause::Idle => "cause: idle",
+            Cause::Lead => "cause: lead",
+            Cause::Probe => "cause: probe",
+            Cause::Drain => "cause: drain",
+        });
+        match batch.lone {
+            Some(Lone::ClientBatchFull) => self.saw("alone: client batch full"),
+            Some(Lone::Quarantined) => self.saw("alone: quarantined"),
+            Some(Lone::NoGain) => self.saw("alone: no gain"),
+            None => {}
+        }
+        if shared {
+            self.saw("shared");
+        }
+        if self.flights.len() > 1 {
+            self.saw("two in flight");
+        }
+        Ok(())
+    }
+
+    /// Standing aside has a wall of its own, for single calls (README 13a).
+    fn within_slots(&self, batch: &Batch, scope: ScopeId) -> Held {
+        let id = batch.id.0;
+        // One that is too large, or in quarantine, says so instead; it too stands aside once others do.
+        let aside = batch.lone == Some(Lone::NoGain) || self.tally.contains_key("alone: no gain");
+        if aside && batch.members.len() == 1 {
+            return promise(
+                InvariantId::WithinSlots,
+                self.flights.len() < self.limits.stand_aside_max as usize,
+                || format!("batch {id} stands aside beside {} others", self.flights.len()),
+            );
+        }
+        let (others, slots) = (self.flights.len(), self.limits.slots);
+        promise(InvariantId::WithinSlots, others < slots as usize, || {
+            format!("batch {id} leaves for {:?} beside {others} others in {slots} slots", batch.cause)
+        })?;
+        let others = self.flights.values().filter(|flight| flight.scope == scope).count();
+        let slots = self.limits.scope(scope).slots_max;
+        promise(InvariantId::WithinSlots, others < slots as usize, || {
+            format!("batch {id} leaves for {:?} beside {others} others in the {slots} slots of its route", batch.cause)
+        })
+    }
+
+    fn idle(&mut self, wakeup: Option<Tick>) -> Held {
+        let owed = self.flights.iter().find(|(_, flight)| flight.abort == Abort::Due);
+        promise(InvariantId::Aborts, owed.is_none(), || format!("every member of {owed:?} has left, and it runs on"))?;
+        promise(InvariantId::WakesLater, wakeup.is_none_or(|at| at > self.now), || {
+            format!("asks for {wakeup:?}, which is not later")
+        })?;
+        self.forgive()?;
+        if !self.flights.is_empty() {
+            return Ok(());
+        }
+        if self.queue.is_empty() {
+            return promise(InvariantId::WakesLater, wakeup.is_none(), || {
+                format!("asks for {wakeup:?} with nothing queued or in flight")
+            });
+        }
+        let first = self.queue.values().map(|waiting| (waiting.call.id, waiting.arrived)).min();
+        promise(InvariantId::Ends, wakeup.is_some(), || {
+            format!("{first:?} is queued, nothing is in flight, and no wake-up is asked for")
+        })?;
+        self.saw("held beside an idle upstream");
+        promise(InvariantId::NoIdleWait, !self.draining, || format!("{first:?} is held while the process ends"))?;
+        let held = |waiting: &&Waiting| {
+            let max = self.limits.scope(waiting.call.scope).queue_delay_max;
+            waiting.beside_idle >= max && self.adapts()
+        };
+        let too_long = self.queue.values().find(held);
+        promise(InvariantId::NoIdleWait, too_long.is_none(), || {
+            format!("held beside an idle upstream for longer than the limit: {too_long:?}")
+        })
+    }
+
+    /// What is still queued past its deadline had an SLO that cannot be met; nothing else outlives its deadline.
+    fn forgive(&mut self) -> Held {
+        let mut forgave = 0;
+        for waiting in self.queue.values_mut() {
+            let Some(deadline) = waiting.call.deadline.filter(|deadline| deadline.at <= self.now) else { continue };
+            promise(InvariantId::OnTime, deadline.source == DeadlineSource::Slo, || {
+                format!("the deadline has passed of call {}, and it stays queued", waiting.call.id.0)
+            })?;
+            let slo = deadline.at.since(waiting.arrived);
+            let hopeless = self.slowest.get(&waiting.call.cost_class).is_some_and(|slowest| *slowest > slo);
+            promise(InvariantId::OnTime, hopeless, || {
+                format!("the SLO has passed of call {}, which could be met, and it stays queued", waiting.call.id.0)
+            })?;
+            promise(InvariantId::OnTime, waiting.call.later.is_none_or(|later| later.at > self.now), || {
+                format!("the later deadline has passed of call {}, and it stays queued", waiting.call.id.0)
+            })?;
+            forgave += u64::from(!std::mem::replace(&mut waiting.forgiven, true));
+        }
+        if forgave > 0 {
+            *self.tally.entry("slo forgiven").or_default() += forgave;
+        }
+        Ok(())
+    }
+}

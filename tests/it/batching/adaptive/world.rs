@@ -1,0 +1,361 @@
+//! Callers, the upstream and the clock around one core.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use groupage::batching::{
+    Batch, BatchId, Batcher, CallId, CostClassId, Decision, InvariantId, Limits, Observed, ObservedOutcome, Plan, Tick,
+    solve,
+};
+
+use super::setting::{Crowd, Setting};
+use super::upstream::{Does, Upstream};
+use super::watch::Watch;
+use crate::sim::draw::Draw;
+use crate::sim::promise::{Broken, Held, promise};
+use crate::sim::trace::{Event, Said, tell};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// What will happen.
+#[derive(Debug)]
+enum Planned {
+    /// So many calls, the next ones after them if they are `leading`.
+    Arrive {
+        calls: u64,
+        leading: bool,
+    },
+    Cancel(CallId),
+    Answer(CallId),
+    End(BatchId, Observed),
+    /// The run of a server that batches by itself.
+    Ran,
+    Plan(CostClassId, Plan),
+    Drain,
+}
+
+/// What the core was told.
+#[derive(Debug, PartialEq)]
+pub(super) enum Told {
+    Event(Event, Said),
+    Plan(Tick, CostClassId),
+}
+
+/// One story in the making.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) log: Vec<Told>,
+    pub(super) watch: Watch,
+    limits: Limits,
+    core: Batcher,
+    draw: Draw,
+    setting: Setting,
+    upstream: Upstream,
+    planned: BTreeMap<(Tick, u64), Planned>,
+    plans: u64,
+    calls: u64,
+    now: Tick,
+}
+
+// === impl World ===
+
+impl World {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut draw = Draw::new(seed);
+        let setting = Setting::new(&mut draw);
+        let limits = setting.limits(&mut draw);
+        Self {
+            log: Vec::new(),
+            watch: Watch::new(limits.clone(), setting.nature.alone(1) / 2, setting.late == 0),
+            core: Batcher::new(limits.clone(), seed),
+            limits,
+            draw,
+            upstream: Upstream::new(setting.nature.clone()),
+            setting,
+            planned: BTreeMap::new(),
+            plans: 0,
+            calls: 0,
+            now: Tick::default(),
+        }
+    }
+
+    /// The last steps, to be read.
+    pub(super) fn text(&self, steps: usize) -> String {
+        let mut text = format!("{:?}\nlimits {:?}\n", self.setting, self.limits);
+        for told in self.log.iter().skip(self.log.len().saturating_sub(steps)) {
+            _ = match told {
+                Told::Event(event, Said::Nothing) => writeln!(text, "{event}"),
+                Told::Event(event, said) => writeln!(text, "{event} -> {said}"),
+                Told::Plan(at, class) => writeln!(text, "{at:?} plan of class {}", class.0),
+            };
+        }
+        text
+    }
+
+    /// Lives through the story to its end, or to the first promise that breaks.
+    pub(super) fn run(&mut self) -> Held {
+        match self.setting.crowd {
+            Crowd::Loop { clients } => {
+                for _ in 0..clients {
+                    let at = Tick::from_millis(1).after(self.draw.span(false, 5));
+                    self.plan(at, Planned::Arrive { calls: 1, leading: false });
+                }
+            }
+            _ => self.plan(Tick::from_millis(1), Planned::Arrive { calls: 1, leading: true }),
+        }
+        // A call comes, is cancelled, answered and ends at most once each, and has some wake-ups: to lead, to gather, by a plan, by a deadline.
+        let steps_max = 20 * self.setting.calls + 200;
+        let mut wakeup = None;
+        for _ in 0..steps_max {
+            let next = self.planned.first_key_value().map(|((at, _), _)| *at);
+            let woken = match (next, wakeup) {
+                (None, None) => return self.end(),
+                (Some(next), Some(wakeup)) => wakeup < next || wakeup == next && self.draw.chance(500),
+                (next, _) => next.is_none(),
+            };
+            if woken {
+                let late = Duration::from_micros(self.draw.between(0, self.setting.late));
+                let at = wakeup.unwrap_or(self.now).after(late);
+                self.now = next.map_or(at, |next| at.min(next)).max(self.now);
+            } else {
+                self.happen()?;
+            }
+            wakeup = self.decide()?;
+        }
+        promise(InvariantId::Ends, false, || format!("not at its end after {steps_max} steps"))
+    }
+
+    fn end(&mut self) -> Held {
+        if !self.setting.drains {
+            self.watch.saw("left without drain");
+        }
+        self.watch.ended()
+    }
+
+    fn plan(&mut self, at: Tick, what: Planned) {
+        self.planned.insert((at.max(self.now), self.plans), what);
+        self.plans += 1;
+    }
+
+    fn tell(&mut self, event: Event) -> Result<Said, Broken> {
+        let ceilings: Vec<_> = (0..3).map(|class| self.core.ceiling(CostClassId(class))).collect();
+        // Before the core is asked: what it panics at is then the last of the story.
+        self.log.push(Told::Event(event, Said::Nothing));
+        let Some(Told::Event(event, last)) = self.log.last_mut() else { unreachable!("just pushed") };
+        let said = tell(&mut self.core, event);
+        *last = said.clone();
+        let ceiling =
+            |class: CostClassId| usize::try_from(class.0).ok().and_then(|class| ceilings.get(class).copied()).flatten();
+        self.watch.step(event, &said, &self.core, ceiling)?;
+        Ok(said)
+    }
+
+    /// The next planned thing, and sometimes the others of that instant before anybody polls.
+    fn happen(&mut self) -> Held {
+        while let Some(((at, _), planned)) = self.planned.pop_first() {
+            self.now = self.now.max(at);
+            match planned {
+                Planned::Arrive { calls, leading } => self.arrive(calls, leading)?,
+                Planned::Cancel(id) => {
+                    let queued = self.watch.is_queued(id);
+                    self.tell(Event::Cancel(self.now, id))?;
+                    // One that goes while it executes comes again with its batch.
+                    self.left(usize::from(queued), MS);
+                }
+                Planned::Answer(id) => _ = self.tell(Event::Answered(id))?,
+                Planned::End(batch, observed) => self.complete(batch, observed)?,
+                Planned::Ran => self.ran()?,
+                Planned::Plan(class, plan) => {
+                    self.log.push(Told::Plan(self.now, class));
+                    self.core.set_plan(self.now, class, plan);
+                    self.watch.saw("planned");
+                }
+                Planned::Drain => _ = self.tell(Event::Drain(self.now))?,
+            }
+            let more = self.planned.first_key_value().is_some_and(|((next, _), _)| *next == at);
+            if !more || self.draw.chance(300) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn arrive(&mut self, calls: u64, leading: bool) -> Held {
+        for _ in 0..calls {
+            self.offer()?;
+        }
+        if self.draw.chance(self.setting.edits) {
+            self.edit()?;
+        }
+        if self.draw.chance(self.setting.changes) {
+            let alone = self.upstream.change(&mut self.draw);
+            self.watch.hopeless = self.watch.hopeless.min(alone / 2);
+        }
+        if !leading {
+            return Ok(());
+        }
+        if self.calls >= self.setting.calls {
+            if self.setting.drains {
+                let at = self.now.after(self.draw.span(false, 10));
+                self.plan(at, Planned::Drain);
+            }
+            return Ok(());
+        }
+        let calls = match self.setting.crowd {
+            Crowd::Loop { .. } | Crowd::Poisson { .. } => 1,
+            Crowd::FanOut { calls, .. } => {
+                for _ in 1..calls {
+                    let at = self.now.after(self.draw.span(false, 1) * 6 / 10);
+                    self.plan(at, Planned::Arrive { calls: 1, leading: false });
+                }
+                1
+            }
+            Crowd::Bursts { calls, .. } => self.draw.between(1, calls),
+        };
+        let gap = match self.setting.crowd {
+            Crowd::Bursts { gap, .. } => MS * self.draw.count(0, u32::try_from(2 * gap).unwrap_or(0)),
+            Crowd::Poisson { gap } | Crowd::FanOut { gap, .. } => exponential(&mut self.draw, gap),
+            Crowd::Loop { .. } => MS,
+        };
+        self.plan(self.now.after(gap), Planned::Arrive { calls, leading: true });
+        Ok(())
+    }
+
+    fn offer(&mut self) -> Held {
+        if self.calls >= self.setting.calls {
+            return Ok(());
+        }
+        let id = CallId(self.calls);
+        self.calls += 1;
+        let call = self.setting.call(&mut self.draw, self.now, id);
+        if self.draw.chance(self.setting.cancels) {
+            let at = self.now.after(self.draw.span(false, 40));
+            self.plan(at, Planned::Cancel(id));
+        }
+        if let Said::Offered(Err(_)) = self.tell(Event::Offer(self.now, call))? {
+            self.left(1, 5 * MS);
+        }
+        Ok(())
+    }
+
+    /// So many callers have their answer, or none: in a loop they come again.
+    fn left(&mut self, callers: usize, pause: Duration) {
+        if let Crowd::Loop { .. } = self.setting.crowd {
+            for _ in 0..callers {
+                let think = self.draw.span(false, 1) / 5 + MS / 10;
+                self.plan(self.now.after(think + pause), Planned::Arrive { calls: 1, leading: false });
+            }
+        }
+    }
+
+    fn edit(&mut self) -> Held {
+        if self.draw.chance(150) {
+            let (class, items_max) = (CostClassId(self.draw.count(0, 2)), self.draw.count(0, 40));
+            return self.tell(Event::Publish(self.now, class, items_max)).map(|_| ());
+        }
+        self.limits = self.setting.limits(&mut self.draw);
+        self.tell(Event::SetLimits(self.limits.clone())).map(|_| ())
+    }
+
+    /// Asks until there is nothing to do; says when there will be.
+    fn decide(&mut self) -> Result<Option<Tick>, Broken> {
+        for _ in 0..=self.watch.decisions_max() {
+            match self.tell(Event::Poll(self.now))? {
+                Said::Decided(Decision::Dispatch(batch)) => self.execute(&batch),
+                Said::Decided(Decision::Abort(batch)) => self.abort(batch),
+                Said::Decided(Decision::Expire { .. }) => self.left(1, MS),
+                Said::Idle(wakeup) => {
+                    if self.setting.plans
+                        && let Some((class, input)) = self.core.plan_due()
+                    {
+                        let at = self.now.after(self.draw.span(false, 100));
+                        self.plan(at, Planned::Plan(class, solve(&input)));
+                    }
+                    return Ok(wakeup);
+                }
+                said => unreachable!("poll says {said:?}"),
+            }
+        }
+        Err(Broken { promise: InvariantId::Ends, how: format!("decides on and on at {:?}", self.now) })
+    }
+
+    fn execute(&mut self, batch: &Batch) {
+        let heaviest = self.watch.heaviest(batch.id);
+        let others = self.watch.in_flight() - 1;
+        match self.upstream.take(&mut self.draw, self.now, batch, heaviest, others) {
+            Does::Ends(at, observed) => {
+                let early = observed.outcome != ObservedOutcome::Ok || self.draw.chance(50);
+                if early {
+                    self.answer_early(batch.id, at);
+                }
+                self.plan(at, Planned::End(batch.id, observed));
+            }
+            Does::Collects => {}
+            Does::Runs(at) => self.plan(at, Planned::Ran),
+        }
+    }
+
+    /// Isolation answers members one by one before the end; so do upstreams that answer early.
+    fn answer_early(&mut self, batch: BatchId, end: Tick) {
+        for id in self.watch.waiting(batch) {
+            if self.draw.chance(600) {
+                let permille = self.draw.count(0, 1000);
+                let at = self.now.after(end.since(self.now) / 1000 * permille);
+                self.plan(at, Planned::Answer(id));
+            }
+        }
+    }
+
+    fn complete(&mut self, batch: BatchId, observed: Observed) -> Held {
+        let callers = self.watch.members(batch);
+        self.tell(Event::Complete(self.now, batch, observed))?;
+        self.left(callers, Duration::ZERO);
+        Ok(())
+    }
+
+    fn ran(&mut self) -> Held {
+        let (answered, next) = self.upstream.ran(&mut self.draw, self.now);
+        for (batch, sent) in answered {
+            let observed = Observed { duration: self.now.since(sent), first_byte: None, outcome: ObservedOutcome::Ok };
+            self.complete(batch, observed)?;
+        }
+        if let Some(at) = next {
+            self.plan(at, Planned::Ran);
+        }
+        Ok(())
+    }
+
+    /// The execution is dropped; its end is told at once or a moment later.
+    fn abort(&mut self, batch: BatchId) {
+        self.upstream.forget(batch);
+        let end = self.planned.iter().find(|(_, planned)| matches!(planned, Planned::End(id, _) if *id == batch));
+        if let Some(at) = end.map(|(at, _)| *at) {
+            self.planned.remove(&at);
+        }
+        let observed = Observed { duration: MS, first_byte: None, outcome: ObservedOutcome::Cancelled };
+        let at = self.now.after(MS * self.draw.count(0, 2));
+        self.plan(at, Planned::End(batch, observed));
+    }
+}
+
+/// An exponential draw with this mean, by comparisons only (von Neumann), so that it is the same on every machine.
+pub(super) fn exponential(draw: &mut Draw, mean: Duration) -> Duration {
+    let mut whole = 0_u32;
+    loop {
+        let first = draw.next();
+        let (mut last, mut run) = (first, 1_u32);
+        loop {
+            let next = draw.next();
+            if next >= last {
+                break;
+            }
+            (last, run) = (next, run + 1);
+        }
+        if run % 2 == 1 {
+            let part = u32::try_from(first >> 44).unwrap_or(u32::MAX);
+            return mean * whole + mean / (1 << 20) * part;
+        }
+        whole += 1;
+    }
+}
