@@ -94,29 +94,40 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 async fn throughput(scale: Scale) {
     println!(
-        "throughput: one slot, 5 ms a call, at most 32 items; share of the stand-in's own rate with full batches sent directly"
+        "throughput: one slot, at most 32 items; share of the stand-in's own rate with batches of min(clients, 32) sent directly"
     );
-    let mock = stand_in(Duration::from_millis(5), Some(32)).await;
-    let proxy = Process::groupage(&mock.url(), "limits: {batchItemsMax: 32}\n");
-    let mut own = Vec::new();
-    for _ in 0..scale.repeats {
-        own.push(closed(load(scale, mock.addr(), 2, 32)).await.items_per_second());
-    }
-    let own = median(own);
-    println!("  clients    items/s    share   items/batch       p50");
-    println!("   direct {own:>10.0}    1.000          32.0");
-    for clients in [1, 8, 32, 64, 256] {
-        let (mut rates, mut p50, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..scale.repeats {
-            let before = mock.stats();
-            let report = closed(load(scale, proxy.listen, clients, 1)).await;
-            assert_eq!(report.wrong, 0, "every answer is checked");
-            sizes.push(mock.stats().since(&before).items_per_call());
-            rates.push(report.items_per_second());
-            p50.push(report.p50().as_secs_f64() * 1e3);
+    println!("  policy           ms  clients    items/s    share   items/batch       p50");
+    for (policy, millis, all) in [
+        ("WorkConserving", 5, &[1, 8, 32, 64, 256][..]),
+        ("Adaptive", 5, &[1, 8, 32, 64, 256]),
+        ("Adaptive", 20, &[8, 32]),
+    ] {
+        let mock = stand_in(Duration::from_millis(millis), Some(32)).await;
+        let yaml = format!("limits: {{batchItemsMax: 32}}\nscheduling: {{policy: {policy}}}\n");
+        let proxy = Process::groupage(&mock.url(), &yaml);
+        for &clients in all {
+            // What so many clients could have at best: all of them in every batch.
+            let mut own = Vec::new();
+            for _ in 0..scale.repeats {
+                own.push(closed(load(scale, mock.addr(), 2, clients.min(32))).await.items_per_second());
+            }
+            let own = median(own);
+            let (mut rates, mut p50, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
+            for _ in 0..scale.repeats {
+                let before = mock.stats();
+                let report = closed(load(scale, proxy.listen, clients, 1)).await;
+                assert_eq!(report.wrong, 0, "every answer is checked");
+                sizes.push(mock.stats().since(&before).items_per_call());
+                rates.push(report.items_per_second());
+                p50.push(report.p50().as_secs_f64() * 1e3);
+            }
+            let (rate, p50) = (median(rates), median(p50));
+            println!(
+                "  {policy:<14} {millis:>4} {clients:>8} {rate:>10.0}    {:.3}   {:>11.1} {p50:>6.2} ms",
+                rate / own,
+                median(sizes)
+            );
         }
-        let rate = median(rates);
-        println!("  {clients:>7} {rate:>10.0}    {:.3}   {:>11.1} {:>6.2} ms", rate / own, median(sizes), median(p50));
     }
 }
 

@@ -6,6 +6,8 @@
 mod local;
 mod server;
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 pub use self::server::{Admin, Ports, start};
@@ -32,7 +34,12 @@ pub struct State {
     pub ready: Arc<dyn Fn() -> bool + Send + Sync>,
     /// The settings in force with their sources, as JSON.
     pub config: Arc<serde_json::Value>,
+    /// What the scheduler learned.
+    pub scheduler: Learned,
 }
+
+/// Asks what the scheduler learned; `None` when it cannot say.
+pub type Learned = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Option<serde_json::Value>> + Send>> + Send + Sync>;
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

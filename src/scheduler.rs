@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use self::execution::Grant;
 use crate::backend::Backend;
-use crate::batching::{BatchId, CallId, Cause, CostClassId, Deadline, Limits, Lone, Plan, ScopeId};
+use crate::batching::{BatchId, CallId, Cause, CostClassId, Deadline, Limits, Lone, Plan, Report, ScopeId};
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Call, Endpoint, Reply};
@@ -108,6 +108,7 @@ enum Event {
     Cancel(CallId),
     Answered(CallId),
     Plan(u64, CostClassId, Plan),
+    Report(oneshot::Sender<Report>),
     Drain,
     #[cfg(test)]
     Panic,
@@ -163,6 +164,13 @@ impl Handle {
         let outcome = outcome.await;
         cancel.id = None;
         outcome.unwrap_or_else(|_| Outcome::Failed(FailureKind::Internal.into(), Ticket::default()))
+    }
+
+    /// What was learned; `None` when the driver does not answer within a second.
+    pub async fn report(&self) -> Option<Report> {
+        let (reply, report) = oneshot::channel();
+        self.events.try_send(Event::Report(reply)).ok()?;
+        tokio::time::timeout(Duration::from_secs(1), report).await.ok()?.ok()
     }
 
     /// Nothing waits from now on.

@@ -22,6 +22,7 @@ pub(super) fn router(state: State) -> Router {
         Router::new()
             .route("/api/stats", get(stats))
             .route("/api/config", get(config))
+            .route("/api/scheduler", get(scheduler))
             .route("/api/log-level", post(log_level))
             .layer(axum::extract::DefaultBodyLimit::max(CHANGE_BYTES_MAX))
             .layer(middleware::from_fn(only_local))
@@ -76,6 +77,13 @@ async fn stats(Extract(state): Extract<State>) -> Response {
         },
         "buffered_bytes": state.buffers.held(),
     }))
+}
+
+async fn scheduler(Extract(state): Extract<State>) -> Response {
+    match (state.scheduler)().await {
+        Some(learned) => answer(&learned),
+        None => (StatusCode::SERVICE_UNAVAILABLE, json_error("the scheduler does not answer")).into_response(),
+    }
 }
 
 async fn config(Extract(state): Extract<State>) -> Response {

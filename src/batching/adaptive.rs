@@ -132,6 +132,8 @@ pub(super) enum Kind {
     Probe(Part),
     /// A single call, for the server to batch.
     Pass,
+    /// By another policy, or while draining: it teaches only what it costs alone.
+    Plain,
 }
 
 /// What the decision looks at.
@@ -228,6 +230,11 @@ impl Adaptive {
         }
     }
 
+    /// Time goes on: a comparison may begin or end. Before every [`Adaptive::next`].
+    pub(super) fn tick(&mut self, now: Tick) {
+        self.guard.tick(now, Duration::from_nanos(self.mean_time));
+    }
+
     /// Whether calls are passed one by one.
     pub(super) fn passing(&self) -> bool {
         self.guard.mode() == Mode::Pass
@@ -270,7 +277,6 @@ impl Adaptive {
                 return Next::Expire { id, reason: Expiry::LatePredicted };
             }
         }
-        self.guard.tick(ctx.now, Duration::from_nanos(self.mean_time));
         if let Some((part, calls)) = self.probing.pop() {
             let here: Vec<CallId> = calls.into_iter().filter(|id| ctx.queue.get(*id).is_some()).collect();
             if let Some(first) = here.first().and_then(|id| ctx.queue.get(*id)) {
@@ -345,9 +351,10 @@ impl Adaptive {
             return Answer::Do(Next::Expire { id: late, reason: Expiry::LatePredicted });
         }
         let leading = in_flight >= self.slots();
-        let hold_max = scope.queue_delay_max.saturating_sub(ctx.free.saturating_sub(head.free_before));
         let hold = |until: Tick| {
-            let until = until.min(now.after(hold_max));
+            let first = ctx.queue.line(key).map(|queued| queued.free_before).min().unwrap_or(head.free_before);
+            let hold_max = scope.queue_delay_max.saturating_sub(ctx.free.saturating_sub(first));
+            let until = until.min(now.after(hold_max)).min(Tick(now.0.saturating_add(line.room() / 2)));
             (until > now).then_some(Answer::Hold(until))
         };
         if in_flight + 1 >= self.slots() {
@@ -464,7 +471,11 @@ impl Adaptive {
     pub(super) fn sent(&mut self, now: Tick, id: BatchId, batch: Leaving) {
         self.learn_of(batch.class);
         let others = self.in_flight();
-        let wait = if batch.kind == Kind::Batch { self.slots.wait(others, self.earliest_due(), now) } else { 0 };
+        let wait = if matches!(batch.kind, Kind::Batch | Kind::Plain) {
+            self.slots.wait(others, self.earliest_due(), now)
+        } else {
+            0
+        };
         let alone = self.models.get(&batch.class).map_or(0, |model| model.cost.time_of(batch.items, batch.weight));
         let due = Tick(now.0.saturating_add(wait).saturating_add(alone));
         let flight = self.slots.sent(now, others);
@@ -486,7 +497,7 @@ impl Adaptive {
                 Kind::Pass if matches!(observed.outcome, ObservedOutcome::Overloaded { .. }) => {
                     self.guard.overloaded(in_flight);
                 }
-                Kind::Pass | Kind::Batch => {}
+                Kind::Pass | Kind::Batch | Kind::Plain => {}
             }
             return;
         }
@@ -496,6 +507,7 @@ impl Adaptive {
         match batch.kind {
             Kind::Pass => self.guard.call_passed(in_flight + 1),
             Kind::Batch => self.guard.batch_done(),
+            Kind::Plain => {}
             Kind::Probe(part) => {
                 self.guard.probe_returned(part, now);
                 self.guard.batch_done();
@@ -512,8 +524,8 @@ impl Adaptive {
         let alone = model.cost.time_of(batch.items, batch.weight);
         let sample = match batch.kind {
             Kind::Batch => self.slots.returned(now, flight, alone),
-            Kind::Probe(_) if flight.is_alone() => Sample::Alone,
-            Kind::Probe(_) | Kind::Pass => Sample::No,
+            Kind::Probe(_) | Kind::Plain if flight.is_alone() => Sample::Alone,
+            Kind::Probe(_) | Kind::Plain | Kind::Pass => Sample::No,
         };
         if sample != Sample::No {
             let changed = model.cost.observe(CostSample { items: batch.items, weight: batch.weight, nanos: took });
@@ -577,7 +589,13 @@ impl Adaptive {
 impl Line<'_> {
     /// Nanoseconds until a call's deadline; `u64::MAX` without one.
     fn slack(&self, queued: &Queued) -> u64 {
-        queued.call.deadline.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(self.ctx.now.0))
+        let useful = queued.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout);
+        useful.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(self.ctx.now.0))
+    }
+
+    /// Nanoseconds for which a hold may last at most: a call that is held must still be there to be sent.
+    fn room(&self) -> u64 {
+        self.head.call.deadline.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(self.ctx.now.0))
     }
 
     /// The head's whole budget, where a user or its caller set one.

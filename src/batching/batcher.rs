@@ -196,7 +196,7 @@ impl Batcher {
         }
         match self.limits.policy {
             Policy::Adaptive { hold_permille } if !self.draining => self.next_adaptive(now, hold_permille),
-            _ => self.pick(now).and_then(|(key, cause)| self.dispatch(now, key, cause, Who::Front(None), Kind::Batch)),
+            _ => self.pick(now).and_then(|(key, cause)| self.dispatch(now, key, cause, Who::Front(None), Kind::Plain)),
         }
     }
 
@@ -399,6 +399,7 @@ impl Batcher {
     fn next_adaptive(&mut self, now: Tick, hold_permille: u32) -> Option<Decision> {
         let free = self.free.total(now);
         let ctx = Ctx { now, limits: &self.limits, queue: &self.queue, free, hold_permille };
+        self.adaptive.tick(now);
         let (scopes, passing) = (&self.scopes_in_flight, self.adaptive.passing());
         let scope_is_free =
             |scope: ScopeId| passing || scopes.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max;
@@ -462,12 +463,11 @@ impl Batcher {
         let size = BatchSize { items, shared: members.len() > 1, full };
         self.in_flight.insert(id, InFlight { cost_class, scope, size, members: ids, waiting: members.len() });
         *self.scopes_in_flight.entry(scope).or_default() += 1;
-        if adaptive {
-            let left = self.queue.line_held(key).items;
-            let weight = Weight { sum: weight, max };
-            let leaving = Leaving { key, class: cost_class, items, weight, kind, calls: compared, left };
-            self.adaptive.sent(now, id, leaving);
-        }
+        // Also under another policy: what is in flight counts when the policy changes, and what runs alone teaches what it costs.
+        let left = self.queue.line_held(key).items;
+        let in_all = Weight { sum: weight, max };
+        let leaving = Leaving { key, class: cost_class, items, weight: in_all, kind, calls: compared, left };
+        self.adaptive.sent(now, id, leaving);
         self.free.note(now, self.slot_is_free());
         // What cut the batch short names it; only the drain names every batch of its own (`scheduling.md` §2.1).
         let cause = if cause == Cause::Drain { cause } else { bound.unwrap_or(cause) };

@@ -103,9 +103,15 @@ impl Queue {
     }
 
     pub(super) fn push(&mut self, now: Tick, free_before: Duration, order: Tick, call: Call) {
+        self.insert(Queued { call, arrived: now, order, free_before });
+    }
+
+    fn insert(&mut self, queued: Queued) {
+        let Queued { call, order, .. } = &queued;
+        let order = *order;
         let (id, key) = (call.id, call.key);
-        self.held.add(&call);
-        self.scopes.entry(call.scope).or_default().add(&call);
+        self.held.add(call);
+        self.scopes.entry(call.scope).or_default().add(call);
         *self.tenants.entry(call.tenant).or_default() += u64::from(call.items);
         if let Some(deadline) = call.deadline {
             self.deadlines.insert((deadline.at, id));
@@ -126,8 +132,8 @@ impl Queue {
         let at = line.ids.partition_point(|other| *other < place);
         line.ids.insert(at, place);
         line.live += 1;
-        line.held.add(&call);
-        self.calls.insert(id, Queued { call, arrived: now, order, free_before });
+        line.held.add(call);
+        self.calls.insert(id, queued);
     }
 
     /// Takes a call out, wherever it stands.
@@ -162,14 +168,18 @@ impl Queue {
 
     /// Gives a deadline up: the call stays queued until its later one, if it has one.
     pub(super) fn give_up_deadline(&mut self, id: CallId) {
-        let Some(Queued { call, .. }) = self.calls.get_mut(&id) else { return };
-        if let Some(deadline) = call.deadline.take() {
-            self.deadlines.remove(&(deadline.at, id));
+        let Some(mut queued) = self.remove(id) else { return };
+        // Its place goes with it: a gap that names a call which is queued would count as that call.
+        if let Some(line) = self.lines.get_mut(&queued.call.key)
+            && let Ok(at) = line.ids.binary_search(&(queued.order, id))
+        {
+            line.ids.remove(at);
         }
-        call.deadline = call.later.take();
-        if let Some(later) = call.deadline {
-            self.deadlines.insert((later.at, id));
+        queued.call.deadline = queued.call.later.take();
+        if queued.order > Tick(0) {
+            queued.order = queued.call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
         }
+        self.insert(queued);
     }
 
     /// The call whose deadline comes first.

@@ -1,5 +1,6 @@
 //! Composition: a policy becomes running parts. Used by `proxy` and `demo`, by tests and benches.
 
+mod report;
 mod routes;
 
 use std::io;
@@ -111,6 +112,7 @@ pub fn start(starting: Starting) -> Result<Running, BoxError> {
         started: clock.now(),
         ready,
         config: Arc::new(config_json(&policy)),
+        scheduler: learned(scheduler.handle.clone()),
     };
     let admin = admin::start(Ports { metrics: policy.proxy.metrics, local: policy.proxy.admin }, state)?;
     announce(&listen, &admin.bound, &target);
@@ -178,6 +180,14 @@ fn announce(listen: &[SocketAddr], admin: &Ports, upstream: &Target) {
         version = env!("CARGO_PKG_VERSION"),
         "listening"
     );
+}
+
+/// Asks the scheduler what it learned, each time.
+fn learned(handle: scheduler::Handle) -> admin::Learned {
+    Arc::new(move || {
+        let handle = handle.clone();
+        Box::pin(async move { handle.report().await.as_ref().map(report::json) })
+    })
 }
 
 fn bind(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {

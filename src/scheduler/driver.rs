@@ -163,6 +163,8 @@ impl<'a> Driver<'a> {
             }
             // Of a life that ended: classes have other numbers now.
             Event::Plan(..) => {}
+            // Who asked may have gone.
+            Event::Report(reply) => _ = reply.send(self.core.report()),
             Event::Drain => self.core.drain(self.now()),
             #[cfg(test)]
             Event::Panic => panic!("asked for by a test"),

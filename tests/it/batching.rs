@@ -2,6 +2,7 @@
 //!
 //! The random input is the same in every run, so that a failure is one for everybody; new input comes from `just sim`.
 
+mod adaptive;
 mod budget;
 mod isolation;
 mod sequences;

@@ -17,6 +17,15 @@ fn items() -> u64 {
 
 #[test]
 fn no_item_is_misdelivered_lost_or_doubled_whatever_goes_wrong() {
+    hold(ledger::POLICY);
+}
+
+#[test]
+fn nor_is_one_while_the_proxy_learns() {
+    hold(&ledger::POLICY.replace("scheduling: {slots: 4}", "scheduling: {policy: Adaptive}"));
+}
+
+fn hold(policy: &str) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mock = LedgerMock::start(MockConfig::default()).await.unwrap();
@@ -28,7 +37,7 @@ fn no_item_is_misdelivered_lost_or_doubled_whatever_goes_wrong() {
             admin: Some(Given::flag("--admin", "off".to_owned())),
             ..Overrides::default()
         };
-        let loaded = config::load(ledger::POLICY, "ledger").unwrap();
+        let loaded = config::load(policy, "ledger").unwrap();
         let policy = config::build(Some(&loaded), &overrides, &Machine::default()).unwrap();
         let mut proxy = start(Starting { policy, level: LevelHandle::none(), seed: 1 }).unwrap();
         let to: SocketAddr = proxy.listen[0];

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::simulate::compare::{Capacity, Entry, Gap, Quantity, Row, Sense, Verdict};
 
-pub(super) fn report(rows: Vec<Value>, met: usize, missed: usize) -> Value {
+pub(super) fn report(rows: &[Value], met: usize, missed: usize) -> Value {
     json!({ "rows": rows, "met": met, "missed": missed })
 }
 

@@ -25,7 +25,7 @@ use world::World;
 /// Told in every run of the tests.
 const SEEDS: u64 = 300;
 /// Seeds that broke a promise once.
-const FAILED: [u64; 0] = [];
+const FAILED: [u64; 3] = [436, 467, 507];
 /// Steps of a failing story that are printed: enough to see what led to it.
 const STEPS_SHOWN: usize = 60;
 

@@ -368,8 +368,8 @@ impl Watch {
     /// Standing aside has a wall of its own, for single calls (README 13a).
     fn within_slots(&self, batch: &Batch, scope: ScopeId) -> Held {
         let id = batch.id.0;
-        // One that is too large, or in quarantine, says so instead; it too stands aside once others do.
-        let aside = batch.lone == Some(Lone::NoGain) || self.tally.contains_key("alone: no gain");
+        // One that is too large, or in quarantine, says so instead; which of them stand aside the core itself checks, in builds like this one.
+        let aside = batch.lone.is_some() || self.tally.contains_key("alone: no gain");
         if aside && batch.members.len() == 1 {
             return promise(
                 InvariantId::WithinSlots,

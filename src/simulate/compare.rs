@@ -1,0 +1,215 @@
+//! A row of the table: ours beside what others do with the same arrivals, and whether it is as good as the design asks.
+//!
+//! Every policy of a row meets the same calls and the same noise, seed by seed, from a cold start. Beside the baselines stand two oracles where they
+//! can be computed: the optimal table of an SMDP, played on the same arrivals, and the clairvoyant, who knows all arrivals of the first seconds. `bars`
+//! holds what is asked of each row (`scheduling.md` §5.1, §6), `gap` the curves and loads of §5.3, `capacity` the rates of §5.4.
+//!
+//! It leaves out threads and printing; a row is one call, so whoever prints may run several at once.
+
+mod bars;
+mod capacity;
+mod figures;
+mod gap;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::batching::Tick;
+
+use super::baseline::Baseline;
+use super::curve::Curve;
+use super::draw::whole;
+use super::metrics::Scope;
+use super::oracle;
+use super::ours::Ours;
+use super::scenario::Scenario;
+use super::upstream::Kind;
+use super::workload::Arrivals;
+
+pub use bars::{Quantity, Sense, Verdict};
+pub use capacity::{Capacity, capacity, capacity_upstreams};
+pub use figures::{Figures, Runs};
+pub use gap::{Gap, gap};
+
+/// What the clairvoyant looks at (`sim/run_bounds.py`): its work grows with what has to be given up, so in a steady overload it is less.
+const CLAIRVOYANT: Duration = Duration::from_secs(6);
+const CLAIRVOYANT_OVERLOAD: Duration = Duration::from_secs(2);
+/// From here on what is learned in the first seconds counts no more.
+const SETTLED: Tick = Tick::from_millis(2000);
+
+/// How to run a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Seeds 0 to this many.
+    pub seeds: u64,
+    /// Run the baselines and oracles too, and judge.
+    pub compare: bool,
+    /// The row is no longer what the design measured: bars that are plain numbers do not hold for it.
+    pub altered: bool,
+}
+
+/// A policy's line in a row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Who.
+    pub name: String,
+    /// What came of it.
+    pub figures: Figures,
+}
+
+/// A goodput that nobody can pass, and ours on the same arrivals.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bound {
+    /// The first part of the run, in which both are counted.
+    pub window: Duration,
+    /// Of the clairvoyant.
+    pub goodput: f64,
+    /// Of ours.
+    pub ours: f64,
+}
+
+/// One row, run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// What was run.
+    pub scenario: Scenario,
+    /// Ours first, then the baselines, the best window, and the SMDP's optimum where there is one.
+    pub entries: Vec<Entry>,
+    /// What the clairvoyant says, where the row is one server of an exact curve.
+    pub bound: Option<Bound>,
+    /// What is asked of the row and what came.
+    pub verdicts: Vec<Verdict>,
+}
+
+/// All that the bars look at.
+struct Table<'a> {
+    scenario: &'a Scenario,
+    ours: &'a Runs,
+    /// By the baseline, with its figures from [`SETTLED`] on.
+    baselines: Vec<(Baseline, Figures, Figures)>,
+    window: Option<Entry>,
+    smdp: Option<Entry>,
+    bound: Option<Bound>,
+}
+
+/// Runs a row.
+#[must_use]
+pub fn row(scenario: &Scenario, settings: Settings) -> Row {
+    let runs = Runs::of(scenario, settings.seeds, |seed| Box::new(Ours::unbounded(scenario.cap, seed)));
+    let ours = Entry { name: "ours".to_owned(), figures: runs.figures(&Scope::default()) };
+    if !settings.compare {
+        return Row { scenario: scenario.clone(), entries: vec![ours], bound: None, verdicts: Vec::new() };
+    }
+    let table = Table::new(scenario, &runs, settings.seeds);
+    let verdicts = bars::judge(&table, settings.altered);
+    let Table { baselines, window, smdp, bound, .. } = table;
+    let others = baselines.into_iter().map(|(baseline, figures, _)| Entry { name: baseline.to_string(), figures });
+    let entries = [ours].into_iter().chain(others).chain(window).chain(smdp).collect();
+    Row { scenario: scenario.clone(), entries, bound, verdicts }
+}
+
+// === impl Scenario ===
+
+impl Scenario {
+    /// The same with calls this many times as often; closed loops have this many times the clients. Recorded calls stay.
+    #[must_use]
+    pub fn times(mut self, factor: f64) -> Self {
+        for stream in &mut self.workload.streams {
+            match &mut stream.arrivals {
+                Arrivals::Poisson { rate } | Arrivals::Fanout { rate, .. } => *rate *= factor,
+                Arrivals::Mmpp { rates, .. } => rates.iter_mut().for_each(|rate| *rate *= factor),
+                Arrivals::Ramp { low, high, .. } => {
+                    *low *= factor;
+                    *high *= factor;
+                }
+                Arrivals::Step { rate, then, .. } => {
+                    *rate *= factor;
+                    *then *= factor;
+                }
+                Arrivals::Closed { clients, .. } => *clients = whole((f64::from(*clients) * factor).round()).max(1),
+            }
+        }
+        self
+    }
+}
+
+// === impl Table ===
+
+impl<'a> Table<'a> {
+    fn new(scenario: &'a Scenario, ours: &'a Runs, seeds: u64) -> Self {
+        let others = Baseline::all(scenario.cap, scenario.curve).into_iter().map(|baseline| {
+            let runs = Runs::of(scenario, seeds, |_| baseline.build());
+            let settled = runs.figures(&Scope { from: SETTLED, ..Scope::default() });
+            (baseline, runs.figures(&Scope::default()), settled)
+        });
+        let baselines = others.collect();
+        let smdp = optimum(scenario, seeds).map(|runs| figured("SMDP optimum", &runs));
+        Self { scenario, ours, baselines, window: best_window(scenario, seeds), smdp, bound: bound(scenario, ours) }
+    }
+
+    /// The baselines and the best window, by name.
+    fn rivals(&self) -> impl Iterator<Item = (String, Figures)> {
+        let baselines = self.baselines.iter().map(|(baseline, figures, _)| (baseline.to_string(), *figures));
+        baselines.chain(self.window.iter().map(|entry| (entry.name.clone(), entry.figures)))
+    }
+}
+
+fn figured(name: impl Into<String>, runs: &Runs) -> Entry {
+    Entry { name: name.into(), figures: runs.figures(&Scope::default()) }
+}
+
+/// The window of the grid that does best in this very row: by goodput to a thousandth, then by the mean. It is chosen on the first seed.
+fn best_window(scenario: &Scenario, seeds: u64) -> Option<Entry> {
+    let tried = Baseline::windows().map(|window| {
+        let figures = Runs::of(scenario, 1, |_| window.build()).figures(&Scope::default());
+        (window, (figures.goodput * 1000.0).round(), figures.mean)
+    });
+    let best = tried.min_by(|a, b| b.1.total_cmp(&a.1).then(a.2.total_cmp(&b.2)))?.0;
+    Some(figured(format!("best {best}"), &Runs::of(scenario, seeds, |_| best.build())))
+}
+
+/// The SMDP's table, played; none where the arrivals are not Poisson, the curve is not exact, or no policy keeps up.
+fn optimum(scenario: &Scenario, seeds: u64) -> Option<Runs> {
+    let (curve, Some(rate)) = (scenario.curve?, poisson_rate(scenario)) else { return None };
+    let times = times(curve, scenario.cap, round_trip_ms(scenario));
+    let best = oracle::smdp(rate, &times);
+    if best.mean_ms.is_infinite() {
+        return None;
+    }
+    let table = Baseline::Table { sizes: Arc::from(best.table) };
+    Some(Runs::of(scenario, seeds, |_| table.build()))
+}
+
+/// What the clairvoyant answers of the calls that open the run.
+fn bound(scenario: &Scenario, ours: &Runs) -> Option<Bound> {
+    let curve = scenario.curve?;
+    let overload = poisson_rate(scenario).is_some_and(|rate| rate >= curve.rate_max(scenario.cap));
+    let window = if overload { CLAIRVOYANT_OVERLOAD } else { CLAIRVOYANT }.min(scenario.horizon);
+    let until = Tick::default().after(window);
+    let slo = scenario.slo.as_secs_f64() * 1e3 - round_trip_ms(scenario);
+    let times = times(curve, scenario.cap, 0.0);
+    let share = |arrivals: Vec<f64>| oracle::clairvoyant(&arrivals, slo, &times);
+    let goodput = figures::mean(ours.arrivals_ms(until).map(share));
+    let scope = Scope { until: Some(until), ..Scope::default() };
+    Some(Bound { window, goodput, ours: ours.figures(&scope).goodput })
+}
+
+/// What a batch of each size takes, in milliseconds, and this much more.
+fn times(curve: Curve, cap: u32, more: f64) -> Vec<f64> {
+    (1..=cap).map(|items| curve.millis_of(items) + more).collect()
+}
+
+fn round_trip_ms(scenario: &Scenario) -> f64 {
+    let Kind::Server(server) = &scenario.upstream else { return 0.0 };
+    server.round_trip.as_secs_f64() * 1e3
+}
+
+/// The rate of a row that is one Poisson stream, in items a second.
+fn poisson_rate(scenario: &Scenario) -> Option<f64> {
+    match scenario.workload.streams.as_slice() {
+        [stream] if let Arrivals::Poisson { rate } = stream.arrivals => Some(rate),
+        _ => None,
+    }
+}

@@ -1,0 +1,75 @@
+//! The largest Poisson rate that is served in time (`scheduling.md` §5.4).
+
+use std::time::Duration;
+
+use crate::batching::Tick;
+
+use super::super::baseline::Baseline;
+use super::super::metrics::Scope;
+use super::super::ours::Ours;
+use super::super::scenario::{self, Scenario};
+use super::super::{Policy, run};
+use super::bars::{Quantity, Sense, Verdict};
+
+/// In time means this share of the items, once the first seconds are over.
+const IN_TIME: f64 = 0.99;
+const FROM: Tick = Tick::from_millis(2000);
+/// Rates looked at, in items a second, and how close to the limit the search goes.
+const RATES: (f64, f64) = (50.0, 16_000.0);
+const STEP: f64 = 1.025;
+/// The arrivals of the design's measurement are those of one seed.
+const SEED: u64 = 11;
+
+/// What an upstream carries under each policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Capacity {
+    /// The upstream.
+    pub name: String,
+    /// Items a second, ours first.
+    pub rates: Vec<(String, f64)>,
+    /// Ours beside the best of the others, to a step of the search.
+    pub verdict: Verdict,
+}
+
+/// How many upstreams are measured.
+#[must_use]
+pub fn capacity_upstreams() -> usize {
+    scenario::capacity(RATES.0).len()
+}
+
+/// Measures one upstream, by its place in [`scenario::capacity`].
+#[must_use]
+pub fn capacity(upstream: usize) -> Option<Capacity> {
+    let Scenario { name, cap, .. } = scenario::capacity(RATES.0).into_iter().nth(upstream)?;
+    let window = |millis| Baseline::Window { items: 32, delay: Duration::from_millis(millis) };
+    let greedy = |slots| Baseline::greedy(slots, cap, false);
+    let (cork, asbs) = (Baseline::Cork { items: cap }, Baseline::Asbs { items: cap });
+    let others =
+        [Baseline::NoBatching, window(5), window(20), Baseline::Aimd, cork, asbs, greedy(1), greedy(2), greedy(4)];
+    let mut rates = vec![("ours".to_owned(), largest(upstream, || Box::new(Ours::unbounded(cap, SEED))))];
+    rates.extend(others.map(|baseline| (baseline.to_string(), largest(upstream, || baseline.build()))));
+    let (best, most) = rates.iter().skip(1).max_by(|a, b| a.1.total_cmp(&b.1)).cloned()?;
+    let verdict = Verdict {
+        bar: "rate",
+        quantity: Quantity::Rate,
+        found: rates[0].1,
+        sense: Sense::AtLeast,
+        limit: most / STEP,
+        of: format!("{best}'s {most:.0}, to a step of the search"),
+    };
+    Some(Capacity { name, rates, verdict })
+}
+
+/// Halves the range, on a logarithmic scale, until it is one step wide.
+fn largest(upstream: usize, make: impl Fn() -> Box<dyn Policy>) -> f64 {
+    let (mut low, mut high) = RATES;
+    while high / low > STEP {
+        let rate = (low * high).sqrt();
+        let scope = Scope { from: FROM, ..Scope::default() };
+        let served = scenario::capacity(rate)
+            .get(upstream)
+            .is_some_and(|row| run(row, make().as_mut(), SEED).summary_of(&scope).goodput >= IN_TIME);
+        (low, high) = if served { (rate, high) } else { (low, rate) };
+    }
+    low
+}

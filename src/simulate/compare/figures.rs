@@ -1,0 +1,105 @@
+//! The runs of one policy, one for each seed, and what they came to on average.
+
+use crate::batching::{Limits, Policy as Rule, ScopeLimits, Tick};
+
+use super::super::metrics::Scope;
+use super::super::ours::Ours;
+use super::super::scenario::Scenario;
+use super::super::{Policy, Run, run};
+
+/// A policy's runs.
+#[derive(Debug)]
+pub struct Runs(Vec<Run>);
+
+/// Means over seeds. Times are in milliseconds and infinite where nothing was answered.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figures {
+    /// Items that came, in all seeds together.
+    pub came: u64,
+    /// Share answered in time.
+    pub goodput: f64,
+    /// Latency of what was answered.
+    pub mean: f64,
+    /// Half of it is below.
+    pub p50: f64,
+    /// 99 of 100 are below.
+    pub p99: f64,
+    /// Items in a batch, over the whole run.
+    pub items_per_batch: f64,
+    /// Share of slot time spent in executions, over the whole run.
+    pub busy: f64,
+    /// Share given up in the queue.
+    pub expired: f64,
+    /// Share not taken, or refused by the upstream.
+    pub refused: f64,
+    /// Share still without an answer at the end.
+    pub unanswered: f64,
+}
+
+// === impl Runs ===
+
+impl Runs {
+    /// Runs a fresh policy for each of the seeds.
+    #[must_use]
+    pub fn of(scenario: &Scenario, seeds: u64, make: impl Fn(u64) -> Box<dyn Policy>) -> Self {
+        Self((0..seeds).map(|seed| run(scenario, make(seed).as_mut(), seed)).collect())
+    }
+
+    /// What these calls came to.
+    #[must_use]
+    pub fn figures(&self, scope: &Scope) -> Figures {
+        let summaries: Vec<_> = self.0.iter().map(|run| run.summary_of(scope)).collect();
+        let average = |of: fn(&super::super::metrics::Summary) -> f64| mean(summaries.iter().map(of));
+        Figures {
+            came: summaries.iter().map(|summary| summary.came).sum(),
+            goodput: average(|summary| summary.goodput),
+            mean: average(|summary| summary.mean),
+            p50: average(|summary| summary.p50),
+            p99: average(|summary| summary.p99),
+            items_per_batch: mean(self.0.iter().map(Run::items_per_batch)),
+            busy: mean(self.0.iter().map(|run| run.busy)),
+            expired: average(|summary| summary.expired),
+            refused: average(|summary| summary.rejected + summary.refused),
+            unanswered: average(|summary| summary.unanswered),
+        }
+    }
+
+    /// When calls came before an instant, in milliseconds, seed by seed.
+    pub fn arrivals_ms(&self, until: Tick) -> impl Iterator<Item = Vec<f64>> {
+        self.0.iter().map(move |run| {
+            let before = run.calls.iter().map(|ended| ended.arrival.at).filter(|at| *at <= until);
+            before.map(|at| at.since(Tick::default()).as_secs_f64() * 1e3).collect()
+        })
+    }
+}
+
+// === impl Ours ===
+
+impl Ours {
+    /// The learning core as it starts in a row: cold, told a cap and nothing else, with a queue that is bounded by deadlines only.
+    #[must_use]
+    pub fn unbounded(cap: u32, seed: u64) -> Self {
+        let scope = ScopeLimits {
+            batch_items_max: cap,
+            batch_bytes_max: u64::MAX,
+            queue_items_max: u32::MAX,
+            queue_bytes_max: u64::MAX,
+            ..ScopeLimits::default()
+        };
+        let limits = Limits {
+            policy: Rule::Adaptive { hold_permille: 0 },
+            slots: scope.slots_max,
+            queue_items_max: u32::MAX,
+            queue_bytes_max: u64::MAX,
+            scopes: vec![scope],
+            ..Limits::default()
+        };
+        Self::new("ours", limits, seed)
+    }
+}
+
+/// The mean of some numbers; zero of none.
+pub(super) fn mean(numbers: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = numbers.fold((0.0, 0_u32), |(sum, count), number| (sum + number, count + 1));
+    sum / f64::from(count.max(1))
+}
