@@ -60,6 +60,13 @@ ledger ITEMS="300000":
 soak ITEMS="30000000":
     GROUPAGE_LEDGER_ITEMS={{ITEMS}} cargo test --locked --profile sim --test it ledger -- --nocapture
 
+# The scheduler's rows, bars, curves and capacities in virtual time; the last line of each counts bars met and missed
+sim-table *ARGS:
+    cargo build --locked --profile sim
+    -target/sim/groupage simulate --scenario all --compare {{ARGS}}
+    -target/sim/groupage simulate --curves --seeds 2
+    -target/sim/groupage simulate --capacity
+
 # What the data path costs, as ratios within one run
 bench *ARGS:
     cargo bench --locked --bench data_path -- {{ARGS}}

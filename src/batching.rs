@@ -12,7 +12,7 @@
 //! assert!(matches!(batcher.poll(now), Some(Decision::Dispatch(_))), "an idle slot never waits");
 //! ```
 //!
-//! What it leaves out: learning (cost, slots, gather, standing aside) and fair shares over work; `complete` already carries what they will need.
+//! What it leaves out: priority classes, and solving plans, which is for a thread that may block ([`solve`]).
 
 mod adaptive;
 mod arrivals;

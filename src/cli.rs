@@ -5,6 +5,7 @@
 mod compose;
 mod demo;
 mod proxy;
+mod simulate;
 mod validate;
 
 use std::process::ExitCode;
@@ -34,6 +35,8 @@ enum Command {
     Config(validate::ConfigArgs),
     /// Try it: a stand-in model server, a load, and the proxy in between
     Demo(demo::Args),
+    /// Run scenarios in virtual time: the policy that learns, beside what others do with the same arrivals
+    Simulate(simulate::Args),
 }
 
 /// Runs the command that the process was started with.
@@ -49,6 +52,7 @@ pub fn run() -> ExitCode {
         Command::Validate(args) => validate::run(&args),
         Command::Config(args) => validate::config(args),
         Command::Demo(args) => demo::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
     }
 }
 

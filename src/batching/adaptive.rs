@@ -256,6 +256,10 @@ impl Adaptive {
 
     /// A call was queued; `idle`: nothing was queued or in flight before it.
     pub(super) fn came(&mut self, now: Tick, call: &Call, idle: bool) {
+        // It has a key of its own that nobody will have again.
+        if call.alone {
+            return;
+        }
         self.uses += 1;
         if !self.keys.contains_key(&call.key) && self.keys.len() >= KEYS_MAX {
             forget_oldest(&mut self.keys, |watched| watched.used);
@@ -326,8 +330,8 @@ impl Adaptive {
         let view = SlotView {
             in_flight,
             earliest_due,
-            // Both arms of a trial use one slot.
-            slots_max: if self.compares() { 1 } else { ctx.limits.slots },
+            // Both arms of a trial use one slot, and a probe that was half convincing is not kept waiting by leads.
+            slots_max: if self.compares() || self.guard.probe_waits() { 1 } else { ctx.limits.slots },
             samples: u64::from(model.cost.samples()),
             mean_time: self.mean_time,
             backlog: self.backlog,
@@ -546,6 +550,14 @@ impl Adaptive {
 
     /// A plan to be solved, if one is due: on a thread that may block, then [`Adaptive::set_plan`].
     pub(super) fn plan_due(&mut self, cap: u32) -> Option<(CostClassId, PlanInput)> {
+        for model in self.models.values_mut() {
+            if model.plan.as_ref().is_some_and(|plan| {
+                let reach = model.cost.largest().saturating_add(1).min(cap).min(super::plan::SIZES_MAX_ITEMS);
+                plan.sizes() < reach
+            }) {
+                model.due.outgrown(model.batches);
+            }
+        }
         let (id, model) = self.models.iter_mut().find(|(_, model)| model.due.reached(model.batches))?;
         let largest = model.cost.largest().max(2).saturating_mul(2).min(cap).min(super::plan::SIZES_MAX_ITEMS);
         let times: Vec<u64> = (1..=largest).map(|items| model.cost.time(items)).collect();

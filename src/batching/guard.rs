@@ -143,6 +143,12 @@ impl Guard {
         if asks { self.probes.due(self.batches, chance) } else { None }
     }
 
+    /// Another probe is due after one that hit: nothing else should be in flight.
+    pub(super) fn probe_waits(&self) -> bool {
+        let asks = !self.known_batching && self.trial.is_none() && self.settled == Mode::Batch;
+        asks && self.probes.waits(self.batches)
+    }
+
     /// The probe left. `half` is t(h), what the larger half takes alone.
     pub(super) fn probe_sent(&mut self, now: Tick, half: Duration) {
         self.probes.sent(now, half, self.batches);

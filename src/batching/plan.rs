@@ -189,6 +189,11 @@ impl Due {
         !same
     }
 
+    /// The plan no longer reaches as far as what has worked: the next one is due now.
+    pub(super) fn outgrown(&mut self, batches: u64) {
+        self.next = self.next.min(batches);
+    }
+
     /// The upstream has changed: what was planned is void, and the next plan comes soon.
     pub(super) fn changed(&mut self, batches: u64) {
         self.next = batches + AFTER_CHANGE;

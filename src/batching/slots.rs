@@ -222,7 +222,7 @@ impl Slots {
         let seen = Seen::new(now, flight, alone);
         if flight.others < self.in_use() {
             self.judge_slot(flight.others, seen);
-            return if seen.stalled() { Sample::No } else { Sample::Beside };
+            return if seen.late() { Sample::No } else { Sample::Beside };
         }
         if flight.explores {
             self.explored(seen);

@@ -3,11 +3,25 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Values in use, each with the number of its users. Numbers are never given twice.
+/// Values no longer in use that keep their number at least: what is learned of a number's arrivals would be lost whenever its line is empty for a moment.
+/// As many as the core watches.
+const IDLE: u64 = 64;
+
+/// Values in use, each with the number of its users, and the last ones that were. Numbers are never given twice.
 #[derive(Debug)]
 pub(super) struct Interner<K> {
-    ids: HashMap<K, (u64, usize)>,
+    ids: HashMap<K, Entry>,
     next: u64,
+    in_use: usize,
+    /// How often a value's last user left.
+    left: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    id: u64,
+    users: usize,
+    left: u64,
 }
 
 /// Values used lately, at most `max` of them: the one unused for longest goes.
@@ -23,7 +37,7 @@ pub(super) struct RecentInterner<K> {
 
 impl<K: Hash + Eq> Interner<K> {
     pub(super) fn new() -> Self {
-        Self { ids: HashMap::new(), next: 0 }
+        Self { ids: HashMap::new(), next: 0, in_use: 0, left: 0 }
     }
 
     /// The number of a value, which has one user more now.
@@ -32,12 +46,14 @@ impl<K: Hash + Eq> Interner<K> {
         K: std::borrow::Borrow<Q> + for<'a> From<&'a Q>,
         Q: Hash + Eq + ?Sized,
     {
-        if let Some((id, users)) = self.ids.get_mut(value) {
-            *users += 1;
-            return *id;
+        if let Some(entry) = self.ids.get_mut(value) {
+            self.in_use += usize::from(entry.users == 0);
+            entry.users += 1;
+            return entry.id;
         }
         let id = self.fresh();
-        self.ids.insert(value.into(), (id, 1));
+        self.ids.insert(value.into(), Entry { id, users: 1, left: 0 });
+        self.in_use += 1;
         id
     }
 
@@ -47,17 +63,25 @@ impl<K: Hash + Eq> Interner<K> {
         self.next
     }
 
-    /// One user less; the last one takes the value along.
+    /// One user less. A value without users is kept for a while.
     pub(super) fn release<Q>(&mut self, value: &Q)
     where
         K: std::borrow::Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        if let Some((_, users)) = self.ids.get_mut(value) {
-            *users -= 1;
-            if *users == 0 {
-                self.ids.remove(value);
-            }
+        let Some(entry) = self.ids.get_mut(value) else { return };
+        entry.users -= 1;
+        if entry.users > 0 {
+            return;
+        }
+        self.in_use -= 1;
+        self.left += 1;
+        entry.left = self.left;
+        // Swept when twice as many are idle, so that it costs little for each.
+        let idle = u64::try_from(self.ids.len() - self.in_use).unwrap_or(u64::MAX);
+        if idle > 2 * IDLE {
+            let oldest = self.left - IDLE;
+            self.ids.retain(|_, entry| entry.users > 0 || entry.left > oldest);
         }
     }
 }
@@ -98,16 +122,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_keeps_its_number_while_it_has_users_and_gets_a_new_one_after() {
+    fn a_value_keeps_its_number_while_it_has_users_and_for_a_while_after() {
         let mut interner = Interner::<Box<[u8]>>::new();
         let a = interner.acquire(&b"a"[..]);
         assert_eq!(interner.acquire(&b"a"[..]), a);
         assert_ne!(interner.acquire(&b"b"[..]), a);
         interner.release(&b"a"[..]);
-        assert_eq!(interner.acquire(&b"a"[..]), a);
         interner.release(&b"a"[..]);
+        assert_eq!(interner.acquire(&b"a"[..]), a, "nobody else has come");
         interner.release(&b"a"[..]);
+        for other in 0..1000_u16 {
+            interner.acquire(&other.to_be_bytes()[..]);
+            interner.release(&other.to_be_bytes()[..]);
+        }
         assert_ne!(interner.acquire(&b"a"[..]), a);
+        assert_eq!(interner.in_use, 2);
+        assert!(interner.ids.len() <= 2 + 2 * 64, "idle values are bounded");
     }
 
     #[test]

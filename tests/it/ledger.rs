@@ -25,6 +25,7 @@ fn nor_is_one_while_the_proxy_learns() {
     hold(&ledger::POLICY.replace("scheduling: {slots: 4}", "scheduling: {policy: Adaptive}"));
 }
 
+#[expect(clippy::print_stdout, reason = "what was counted is read beside the verdict")]
 fn hold(policy: &str) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {

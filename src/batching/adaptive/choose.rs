@@ -39,6 +39,10 @@ pub(super) fn choose(line: &Line<'_>, cost: &Cost, rate: Rate, want: u32, draw: 
     if want >= 2 * urgent && cost.largest() < 2 * urgent && draw.chance(DOUBT_PERMILLE) {
         return Chosen::First(2 * urgent);
     }
+    // Other lines would pay for one execution more: a small batch is for a line that is alone.
+    if line.ctx.queue.lines().nth(1).is_some() {
+        return Chosen::First(want);
+    }
     let rest = line.items.saturating_sub(urgent);
     let time = cost.time(urgent);
     let more = u32::try_from(rate.over(time) / 1000).unwrap_or(u32::MAX);

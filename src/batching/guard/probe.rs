@@ -94,6 +94,11 @@ impl Probes {
         Some((1, half, chance.calls - 1 - half))
     }
 
+    /// The next one is due, and the last hit.
+    pub(super) fn waits(&self, batches: u64) -> bool {
+        self.out.is_none() && batches >= self.next_at && self.score > SCORE_OPEN
+    }
+
     pub(super) fn sent(&mut self, now: Tick, half: Duration, batches: u64) {
         self.made = self.made.saturating_add(1);
         self.out = Some(Out { sent: now, half, single: false, first: None, second: None });

@@ -11,6 +11,9 @@ const STALL_TIMES: f64 = 3.0;
 /// One batch counts as having waited at most this much of what it could have; as much less than nothing, or noise would add up.
 pub(super) const WAITED_MAX: f64 = 1.5;
 
+/// More extra time than this part of an execution is no noise (the tail ratio is at most 1.6, `scheduling.md` §3).
+const LATE_EXTRA: f64 = 0.5;
+
 /// What is kept of a batch in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Flight {
@@ -71,6 +74,11 @@ impl Seen {
 
     pub(super) fn stalled(self) -> bool {
         self.alone + self.extra > STALL_TIMES * self.alone + self.wait
+    }
+
+    /// Whether it took so much longer that it waited upstream or stalled: no sample, or the curve would learn the wait for a slot that has vanished.
+    pub(super) fn late(self) -> bool {
+        self.stalled() || self.extra > LATE_EXTRA * self.alone
     }
 
     /// The extra time as a part of the possible wait, between these bounds: one batch proves no more.
