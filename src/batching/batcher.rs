@@ -302,6 +302,10 @@ impl Batcher {
 
     /// A plan that is to be solved: on a thread that may block, then [`Batcher::set_plan`].
     pub fn plan_due(&mut self) -> Option<(CostClassId, PlanInput)> {
+        // Nobody else decides by one.
+        if !matches!(self.limits.policy, Policy::Adaptive { .. }) {
+            return None;
+        }
         let most = self.limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(1);
         self.adaptive.plan_due(most)
     }
