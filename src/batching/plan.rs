@@ -64,7 +64,7 @@ pub(super) enum Size {
     },
 }
 
-/// Load × queue length → [`Size`].
+/// Load × queue length → a size, or to wait.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     rows: Vec<Row>,
