@@ -1,7 +1,7 @@
 //! The policy that learns: what a batch of each size costs, how many run side by side, who comes next; and decides by it.
 //!
 //! [`Adaptive`] owns what is learned and is told of every event; [`Adaptive::next`] decides. Its parts decide one thing each: `want` how large, `gather`
-//! whether company is worth a hold, `choose` what deadlines allow. The rules and constants are those of `scheduling.md` §2.
+//! whether company is worth a hold, `choose` what deadlines allow, `group` and `fair` who; `learn` takes in what events teach. The rules and constants are those of `scheduling.md` §2.
 //!
 //! What it leaves out: the walls and who of a line fits together (`decide`), ceilings (`class`), and solving plans, which is for a thread that may block.
 
@@ -9,38 +9,37 @@ mod choose;
 mod fair;
 mod gather;
 mod group;
+mod learn;
+mod line;
 mod want;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::arrivals::Arrivals;
-use super::batch::{BatchId, Cause, Expiry, Observed, ObservedOutcome};
-use super::call::{Call, CallId, CostClassId, DeadlineSource, KeyId, Weight};
+use super::batch::{BatchId, Cause, Expiry};
+use super::call::{Call, CallId, CostClassId, KeyId};
 use super::class::Class;
-use super::cost::{Cost, Report as CostReport, Sample as CostSample, Snapshot};
 use super::draw::Draw;
-use super::guard::{AsideReport, Chance, Ended, Guard, Mode, Part};
+use super::guard::{Chance, Ended, Guard, Mode, Part};
 use super::limits::Limits;
-use super::plan::{Due, Plan, PlanInput};
 use super::queue::{Queue, Queued};
-use super::slots::{Flight, Sample, Slot, Slots, View as SlotView};
-use super::tick::{Tick, nanos};
+use super::slots::{Slot, Slots, View as SlotView};
+use super::tick::Tick;
+
+pub use learn::Report;
+pub(super) use learn::{Kind, Leaving};
+pub(super) use line::slo_of;
 
 use choose::Chosen;
 use fair::Clocks;
+use learn::{Model, Sent, Watched};
+use line::Line;
 use want::Want;
 
 /// T before anything was seen (`scheduling.md` §1).
 const MEAN_TIME_FIRST: u64 = 5_000_000;
-/// Weight of a new execution in T, as one part in so many.
-const MEAN_TIME_PARTS: u64 = 10;
-/// Cost classes with a curve of their own (`scheduling.md` §1).
-const MODELS_MAX: usize = 64;
 /// Lines asked for one decision: more than commonly are open at once, and a bound.
 const LINES_MAX: usize = 256;
-/// Merge keys whose arrivals are watched: more than commonly share one upstream; beyond it the one unused for longest goes.
-const KEYS_MAX: usize = 64;
 
 /// What is learned of one upstream.
 #[derive(Debug, Clone)]
@@ -67,75 +66,6 @@ pub(super) struct Adaptive {
     uses: u64,
 }
 
-/// What was learned of an upstream, to be shown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
-    /// C: batches in flight that the upstream runs side by side.
-    pub slots: u32,
-    /// By how many nanoseconds the next batch may leave before one comes back.
-    pub lead_nanos: u64,
-    /// T: the running mean of execution times, in nanoseconds.
-    pub mean_nanos: u64,
-    /// Whether calls are passed one by one, and the last comparison.
-    pub aside: AsideReport,
-    /// The cost curves.
-    pub classes: Vec<(CostClassId, CostReport)>,
-}
-
-/// What is learned of a cost class.
-#[derive(Debug, Clone)]
-struct Model {
-    cost: Cost,
-    plan: Option<Plan>,
-    due: Due,
-    batches: u64,
-    /// Most items that were answered together.
-    worked: u32,
-    used: u64,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Watched {
-    arrivals: Arrivals,
-    used: u64,
-}
-
-/// A batch in flight.
-#[derive(Debug, Clone)]
-struct Sent {
-    flight: Flight,
-    due: Tick,
-    alone: u64,
-    batch: Leaving,
-}
-
-/// A batch that leaves.
-#[derive(Debug, Clone)]
-pub(super) struct Leaving {
-    pub(super) key: KeyId,
-    pub(super) class: CostClassId,
-    pub(super) items: u32,
-    pub(super) weight: Weight,
-    pub(super) kind: Kind,
-    /// Arrivals, items and SLOs of its calls, while [`Adaptive::compares`].
-    pub(super) calls: Vec<(Tick, u32, Option<Duration>)>,
-    /// Items of its line that stay queued.
-    pub(super) left: u64,
-}
-
-/// Why a batch was sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// To be answered.
-    Batch,
-    /// Also to ask whether the server batches by itself.
-    Probe(Part),
-    /// A single call, for the server to batch.
-    Pass,
-    /// By another policy, or while draining: it teaches only what it costs alone.
-    Plain,
-}
-
 /// What the decision looks at.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ctx<'a> {
@@ -159,20 +89,6 @@ pub(super) enum Next {
     Expire { id: CallId, reason: Expiry },
     /// Nothing before [`Adaptive::wake`].
     Nothing,
-}
-
-/// One line, as a decision sees it.
-#[derive(Debug, Clone, Copy)]
-struct Line<'a> {
-    ctx: Ctx<'a>,
-    key: KeyId,
-    head: &'a Queued,
-    /// Items queued.
-    items: u32,
-    /// Most items in a batch now.
-    cap: u32,
-    /// What a batch sent now is expected to wait upstream.
-    wait: u64,
 }
 
 /// One line's answer.
@@ -208,28 +124,6 @@ impl Adaptive {
         self.guard.set_known_batching(known);
     }
 
-    pub(super) fn report(&self) -> Report {
-        Report {
-            slots: self.slots(),
-            lead_nanos: self.slots.lead(),
-            mean_nanos: self.mean_time,
-            aside: self.guard.report(),
-            classes: self.models.iter().map(|(id, model)| (*id, model.cost.report())).collect(),
-        }
-    }
-
-    pub(super) fn snapshot(&self) -> Vec<(CostClassId, Snapshot)> {
-        self.models.iter().map(|(id, model)| (*id, model.cost.snapshot())).collect()
-    }
-
-    pub(super) fn restore(&mut self, class: CostClassId, snapshot: &Snapshot) {
-        self.learn_of(class);
-        if let Some(model) = self.models.get_mut(&class) {
-            model.cost = Cost::restore(snapshot);
-            model.worked = model.cost.largest().max(1);
-        }
-    }
-
     /// Time goes on: a comparison may begin or end. Before every [`Adaptive::next`].
     pub(super) fn tick(&mut self, now: Tick) {
         self.guard.tick(now, Duration::from_nanos(self.mean_time));
@@ -252,21 +146,6 @@ impl Adaptive {
     /// When to look again, after [`Next::Nothing`].
     pub(super) const fn wake(&self) -> Option<Tick> {
         self.wake
-    }
-
-    /// A call was queued; `idle`: nothing was queued or in flight before it.
-    pub(super) fn came(&mut self, now: Tick, call: &Call, idle: bool) {
-        // It has a key of its own that nobody will have again.
-        if call.alone {
-            return;
-        }
-        self.uses += 1;
-        if !self.keys.contains_key(&call.key) && self.keys.len() >= KEYS_MAX {
-            forget_oldest(&mut self.keys, |watched| watched.used);
-        }
-        let watched = self.keys.entry(call.key).or_default();
-        watched.used = self.uses;
-        watched.arrivals.came(now, call.items, idle, self.mean_time);
     }
 
     /// Decides. `lines`: those whose route has a slot, in order.
@@ -469,192 +348,5 @@ impl Adaptive {
         }
         let work = self.models.get(&call.cost_class).map_or(0, |model| fair::work(&model.cost, batch, call.items));
         self.clocks.charge(call.tenant, work, alone);
-    }
-
-    /// A batch leaves.
-    pub(super) fn sent(&mut self, now: Tick, id: BatchId, batch: Leaving) {
-        self.learn_of(batch.class);
-        let others = self.in_flight();
-        let wait = if matches!(batch.kind, Kind::Batch | Kind::Plain) {
-            self.slots.wait(others, self.earliest_due(), now)
-        } else {
-            0
-        };
-        let alone = self.models.get(&batch.class).map_or(0, |model| model.cost.time_of(batch.items, batch.weight));
-        let due = Tick(now.0.saturating_add(wait).saturating_add(alone));
-        let flight = self.slots.sent(now, others);
-        self.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= self.slots();
-        self.flights.insert(id, Sent { flight, due, alone, batch });
-    }
-
-    /// A batch ended.
-    pub(super) fn returned(&mut self, now: Tick, id: BatchId, observed: &Observed) {
-        let Some(Sent { flight, batch, .. }) = self.flights.remove(&id) else { return };
-        for other in self.flights.values_mut() {
-            other.due = self.slots.due_after_return(&other.flight, other.due, now, other.alone);
-            other.flight.saw_return(now);
-        }
-        let in_flight = self.flights.len();
-        if observed.outcome != ObservedOutcome::Ok {
-            match batch.kind {
-                Kind::Probe(_) => self.guard.probe_lost(),
-                Kind::Pass if matches!(observed.outcome, ObservedOutcome::Overloaded { .. }) => {
-                    self.guard.overloaded(in_flight);
-                }
-                Kind::Pass | Kind::Batch | Kind::Plain => {}
-            }
-            return;
-        }
-        for (arrived, items, slo) in &batch.calls {
-            self.guard.ended(now, Ended { arrived: *arrived, items: *items, expired: false, slo: *slo });
-        }
-        match batch.kind {
-            Kind::Pass => self.guard.call_passed(in_flight + 1),
-            Kind::Batch => self.guard.batch_done(),
-            Kind::Plain => {}
-            Kind::Probe(part) => {
-                self.guard.probe_returned(part, now);
-                self.guard.batch_done();
-            }
-        }
-        self.learn(now, &flight, &batch, nanos(observed.duration));
-    }
-
-    /// What a batch that was answered well teaches.
-    fn learn(&mut self, now: Tick, flight: &Flight, batch: &Leaving, took: u64) {
-        let Some(model) = self.models.get_mut(&batch.class) else { return };
-        model.batches += 1;
-        model.worked = model.worked.max(batch.items);
-        let alone = model.cost.time_of(batch.items, batch.weight);
-        let sample = match batch.kind {
-            Kind::Batch => self.slots.returned(now, flight, alone),
-            Kind::Probe(_) | Kind::Plain if flight.is_alone() => Sample::Alone,
-            Kind::Probe(_) | Kind::Plain | Kind::Pass => Sample::No,
-        };
-        if sample != Sample::No {
-            let changed = model.cost.observe(CostSample { items: batch.items, weight: batch.weight, nanos: took });
-            if sample == Sample::Alone {
-                self.mean_time = self.mean_time - self.mean_time / MEAN_TIME_PARTS + took / MEAN_TIME_PARTS;
-            }
-            if changed {
-                self.slots.forget();
-                self.guard.changed();
-                model.plan = None;
-                model.due.changed(model.batches);
-            }
-        }
-        if let Some(watched) = self.keys.get_mut(&batch.key) {
-            watched.arrivals.answered(now, batch.items, self.mean_time);
-        }
-    }
-
-    /// A plan to be solved, if one is due: on a thread that may block, then [`Adaptive::set_plan`].
-    pub(super) fn plan_due(&mut self, cap: u32) -> Option<(CostClassId, PlanInput)> {
-        for model in self.models.values_mut() {
-            if model.plan.as_ref().is_some_and(|plan| {
-                let reach = model.cost.largest().saturating_add(1).min(cap).min(super::plan::SIZES_MAX_ITEMS);
-                plan.sizes() < reach
-            }) {
-                model.due.outgrown(model.batches);
-            }
-        }
-        let (id, model) = self.models.iter_mut().find(|(_, model)| model.due.reached(model.batches))?;
-        let largest = model.cost.largest().max(2).saturating_mul(2).min(cap).min(super::plan::SIZES_MAX_ITEMS);
-        let times: Vec<u64> = (1..=largest).map(|items| model.cost.time(items)).collect();
-        if !model.due.due(model.batches, &times) {
-            return None;
-        }
-        let input = PlanInput::new(times);
-        Some((*id, model.plan.as_ref().map_or(input.clone(), |plan| input.after(plan))))
-    }
-
-    pub(super) fn set_plan(&mut self, class: CostClassId, plan: Plan) {
-        if let Some(model) = self.models.get_mut(&class) {
-            model.plan = Some(plan);
-        }
-    }
-
-    fn learn_of(&mut self, class: CostClassId) {
-        self.uses += 1;
-        if !self.models.contains_key(&class) && self.models.len() >= MODELS_MAX {
-            forget_oldest(&mut self.models, |model| model.used);
-        }
-        let fresh = || Model { cost: Cost::default(), plan: None, due: Due::new(), batches: 0, worked: 1, used: 0 };
-        self.models.entry(class).or_insert_with(fresh).used = self.uses;
-    }
-
-    fn in_flight(&self) -> u32 {
-        u32::try_from(self.flights.len()).unwrap_or(u32::MAX)
-    }
-
-    fn earliest_due(&self) -> Option<Tick> {
-        self.flights.values().map(|sent| sent.due).min()
-    }
-
-    fn rate(&self, key: KeyId, now: Tick) -> super::arrivals::Rate {
-        self.keys.get(&key).map(|watched| watched.arrivals.rate(now, self.mean_time)).unwrap_or_default()
-    }
-}
-
-// === impl Line ===
-
-impl Line<'_> {
-    /// Nanoseconds until a call's deadline; `u64::MAX` without one.
-    fn slack(&self, queued: &Queued) -> u64 {
-        let useful = queued.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout);
-        useful.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(self.ctx.now.0))
-    }
-
-    /// Nanoseconds for which a hold may last at most: a call that is held must still be there to be sent.
-    fn room(&self) -> u64 {
-        self.head.call.deadline.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(self.ctx.now.0))
-    }
-
-    /// The head's whole budget, where a user or its caller set one.
-    fn budget(&self) -> Option<u64> {
-        let deadline = self.head.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout)?;
-        Some(deadline.at.0.saturating_sub(self.head.arrived.0))
-    }
-
-    /// Whether the SLO is shorter than one execution: then no shedding can save it.
-    fn infeasible(&self, cost: &Cost) -> bool {
-        let slo = self.head.call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
-        let alone = self.wait.saturating_add(cost.time(1));
-        slo.is_some_and(|slo| slo.at.0.saturating_sub(self.head.arrived.0) < cost.late(alone))
-    }
-
-    /// The head, if even alone it would be answered too late.
-    fn late(&self, cost: &Cost) -> Option<CallId> {
-        if cost.samples() == 0 || self.infeasible(cost) {
-            return None;
-        }
-        let call = &self.head.call;
-        let alone = if cost.weights_matter() { cost.time_of(call.items, call.weight) } else { cost.time(call.items) };
-        (self.slack(self.head) < self.wait.saturating_add(alone)).then_some(call.id)
-    }
-
-    /// Under a preset that spends slack on size: until when an idle upstream may wait.
-    fn spend(&self, cost: &Cost) -> Option<Tick> {
-        let share = u64::from(self.ctx.hold_permille);
-        if share == 0 || self.items >= self.cap {
-            return None;
-        }
-        let patience = self.head.arrived.0.saturating_add(self.budget()? / 1000 * share);
-        let next = cost.late(cost.time((self.items + 1).min(self.cap)));
-        let deadline = self.head.call.deadline?.at.0;
-        Some(Tick(patience.min(deadline.saturating_sub(next + next / 10))))
-    }
-}
-
-/// The SLO of a call, if it has one.
-pub(super) fn slo_of(queued: &Queued) -> Option<Duration> {
-    let slo = queued.call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo)?;
-    Some(slo.at.since(queued.arrived))
-}
-
-/// Drops the entry unused for longest.
-fn forget_oldest<K: Ord + Copy, V>(map: &mut BTreeMap<K, V>, used: impl Fn(&V) -> u64) {
-    if let Some(oldest) = map.iter().min_by_key(|(_, value)| used(value)).map(|(key, _)| *key) {
-        map.remove(&oldest);
     }
 }

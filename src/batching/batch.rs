@@ -61,7 +61,7 @@ pub struct Batch {
     pub key: KeyId,
     /// What it costs like.
     pub cost_class: CostClassId,
-    /// In order of arrival; never empty.
+    /// In the order in which they were taken from the line; never empty.
     pub members: Vec<Member>,
     /// Items in all.
     pub items: u32,

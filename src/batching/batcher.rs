@@ -1,5 +1,7 @@
 //! The state machine that ties the parts together.
 
+mod pace;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -14,7 +16,8 @@ use super::invariant::{InvariantId, check_invariant};
 use super::limits::{Limits, Policy};
 use super::plan::{Plan, PlanInput};
 use super::queue::Queue;
-use super::tick::{Tick, nanos};
+use super::tick::Tick;
+use pace::{FreeTime, Pace};
 
 /// The core of one upstream.
 ///
@@ -55,21 +58,6 @@ struct InFlight {
     members: Vec<CallId>,
     /// Members that have neither gone nor been answered.
     waiting: usize,
-}
-
-/// How long a slot has been free in all: what a hold beside a free slot is measured by.
-#[derive(Debug, Clone, Copy)]
-struct FreeTime {
-    past: Duration,
-    /// Since when a slot is free; `None` while all are busy.
-    since: Option<Tick>,
-}
-
-/// How fast the queue drains, for `Retry-After`: running means of the last executions.
-#[derive(Debug, Clone, Copy, Default)]
-struct Pace {
-    execution_ns: u64,
-    items: u64,
 }
 
 /// What the core holds, for gauges.
@@ -483,43 +471,6 @@ impl Batcher {
         let drain = self.pace.drain_ns(self.queue.held().items, self.limits.slots);
         let drawn = drain.saturating_add(self.draw.bits() % (drain / 2 + 1));
         Duration::from_secs(drawn.div_ceil(1_000_000_000).clamp(1, 3600))
-    }
-}
-
-// === impl FreeTime ===
-
-impl Default for FreeTime {
-    /// At the start every slot is free.
-    fn default() -> Self {
-        Self { past: Duration::ZERO, since: Some(Tick::default()) }
-    }
-}
-
-impl FreeTime {
-    fn total(self, now: Tick) -> Duration {
-        self.past + self.since.map_or(Duration::ZERO, |since| now.since(since))
-    }
-
-    fn note(&mut self, now: Tick, free: bool) {
-        self.past = self.total(now);
-        self.since = free.then_some(now);
-    }
-}
-
-// === impl Pace ===
-
-impl Pace {
-    /// Weight 1/8 for the newest: a few batches and it follows.
-    fn observe(&mut self, duration: Duration, items: u32) {
-        let mean = |old: u64, new: u64| if old == 0 { new } else { old - old / 8 + new / 8 };
-        self.execution_ns = mean(self.execution_ns, nanos(duration));
-        // Items count in 1/256 so that the mean of small batches does not stick.
-        self.items = mean(self.items, u64::from(items) << 8);
-    }
-
-    fn drain_ns(&self, queued: u64, slots: u32) -> u64 {
-        let batches = (queued << 8).div_ceil(self.items.max(1 << 8));
-        batches.saturating_mul(self.execution_ns) / u64::from(slots.max(1))
     }
 }
 

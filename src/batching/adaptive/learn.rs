@@ -1,0 +1,264 @@
+//! What events teach: arrivals, costs, slots, and whether standing aside is better; and what of it is kept or shown.
+//!
+//! It decides nothing. What it leaves out: how a curve is fitted (`cost`), how a plan is solved (`plan`).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::super::arrivals::{Arrivals, Rate};
+use super::super::batch::{BatchId, Observed, ObservedOutcome};
+use super::super::call::{Call, CostClassId, KeyId, Weight};
+use super::super::cost::{Cost, Report as CostReport, Sample as CostSample, Snapshot};
+use super::super::guard::{AsideReport, Ended, Part};
+use super::super::plan::{Due, Plan, PlanInput, SIZES_MAX_ITEMS};
+use super::super::slots::{Flight, Sample};
+use super::super::tick::{Tick, nanos};
+use super::Adaptive;
+
+/// Weight of a new execution in T, as one part in so many.
+const MEAN_TIME_PARTS: u64 = 10;
+/// Cost classes with a curve of their own (`scheduling.md` §1).
+const MODELS_MAX: usize = 64;
+/// Merge keys whose arrivals are watched: more than commonly share one upstream; beyond it the one unused for longest goes.
+const KEYS_MAX: usize = 64;
+
+/// What was learned of an upstream, to be shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// C: batches in flight that the upstream runs side by side.
+    pub slots: u32,
+    /// By how many nanoseconds the next batch may leave before one comes back.
+    pub lead_nanos: u64,
+    /// T: the running mean of execution times, in nanoseconds.
+    pub mean_nanos: u64,
+    /// Whether calls are passed one by one, and the last comparison.
+    pub aside: AsideReport,
+    /// The cost curves.
+    pub classes: Vec<(CostClassId, CostReport)>,
+}
+
+/// What is learned of a cost class.
+#[derive(Debug, Clone)]
+pub(super) struct Model {
+    pub(super) cost: Cost,
+    pub(super) plan: Option<Plan>,
+    pub(super) due: Due,
+    pub(super) batches: u64,
+    /// Most items that were answered together.
+    pub(super) worked: u32,
+    pub(super) used: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Watched {
+    pub(super) arrivals: Arrivals,
+    pub(super) used: u64,
+}
+
+/// A batch in flight.
+#[derive(Debug, Clone)]
+pub(super) struct Sent {
+    pub(super) flight: Flight,
+    pub(super) due: Tick,
+    pub(super) alone: u64,
+    pub(super) batch: Leaving,
+}
+
+/// A batch that leaves.
+#[derive(Debug, Clone)]
+pub(in super::super) struct Leaving {
+    pub(in super::super) key: KeyId,
+    pub(in super::super) class: CostClassId,
+    pub(in super::super) items: u32,
+    pub(in super::super) weight: Weight,
+    pub(in super::super) kind: Kind,
+    /// Arrivals, items and SLOs of its calls, while [`Adaptive::compares`].
+    pub(in super::super) calls: Vec<(Tick, u32, Option<Duration>)>,
+    /// Items of its line that stay queued.
+    pub(in super::super) left: u64,
+}
+
+/// Why a batch was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Kind {
+    /// To be answered.
+    Batch,
+    /// Also to ask whether the server batches by itself.
+    Probe(Part),
+    /// A single call, for the server to batch.
+    Pass,
+    /// By another policy, or while draining: it teaches only what it costs alone.
+    Plain,
+}
+
+// === impl Adaptive ===
+
+impl Adaptive {
+    /// A call was queued; `idle`: nothing was queued or in flight before it.
+    pub(in super::super) fn came(&mut self, now: Tick, call: &Call, idle: bool) {
+        // It has a key of its own that nobody will have again.
+        if call.alone {
+            return;
+        }
+        self.uses += 1;
+        if !self.keys.contains_key(&call.key) && self.keys.len() >= KEYS_MAX {
+            forget_oldest(&mut self.keys, |watched| watched.used);
+        }
+        let watched = self.keys.entry(call.key).or_default();
+        watched.used = self.uses;
+        watched.arrivals.came(now, call.items, idle, self.mean_time);
+    }
+
+    /// A batch leaves.
+    pub(in super::super) fn sent(&mut self, now: Tick, id: BatchId, batch: Leaving) {
+        self.learn_of(batch.class);
+        let others = self.in_flight();
+        let wait = if matches!(batch.kind, Kind::Batch | Kind::Plain) {
+            self.slots.wait(others, self.earliest_due(), now)
+        } else {
+            0
+        };
+        let alone = self.models.get(&batch.class).map_or(0, |model| model.cost.time_of(batch.items, batch.weight));
+        let due = Tick(now.0.saturating_add(wait).saturating_add(alone));
+        let flight = self.slots.sent(now, others);
+        self.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= self.slots();
+        self.flights.insert(id, Sent { flight, due, alone, batch });
+    }
+
+    /// A batch ended.
+    pub(in super::super) fn returned(&mut self, now: Tick, id: BatchId, observed: &Observed) {
+        let Some(Sent { flight, batch, .. }) = self.flights.remove(&id) else { return };
+        for other in self.flights.values_mut() {
+            other.due = self.slots.due_after_return(&other.flight, other.due, now, other.alone);
+            other.flight.saw_return(now);
+        }
+        let in_flight = self.flights.len();
+        if observed.outcome != ObservedOutcome::Ok {
+            match batch.kind {
+                Kind::Probe(_) => self.guard.probe_lost(),
+                Kind::Pass if matches!(observed.outcome, ObservedOutcome::Overloaded { .. }) => {
+                    self.guard.overloaded(in_flight);
+                }
+                Kind::Pass | Kind::Batch | Kind::Plain => {}
+            }
+            return;
+        }
+        for (arrived, items, slo) in &batch.calls {
+            self.guard.ended(now, Ended { arrived: *arrived, items: *items, expired: false, slo: *slo });
+        }
+        match batch.kind {
+            Kind::Pass => self.guard.call_passed(in_flight + 1),
+            Kind::Batch => self.guard.batch_done(),
+            Kind::Plain => {}
+            Kind::Probe(part) => {
+                self.guard.probe_returned(part, now);
+                self.guard.batch_done();
+            }
+        }
+        self.learn(now, &flight, &batch, nanos(observed.duration));
+    }
+
+    /// What a batch that was answered well teaches.
+    fn learn(&mut self, now: Tick, flight: &Flight, batch: &Leaving, took: u64) {
+        let Some(model) = self.models.get_mut(&batch.class) else { return };
+        model.batches += 1;
+        model.worked = model.worked.max(batch.items);
+        let alone = model.cost.time_of(batch.items, batch.weight);
+        let sample = match batch.kind {
+            Kind::Batch => self.slots.returned(now, flight, alone),
+            Kind::Probe(_) | Kind::Plain if flight.is_alone() => Sample::Alone,
+            Kind::Probe(_) | Kind::Plain | Kind::Pass => Sample::No,
+        };
+        if sample != Sample::No {
+            let changed = model.cost.observe(CostSample { items: batch.items, weight: batch.weight, nanos: took });
+            if sample == Sample::Alone {
+                self.mean_time = self.mean_time - self.mean_time / MEAN_TIME_PARTS + took / MEAN_TIME_PARTS;
+            }
+            if changed {
+                self.slots.forget();
+                self.guard.changed();
+                model.plan = None;
+                model.due.changed(model.batches);
+            }
+        }
+        if let Some(watched) = self.keys.get_mut(&batch.key) {
+            watched.arrivals.answered(now, batch.items, self.mean_time);
+        }
+    }
+
+    /// A plan to be solved, if one is due: on a thread that may block, then [`Adaptive::set_plan`].
+    pub(in super::super) fn plan_due(&mut self, cap: u32) -> Option<(CostClassId, PlanInput)> {
+        for model in self.models.values_mut() {
+            if model.plan.as_ref().is_some_and(|plan| {
+                let reach = model.cost.largest().saturating_add(1).min(cap).min(SIZES_MAX_ITEMS);
+                plan.sizes() < reach
+            }) {
+                model.due.outgrown(model.batches);
+            }
+        }
+        let (id, model) = self.models.iter_mut().find(|(_, model)| model.due.reached(model.batches))?;
+        let largest = model.cost.largest().max(2).saturating_mul(2).min(cap).min(SIZES_MAX_ITEMS);
+        let times: Vec<u64> = (1..=largest).map(|items| model.cost.time(items)).collect();
+        if !model.due.due(model.batches, &times) {
+            return None;
+        }
+        let input = PlanInput::new(times);
+        Some((*id, model.plan.as_ref().map_or(input.clone(), |plan| input.after(plan))))
+    }
+
+    pub(in super::super) fn set_plan(&mut self, class: CostClassId, plan: Plan) {
+        if let Some(model) = self.models.get_mut(&class) {
+            model.plan = Some(plan);
+        }
+    }
+
+    pub(super) fn learn_of(&mut self, class: CostClassId) {
+        self.uses += 1;
+        if !self.models.contains_key(&class) && self.models.len() >= MODELS_MAX {
+            forget_oldest(&mut self.models, |model| model.used);
+        }
+        let fresh = || Model { cost: Cost::default(), plan: None, due: Due::new(), batches: 0, worked: 1, used: 0 };
+        self.models.entry(class).or_insert_with(fresh).used = self.uses;
+    }
+
+    pub(in super::super) fn report(&self) -> Report {
+        Report {
+            slots: self.slots(),
+            lead_nanos: self.slots.lead(),
+            mean_nanos: self.mean_time,
+            aside: self.guard.report(),
+            classes: self.models.iter().map(|(id, model)| (*id, model.cost.report())).collect(),
+        }
+    }
+
+    pub(in super::super) fn snapshot(&self) -> Vec<(CostClassId, Snapshot)> {
+        self.models.iter().map(|(id, model)| (*id, model.cost.snapshot())).collect()
+    }
+
+    pub(in super::super) fn restore(&mut self, class: CostClassId, snapshot: &Snapshot) {
+        self.learn_of(class);
+        if let Some(model) = self.models.get_mut(&class) {
+            model.cost = Cost::restore(snapshot);
+            model.worked = model.cost.largest().max(1);
+        }
+    }
+
+    pub(super) fn in_flight(&self) -> u32 {
+        u32::try_from(self.flights.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn earliest_due(&self) -> Option<Tick> {
+        self.flights.values().map(|sent| sent.due).min()
+    }
+
+    pub(super) fn rate(&self, key: KeyId, now: Tick) -> Rate {
+        self.keys.get(&key).map(|watched| watched.arrivals.rate(now, self.mean_time)).unwrap_or_default()
+    }
+}
+
+/// Drops the entry unused for longest.
+fn forget_oldest<K: Ord + Copy, V>(map: &mut BTreeMap<K, V>, used: impl Fn(&V) -> u64) {
+    if let Some(oldest) = map.iter().min_by_key(|(_, value)| used(value)).map(|(key, _)| *key) {
+        map.remove(&oldest);
+    }
+}

@@ -1,0 +1,79 @@
+//! One line of the queue, as a decision sees it.
+
+use std::time::Duration;
+
+use super::super::call::{CallId, DeadlineSource, KeyId};
+use super::super::cost::Cost;
+use super::super::queue::Queued;
+use super::super::tick::Tick;
+use super::Ctx;
+
+/// One line, as a decision sees it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Line<'a> {
+    pub(super) ctx: Ctx<'a>,
+    pub(super) key: KeyId,
+    pub(super) head: &'a Queued,
+    /// Items queued.
+    pub(super) items: u32,
+    /// Most items in a batch now.
+    pub(super) cap: u32,
+    /// What a batch sent now is expected to wait upstream.
+    pub(super) wait: u64,
+}
+
+// === impl Line ===
+
+impl Line<'_> {
+    /// Nanoseconds until a call's deadline; `u64::MAX` without one.
+    pub(super) fn slack(&self, queued: &Queued) -> u64 {
+        let useful = queued.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout);
+        useful.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(self.ctx.now.0))
+    }
+
+    /// Nanoseconds for which a hold may last at most: a call that is held must still be there to be sent.
+    pub(super) fn room(&self) -> u64 {
+        self.head.call.deadline.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(self.ctx.now.0))
+    }
+
+    /// The head's whole budget, where a user or its caller set one.
+    pub(super) fn budget(&self) -> Option<u64> {
+        let deadline = self.head.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout)?;
+        Some(deadline.at.0.saturating_sub(self.head.arrived.0))
+    }
+
+    /// Whether the SLO is shorter than one execution: then no shedding can save it.
+    pub(super) fn infeasible(&self, cost: &Cost) -> bool {
+        let slo = self.head.call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
+        let alone = self.wait.saturating_add(cost.time(1));
+        slo.is_some_and(|slo| slo.at.0.saturating_sub(self.head.arrived.0) < cost.late(alone))
+    }
+
+    /// The head, if even alone it would be answered too late.
+    pub(super) fn late(&self, cost: &Cost) -> Option<CallId> {
+        if cost.samples() == 0 || self.infeasible(cost) {
+            return None;
+        }
+        let call = &self.head.call;
+        let alone = if cost.weights_matter() { cost.time_of(call.items, call.weight) } else { cost.time(call.items) };
+        (self.slack(self.head) < self.wait.saturating_add(alone)).then_some(call.id)
+    }
+
+    /// Under a preset that spends slack on size: until when an idle upstream may wait.
+    pub(super) fn spend(&self, cost: &Cost) -> Option<Tick> {
+        let share = u64::from(self.ctx.hold_permille);
+        if share == 0 || self.items >= self.cap {
+            return None;
+        }
+        let patience = self.head.arrived.0.saturating_add(self.budget()? / 1000 * share);
+        let next = cost.late(cost.time((self.items + 1).min(self.cap)));
+        let deadline = self.head.call.deadline?.at.0;
+        Some(Tick(patience.min(deadline.saturating_sub(next + next / 10))))
+    }
+}
+
+/// The SLO of a call, if it has one.
+pub(in super::super) fn slo_of(queued: &Queued) -> Option<Duration> {
+    let slo = queued.call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo)?;
+    Some(slo.at.since(queued.arrived))
+}
