@@ -177,7 +177,7 @@ pub struct LimitsSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SchedulingSpec {
-    /// `WorkConserving` sends when a slot is idle and collects while all are busy; `Window` and `Static` send at `items` or after `delay`; `Adaptive` learns.
+    /// `Adaptive` learns size, moment and slots; `WorkConserving` sends when a slot is idle and collects while all are busy; `Window` and `Static` send at `items` or after `delay`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<Word<SchedulingPolicy>>,
     /// What `Adaptive` prefers.

@@ -245,8 +245,7 @@ const LIMITS: &[Key] = &[
 ];
 
 const SCHEDULING: &[Key] = &[
-    // The design's default is `Adaptive`; absence means it once all that it promises is built.
-    key("policy", Word(&["Adaptive", "WorkConserving", "Window", "Static"], &[]), Is("WorkConserving")),
+    key("policy", Word(&["Adaptive", "WorkConserving", "Window", "Static"], &[]), Is("Adaptive")),
     key("preset", Word(&["latency", "balanced", "throughput"], &[]), Is("latency")),
     key("slots", Int(1, 1_024), Is("1")),
     key("items", Int(1, 65_536), Is("32")),

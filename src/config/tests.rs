@@ -84,12 +84,12 @@ fn nothing_said_is_a_whole_policy() {
     assert_eq!((policy.mode, policy.slo, policy.routes.len()), (Mode::Batch, None, 0));
     assert_eq!(policy.limits.batch_items_max, 128);
     assert_eq!(policy.limits.queue_delay_max, Duration::from_millis(20));
-    assert_eq!(policy.scheduling.policy, SchedulingPolicy::WorkConserving);
+    assert_eq!(policy.scheduling.policy, SchedulingPolicy::Adaptive);
     assert_eq!(policy.failure.replay_budget.ppm(), 100_000);
     assert_eq!(policy.proxy.listen, [([0, 0, 0, 0], 15080).into()]);
     assert_eq!(policy.proxy.metrics, Some(([127, 0, 0, 1], 9190).into()));
     assert_eq!(setting(&policy, "limits.slotsMax"), ("16", "default".to_owned()));
-    assert_eq!(setting(&policy, "scheduling.policy"), ("WorkConserving", "default".to_owned()));
+    assert_eq!(setting(&policy, "scheduling.policy"), ("Adaptive", "default".to_owned()));
     for text in ["", "# nothing\n", "{}", "limits:\nroutes:\n", "---\n", "\u{feff}"] {
         let same = built(text);
         assert_eq!((same.limits, same.proxy), (policy.limits.clone(), policy.proxy.clone()), "{text:?}");

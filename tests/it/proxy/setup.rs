@@ -45,12 +45,15 @@ pub(super) fn within<T>(work: impl Future<Output = T>) -> impl Future<Output = T
     }
 }
 
-/// The policy of a test, over settings for this machine and for ports that the kernel picks. JSON is YAML too.
+/// The policy of a test, over settings for this machine and for ports that the kernel picks. JSON is YAML too. What leaves
+/// when is `WorkConserving`'s unless the test says otherwise: it needs nothing learned, so a test can say who is in a batch.
 pub(super) fn policy_text(spec: &Value) -> String {
     let any = "127.0.0.1:0";
     let connection = json!({"http2": "Never", "connectTimeout": "10s"});
-    let mut all =
-        json!({"proxy": {"listen": [any], "admin": {"metrics": any, "local": any}, "connection": connection}});
+    let mut all = json!({
+        "proxy": {"listen": [any], "admin": {"metrics": any, "local": any}, "connection": connection},
+        "scheduling": {"policy": "WorkConserving"},
+    });
     lay_over(&mut all, spec);
     all.to_string()
 }
