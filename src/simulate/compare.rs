@@ -2,14 +2,18 @@
 //!
 //! Every policy of a row meets the same calls and the same noise, seed by seed, from a cold start. Beside the baselines stand two oracles where they
 //! can be computed: the optimal table of an SMDP, played on the same arrivals, and the clairvoyant, who knows all arrivals of the first seconds. `bars`
-//! holds what is asked of each row (`scheduling.md` §5.1, §6), `gap` the curves and loads of §5.3, `capacity` the rates of §5.4.
+//! holds what is asked of each row (`scheduling.md` §5.1, §6), `gap` the curves and loads of §5.3, `capacity` the rates of §5.4, `case` what runs of ours
+//! say beside each other (§5.5, §5.4), `table` all of it as one list.
 //!
 //! It leaves out threads and printing; a row is one call, so whoever prints may run several at once.
 
+mod again;
 mod bars;
 mod capacity;
+mod case;
 mod figures;
 mod gap;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -28,10 +32,13 @@ use super::scenario::Scenario;
 use super::upstream::Kind;
 use super::workload::Arrivals;
 
+pub use again::first_difference;
 pub use bars::{Quantity, Sense, Verdict};
 pub use capacity::{Capacity, capacity, capacity_upstreams};
+pub use case::Case;
 pub use figures::{Figures, Runs};
 pub use gap::{Gap, gap};
+pub use table::{Job, Told};
 
 /// What the clairvoyant looks at (`sim/run_bounds.py`): its work grows with what has to be given up, so in a steady overload it is less.
 const CLAIRVOYANT: Duration = Duration::from_secs(6);
@@ -97,13 +104,14 @@ struct Table<'a> {
 /// Runs a row.
 #[must_use]
 pub fn row(scenario: &Scenario, settings: Settings) -> Row {
-    let runs = Runs::of(scenario, settings.seeds, |seed| Box::new(Ours::unbounded(scenario.cap, seed)));
+    let runs = Runs::of(scenario, settings.seeds, |seed| Box::new(Ours::of(scenario, seed)));
     let ours = Entry { name: "ours".to_owned(), figures: runs.figures(&Scope::default()) };
     if !settings.compare {
         return Row { scenario: scenario.clone(), entries: vec![ours], bound: None, verdicts: Vec::new() };
     }
     let table = Table::new(scenario, &runs, settings.seeds);
-    let verdicts = bars::judge(&table, settings.altered);
+    let mut verdicts = bars::judge(&table, settings.altered);
+    verdicts.push(again::again(scenario, settings.seeds));
     let Table { baselines, window, smdp, bound, .. } = table;
     let others = baselines.into_iter().map(|(baseline, figures, _)| Entry { name: baseline.to_string(), figures });
     let entries = [ours].into_iter().chain(others).chain(window).chain(smdp).collect();
