@@ -121,9 +121,46 @@ pub fn row(scenario: &Scenario, settings: Settings) -> Row {
 // === impl Scenario ===
 
 impl Scenario {
-    /// The same with calls this many times as often; closed loops have this many times the clients. Recorded calls stay.
+    /// Calls a second on average, where that does not depend on who answers.
+    #[must_use]
+    pub fn rate(&self) -> Option<f64> {
+        let seconds = self.horizon.as_secs_f64();
+        let recorded = self.workload.recorded.len() as f64 / seconds;
+        let drawn = self.workload.streams.iter().map(|stream| match &stream.arrivals {
+            Arrivals::Poisson { rate } | Arrivals::Fanout { rate, .. } => Some(*rate),
+            Arrivals::Mmpp { rates, stays } => {
+                let [one, other] = stays.map(|stay| stay.as_secs_f64());
+                Some((rates[0] * one + rates[1] * other) / (one + other).max(1e-9))
+            }
+            Arrivals::Ramp { low, high, .. } => Some((low + high) / 2.0),
+            Arrivals::Step { rate, then, from, until } => {
+                let from = from.as_secs_f64().min(seconds);
+                let until = until.map_or(seconds, |until| until.as_secs_f64().clamp(from, seconds));
+                Some((rate * (seconds - (until - from)) + then * (until - from)) / seconds)
+            }
+            Arrivals::Closed { .. } => None,
+        });
+        drawn.sum::<Option<f64>>().map(|drawn| drawn + recorded).filter(|rate| *rate > 0.0)
+    }
+
+    /// The same with calls this many times as often; closed loops have this many times the clients. Recorded calls come that much sooner after each
+    /// other, each with the time that it had, and so for less long.
     #[must_use]
     pub fn times(mut self, factor: f64) -> Self {
+        if !self.workload.recorded.is_empty() {
+            self.horizon = self.horizon.div_f64(factor);
+        }
+        for arrival in &mut self.workload.recorded {
+            let sooner = arrival.at.since(Tick::default()).div_f64(factor);
+            let by = arrival.at.since(Tick::default()).saturating_sub(sooner);
+            let later = sooner.saturating_sub(arrival.at.since(Tick::default()));
+            let moved = |at: Tick| at.before(by).after(later);
+            arrival.at = moved(arrival.at);
+            arrival.cancel_at = arrival.cancel_at.map(moved);
+            if let Some(deadline) = &mut arrival.call.deadline {
+                deadline.at = moved(deadline.at);
+            }
+        }
         for stream in &mut self.workload.streams {
             match &mut stream.arrivals {
                 Arrivals::Poisson { rate } | Arrivals::Fanout { rate, .. } => *rate *= factor,
