@@ -31,6 +31,8 @@ mod limits;
 mod math;
 mod plan;
 mod queue;
+mod shift;
+mod skill;
 mod slots;
 mod tick;
 
@@ -47,4 +49,7 @@ pub use invariant::InvariantId;
 pub use isolate::{Isolation, Part, Verdict};
 pub use limits::{Limits, Policy, ScopeLimits};
 pub use plan::{Plan, PlanInput, solve};
+pub use shift::DeadlineShift;
+pub use skill::Skill;
+pub use slots::UpstreamSnapshot;
 pub use tick::Tick;

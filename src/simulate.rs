@@ -20,11 +20,13 @@ mod call;
 mod desk;
 mod engine;
 mod policy;
+mod record;
 
 pub use call::{Arrival, Ended, Outcome};
 pub use desk::{Counts, Desk};
 pub use engine::{Run, run};
 pub use policy::{Done, Policy, SentId, Status};
+pub use record::{Event, Log};
 
 #[cfg(test)]
 mod tests;

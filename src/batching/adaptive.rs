@@ -23,6 +23,7 @@ use super::draw::Draw;
 use super::guard::{Chance, Ended, Guard, Mode, Part};
 use super::limits::Limits;
 use super::queue::{Queue, Queued};
+use super::skill::{Missing, Skill};
 use super::slots::{Slot, Slots, View as SlotView};
 use super::tick::Tick;
 
@@ -76,6 +77,8 @@ pub(super) struct Ctx<'a> {
     pub(super) free: Duration,
     /// The share of an SLO that may pass beside an idle upstream, in thousandths.
     pub(super) hold_permille: u32,
+    /// Parts to go without.
+    pub(super) missing: Missing,
 }
 
 /// What to do next.
@@ -215,6 +218,9 @@ impl Adaptive {
             mean_time: self.mean_time,
             backlog: self.backlog,
         };
+        if ctx.missing.has(Skill::Lead) && in_flight >= self.slots() {
+            return Answer::Skip;
+        }
         match self.slots.decide(now, view, &mut self.draw) {
             Slot::Free => {}
             Slot::At(at) => return Answer::Hold(at),
@@ -240,7 +246,7 @@ impl Adaptive {
             let until = until.min(now.after(hold_max)).min(Tick(now.0.saturating_add(line.room() / 2)));
             (until > now).then_some(Answer::Hold(until))
         };
-        if in_flight + 1 >= self.slots() {
+        if in_flight + 1 >= self.slots() && !ctx.missing.has(Skill::Gather) {
             let gain = self.gather(&line, leading);
             if gain > 0
                 && let Some(held) = hold(Tick(now.0.saturating_add(gain)))
@@ -255,7 +261,11 @@ impl Adaptive {
             return held;
         }
         let shared = ctx.queue.tenants() > 1;
-        if let Some(model) = self.models.get(&class_id).filter(|model| model.cost.weights_matter() && !shared) {
+        if let Some(model) = self
+            .models
+            .get(&class_id)
+            .filter(|model| model.cost.weights_matter() && !shared && !ctx.missing.has(Skill::Grouping))
+        {
             self.chosen = group::group(&line, &model.cost, self.rate(key, now), self.mean_time);
             if !self.chosen.is_empty() {
                 let cause = if leading { Cause::Lead } else { Cause::Idle };
@@ -303,7 +313,8 @@ impl Adaptive {
         let mut room = items;
         let mut calls: Vec<CallId> = Vec::new();
         // Its three parts are sent at once.
-        if in_flight == 0 && slots == 1 && line.ctx.limits.slots >= 3 && scope_max >= 3 {
+        let asks = !line.ctx.missing.has(Skill::StandAside);
+        if asks && in_flight == 0 && slots == 1 && line.ctx.limits.slots >= 3 && scope_max >= 3 {
             for queued in line.ctx.queue.line(line.key) {
                 if queued.call.items > room || queued.call.alone {
                     break;

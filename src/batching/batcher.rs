@@ -16,6 +16,8 @@ use super::invariant::{InvariantId, check_invariant};
 use super::limits::{Limits, Policy};
 use super::plan::{Plan, PlanInput};
 use super::queue::Queue;
+use super::skill::{Missing, Skill};
+use super::slots::UpstreamSnapshot;
 use super::tick::Tick;
 use pace::{FreeTime, Pace};
 
@@ -39,6 +41,7 @@ pub struct Batcher {
     pace: Pace,
     draw: Draw,
     adaptive: Adaptive,
+    missing: Missing,
 }
 
 /// Who leaves.
@@ -103,7 +106,22 @@ impl Batcher {
             next_batch: 0,
             pace: Pace::default(),
             draw: Draw::new(seed),
+            missing: Missing::default(),
         }
+    }
+
+    /// The same without one of its parts, to see what that part is worth. For the simulator only.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn without(mut self, skill: Skill) -> Self {
+        self.missing = self.missing.and(skill);
+        self
+    }
+
+    /// The walls that hold now.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// New walls. What is queued stays, what is in flight is untouched; a smaller queue refuses new calls only.
@@ -194,7 +212,7 @@ impl Batcher {
         if !self.aborts.is_empty() {
             return Some(self.now);
         }
-        let deadline = self.queue.first_deadline().map(|(at, _)| at);
+        let deadline = self.first_deadline().map(|(at, _)| at);
         if let Policy::Adaptive { .. } = self.limits.policy
             && !self.draining
         {
@@ -282,6 +300,19 @@ impl Batcher {
         self.adaptive.restore(class, snapshot);
     }
 
+    /// What was learned of the upstream's slots, as far as it can be kept for a restart.
+    #[must_use]
+    pub fn upstream_snapshot(&self) -> UpstreamSnapshot {
+        self.adaptive.upstream_snapshot()
+    }
+
+    /// Takes up what was learned of the slots before. A slot that is gone by now is noticed like any that vanishes.
+    pub fn restore_upstream(&mut self, now: Tick, snapshot: UpstreamSnapshot) {
+        let now = self.advance(now);
+        self.adaptive.restore_upstream(snapshot);
+        self.free.note(now, self.slot_is_free());
+    }
+
     /// What was learned, to be shown.
     #[must_use]
     pub fn report(&self) -> Report {
@@ -291,7 +322,8 @@ impl Batcher {
     /// A plan that is to be solved: on a thread that may block, then [`Batcher::set_plan`].
     pub fn plan_due(&mut self) -> Option<(CostClassId, PlanInput)> {
         // Nobody else decides by one.
-        if !matches!(self.limits.policy, Policy::Adaptive { .. }) {
+        let planless = self.missing.has(Skill::Plan) || self.missing.has(Skill::Cost);
+        if planless || !matches!(self.limits.policy, Policy::Adaptive { .. }) {
             return None;
         }
         let most = self.limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(1);
@@ -350,8 +382,12 @@ impl Batcher {
         None
     }
 
+    fn first_deadline(&self) -> Option<(Tick, CallId)> {
+        self.queue.first_deadline().filter(|_| !self.missing.has(Skill::Shedding))
+    }
+
     fn expire(&mut self, now: Tick) -> Option<Decision> {
-        while let Some((at, id)) = self.queue.first_deadline() {
+        while let Some((at, id)) = self.first_deadline() {
             if at > now {
                 return None;
             }
@@ -390,7 +426,8 @@ impl Batcher {
 
     fn next_adaptive(&mut self, now: Tick, hold_permille: u32) -> Option<Decision> {
         let free = self.free.total(now);
-        let ctx = Ctx { now, limits: &self.limits, queue: &self.queue, free, hold_permille };
+        let missing = self.missing;
+        let ctx = Ctx { now, limits: &self.limits, queue: &self.queue, free, hold_permille, missing };
         self.adaptive.tick(now);
         let (scopes, passing) = (&self.scopes_in_flight, self.adaptive.passing());
         let scope_is_free =
@@ -439,7 +476,8 @@ impl Batcher {
         for &call in &ids {
             let Some(queued) = self.queue.remove(call) else { continue };
             check_invariant!(InvariantId::OneKey, queued.call.key == key);
-            check_invariant!(InvariantId::NotLate, queued.call.deadline.is_none_or(|deadline| deadline.at > now));
+            let late = queued.call.deadline.is_some_and(|deadline| deadline.at <= now);
+            check_invariant!(InvariantId::NotLate, !late || self.missing.has(Skill::Shedding));
             max = max.max(queued.call.weight.max);
             if adaptive {
                 self.adaptive.charge(&queued.call, items, alone);

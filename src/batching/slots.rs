@@ -10,8 +10,10 @@
 //! What it leaves out: the curve that says how long a batch takes alone (`cost`), when a slot is used (`gather`, `plan`), slots held back by policy
 //! beyond their number, and unlike slots: the slots of one upstream are alike.
 
+mod keep;
 mod seen;
 
+pub use keep::UpstreamSnapshot;
 pub(super) use seen::{Flight, Sample};
 
 use seen::{Seen, WAITED_MAX};

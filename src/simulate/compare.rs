@@ -2,14 +2,18 @@
 //!
 //! Every policy of a row meets the same calls and the same noise, seed by seed, from a cold start. Beside the baselines stand two oracles where they
 //! can be computed: the optimal table of an SMDP, played on the same arrivals, and the clairvoyant, who knows all arrivals of the first seconds. `bars`
-//! holds what is asked of each row (`scheduling.md` §5.1, §6), `gap` the curves and loads of §5.3, `capacity` the rates of §5.4.
+//! holds what is asked of each row (`scheduling.md` §5.1, §6), `gap` the curves and loads of §5.3, `capacity` the rates of §5.4, `case` what runs of ours
+//! say beside each other (§5.5, §5.4), `table` all of it as one list.
 //!
 //! It leaves out threads and printing; a row is one call, so whoever prints may run several at once.
 
+mod again;
 mod bars;
 mod capacity;
+mod case;
 mod figures;
 mod gap;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -28,10 +32,13 @@ use super::scenario::Scenario;
 use super::upstream::Kind;
 use super::workload::Arrivals;
 
+pub use again::first_difference;
 pub use bars::{Quantity, Sense, Verdict};
 pub use capacity::{Capacity, capacity, capacity_upstreams};
+pub use case::Case;
 pub use figures::{Figures, Runs};
 pub use gap::{Gap, gap};
+pub use table::{Job, Told};
 
 /// What the clairvoyant looks at (`sim/run_bounds.py`): its work grows with what has to be given up, so in a steady overload it is less.
 const CLAIRVOYANT: Duration = Duration::from_secs(6);
@@ -97,13 +104,14 @@ struct Table<'a> {
 /// Runs a row.
 #[must_use]
 pub fn row(scenario: &Scenario, settings: Settings) -> Row {
-    let runs = Runs::of(scenario, settings.seeds, |seed| Box::new(Ours::unbounded(scenario.cap, seed)));
+    let runs = Runs::of(scenario, settings.seeds, |seed| Box::new(Ours::of(scenario, seed)));
     let ours = Entry { name: "ours".to_owned(), figures: runs.figures(&Scope::default()) };
     if !settings.compare {
         return Row { scenario: scenario.clone(), entries: vec![ours], bound: None, verdicts: Vec::new() };
     }
     let table = Table::new(scenario, &runs, settings.seeds);
-    let verdicts = bars::judge(&table, settings.altered);
+    let mut verdicts = bars::judge(&table, settings.altered);
+    verdicts.push(again::again(scenario, settings.seeds));
     let Table { baselines, window, smdp, bound, .. } = table;
     let others = baselines.into_iter().map(|(baseline, figures, _)| Entry { name: baseline.to_string(), figures });
     let entries = [ours].into_iter().chain(others).chain(window).chain(smdp).collect();
@@ -113,9 +121,46 @@ pub fn row(scenario: &Scenario, settings: Settings) -> Row {
 // === impl Scenario ===
 
 impl Scenario {
-    /// The same with calls this many times as often; closed loops have this many times the clients. Recorded calls stay.
+    /// Calls a second on average, where that does not depend on who answers.
+    #[must_use]
+    pub fn rate(&self) -> Option<f64> {
+        let seconds = self.horizon.as_secs_f64();
+        let recorded = self.workload.recorded.len() as f64 / seconds;
+        let drawn = self.workload.streams.iter().map(|stream| match &stream.arrivals {
+            Arrivals::Poisson { rate } | Arrivals::Fanout { rate, .. } => Some(*rate),
+            Arrivals::Mmpp { rates, stays } => {
+                let [one, other] = stays.map(|stay| stay.as_secs_f64());
+                Some((rates[0] * one + rates[1] * other) / (one + other).max(1e-9))
+            }
+            Arrivals::Ramp { low, high, .. } => Some((low + high) / 2.0),
+            Arrivals::Step { rate, then, from, until } => {
+                let from = from.as_secs_f64().min(seconds);
+                let until = until.map_or(seconds, |until| until.as_secs_f64().clamp(from, seconds));
+                Some((rate * (seconds - (until - from)) + then * (until - from)) / seconds)
+            }
+            Arrivals::Closed { .. } => None,
+        });
+        drawn.sum::<Option<f64>>().map(|drawn| drawn + recorded).filter(|rate| *rate > 0.0)
+    }
+
+    /// The same with calls this many times as often; closed loops have this many times the clients. Recorded calls come that much sooner after each
+    /// other, each with the time that it had, and so for less long.
     #[must_use]
     pub fn times(mut self, factor: f64) -> Self {
+        if !self.workload.recorded.is_empty() {
+            self.horizon = self.horizon.div_f64(factor);
+        }
+        for arrival in &mut self.workload.recorded {
+            let sooner = arrival.at.since(Tick::default()).div_f64(factor);
+            let by = arrival.at.since(Tick::default()).saturating_sub(sooner);
+            let later = sooner.saturating_sub(arrival.at.since(Tick::default()));
+            let moved = |at: Tick| at.before(by).after(later);
+            arrival.at = moved(arrival.at);
+            arrival.cancel_at = arrival.cancel_at.map(moved);
+            if let Some(deadline) = &mut arrival.call.deadline {
+                deadline.at = moved(deadline.at);
+            }
+        }
         for stream in &mut self.workload.streams {
             match &mut stream.arrivals {
                 Arrivals::Poisson { rate } | Arrivals::Fanout { rate, .. } => *rate *= factor,

@@ -1,7 +1,9 @@
 //! How long one execution takes, by name (`scheduling.md` §1, "Curves").
 //!
 //! Compute time only, in milliseconds: network, host work, noise and queueing belong to the upstream. Weights count in the two curves of sequence
-//! models.
+//! models. `parse` reads one from a text. It leaves out how a curve is learned; what was learned elsewhere is [`Curve::Measured`].
+
+mod parse;
 
 /// A cost curve; `a` is what every execution costs, `b` what an item costs, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -59,6 +61,11 @@ pub enum Curve {
         /// Of an item past the knee.
         beyond: f64,
     },
+    /// By size, as it was measured: the first is what one item takes; past the last an item costs what it costs there on average.
+    Measured {
+        /// Milliseconds. Kept as long as the process, so that curves stay small and are copied freely: a command reads one profile.
+        millis: &'static [f64],
+    },
 }
 
 /// What an execution holds, as far as it costs.
@@ -85,6 +92,12 @@ impl Curve {
             Self::Ragged { a, b, c } => a + b * n + c * load.sum as f64,
             Self::Pow2 { a, b } => a + b * f64::from(load.items.max(1).next_power_of_two()),
             Self::Tile { a, b, width } => a + b * f64::from(load.items.div_ceil(width.max(1)) * width.max(1)),
+            Self::Measured { millis } => {
+                let at = usize::try_from(load.items.max(1)).unwrap_or(usize::MAX);
+                let last = millis.last().copied().unwrap_or(0.0);
+                let more = n / f64::from(u32::try_from(millis.len().max(1)).unwrap_or(u32::MAX));
+                millis.get(at - 1).copied().unwrap_or(last * more.max(1.0))
+            }
             Self::Knee { a, b, knee, beyond } => {
                 a + b * f64::from(load.items.min(knee)) + beyond * f64::from(load.items.saturating_sub(knee))
             }

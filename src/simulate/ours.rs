@@ -3,15 +3,20 @@
 //! What the proxy's shell does around the core stands here in small: a batch that was too large or failed is taken apart on its own slot, within
 //! the replay budget, and only then is the core told. It leaves out merge keys' bytes, sockets and time limits of executions.
 
+mod steer;
+mod tuning;
+
 use std::collections::BTreeMap;
 
 use crate::batching::{
     BatchId, Batcher, CallId, Decision, Isolation, Limits, Observed, ObservedOutcome, ReplayBudget, Tick, Verdict,
-    solve,
 };
 
 use super::desk::Desk;
 use super::policy::{Done, Policy, SentId, Status};
+use super::record::{Log, Recorder};
+use steer::Steering;
+pub use tuning::Tuning;
 
 /// Batches of up to this many members are replayed one by one, larger ones in halves (`failure.isolateAbove`).
 const ISOLATE_ABOVE: u32 = 4;
@@ -22,7 +27,8 @@ const REPLAY_PERMILLE: u32 = 100;
 #[derive(Debug)]
 pub struct Ours {
     name: String,
-    batcher: Batcher,
+    core: Recorder,
+    steering: Option<Steering>,
     budget: ReplayBudget,
     in_flight: BTreeMap<SentId, Execution>,
 }
@@ -56,20 +62,37 @@ impl Ours {
     /// A core that has lived before.
     #[must_use]
     pub fn with(name: impl Into<String>, batcher: Batcher) -> Self {
-        Self { name: name.into(), batcher, budget: ReplayBudget::new(REPLAY_PERMILLE), in_flight: BTreeMap::new() }
+        Self {
+            name: name.into(),
+            core: Recorder::new(batcher),
+            steering: None,
+            budget: ReplayBudget::new(REPLAY_PERMILLE),
+            in_flight: BTreeMap::new(),
+        }
+    }
+
+    /// The same, keeping what the core is told and says.
+    #[must_use]
+    pub fn recorded(mut self) -> Self {
+        self.core.keep();
+        self
+    }
+
+    /// What was kept.
+    #[must_use]
+    pub fn log(&self) -> Option<&Log> {
+        self.core.log()
     }
 
     /// The core, to look at what it learned.
     #[must_use]
     pub fn batcher(&self) -> &Batcher {
-        &self.batcher
+        &self.core.batcher
     }
 
     fn pump(&mut self, desk: &mut Desk) {
-        while let Some((class, input)) = self.batcher.plan_due() {
-            self.batcher.set_plan(desk.now(), class, solve(&input));
-        }
-        while let Some(decision) = self.batcher.poll(desk.now()) {
+        self.core.plan(desk.now());
+        while let Some(decision) = self.core.poll(desk.now()) {
             match decision {
                 Decision::Dispatch(batch) => {
                     let members: Vec<CallId> = batch.members.iter().map(|member| member.id).collect();
@@ -83,7 +106,7 @@ impl Ours {
                 Decision::Abort(batch) => self.abort(desk, batch),
             }
         }
-        desk.wake(self.batcher.next_wakeup());
+        desk.wake(self.core.next_wakeup());
     }
 
     fn abort(&mut self, desk: &mut Desk, batch: BatchId) {
@@ -97,7 +120,7 @@ impl Ours {
     fn complete(&mut self, desk: &Desk, execution: &Execution, outcome: ObservedOutcome) {
         let now = desk.now();
         let observed = Observed { duration: now.since(execution.started), first_byte: None, outcome };
-        self.batcher.complete(now, execution.batch, observed);
+        self.core.complete(now, execution.batch, observed);
     }
 
     fn settle(&mut self, desk: &mut Desk, mut execution: Execution, done: &Done) {
@@ -132,7 +155,7 @@ impl Ours {
                 match verdict {
                     Some(verdict) if part.len() > 1 => isolating.plan.refine(part, verdict),
                     Some(_) => self.refuse(desk, &done.members),
-                    None => execution.members[part].iter().for_each(|id| self.batcher.answered(*id)),
+                    None => execution.members[part].iter().for_each(|id| self.core.answered(*id)),
                 }
             }
         }
@@ -170,7 +193,7 @@ impl Ours {
     fn refuse(&mut self, desk: &mut Desk, members: &[CallId]) {
         for id in members {
             desk.refuse(*id);
-            self.batcher.answered(*id);
+            self.core.answered(*id);
         }
     }
 }
@@ -182,14 +205,19 @@ impl Policy for Ours {
 
     fn arrival(&mut self, desk: &mut Desk, id: CallId) {
         let now = desk.now();
-        let call = desk.arrival(id).call.clone();
-        if self.batcher.offer(now, call).is_err() {
+        let call = self.steered(desk.arrival(id).call.clone());
+        if self.core.offer(now, call).is_err() {
             desk.reject(id);
         }
         self.pump(desk);
     }
 
     fn done(&mut self, desk: &mut Desk, done: &Done) {
+        if self.steering.is_some() && done.status == Status::Ok {
+            let now = desk.now();
+            let answered = done.members.iter().map(|id| now.since(desk.arrival(*id).at));
+            self.steer(now, desk.slo(), answered);
+        }
         if let Some(execution) = self.in_flight.remove(&done.id) {
             self.settle(desk, execution, done);
         }
@@ -201,7 +229,7 @@ impl Policy for Ours {
     }
 
     fn cancel(&mut self, desk: &mut Desk, id: CallId) {
-        self.batcher.cancel(desk.now(), id);
+        self.core.cancel(desk.now(), id);
         self.pump(desk);
     }
 }

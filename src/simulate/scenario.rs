@@ -13,6 +13,7 @@ use crate::batching::Tick;
 
 use super::call::Arrival;
 use super::curve::Curve;
+use super::ours::Tuning;
 use super::upstream::{Kind, Server};
 use super::workload::{Arrivals, Workload};
 
@@ -53,6 +54,8 @@ pub struct Scenario {
     pub horizon: Duration,
     /// The exact cost of a batch of n items, where an oracle can use it.
     pub curve: Option<Curve>,
+    /// What is different about ours.
+    pub tuning: Tuning,
 }
 
 /// Every named scenario, in the order of the tables.
@@ -83,6 +86,7 @@ impl Scenario {
             cap: 64,
             horizon: HORIZON,
             curve: None,
+            tuning: Tuning::default(),
         }
     }
 

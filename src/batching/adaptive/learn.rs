@@ -11,7 +11,7 @@ use super::super::call::{Call, CostClassId, KeyId, Weight};
 use super::super::cost::{Cost, Report as CostReport, Sample as CostSample, Snapshot};
 use super::super::guard::{AsideReport, Ended, Part};
 use super::super::plan::{Due, Plan, PlanInput, SIZES_MAX_ITEMS};
-use super::super::slots::{Flight, Sample};
+use super::super::slots::{Flight, Sample, UpstreamSnapshot};
 use super::super::tick::{Tick, nanos};
 use super::Adaptive;
 
@@ -240,6 +240,17 @@ impl Adaptive {
         if let Some(model) = self.models.get_mut(&class) {
             model.cost = Cost::restore(snapshot);
             model.worked = model.cost.largest().max(1);
+        }
+    }
+
+    pub(in super::super) fn upstream_snapshot(&self) -> UpstreamSnapshot {
+        self.slots.snapshot(self.mean_time)
+    }
+
+    pub(in super::super) fn restore_upstream(&mut self, snapshot: UpstreamSnapshot) {
+        self.slots.restore(snapshot);
+        if snapshot.mean_nanos > 0 {
+            self.mean_time = snapshot.mean_nanos;
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::super::call::{CallId, DeadlineSource, KeyId};
 use super::super::cost::Cost;
 use super::super::queue::Queued;
+use super::super::skill::Skill;
 use super::super::tick::Tick;
 use super::Ctx;
 
@@ -42,8 +43,11 @@ impl Line<'_> {
         Some(deadline.at.0.saturating_sub(self.head.arrived.0))
     }
 
-    /// Whether the SLO is shorter than one execution: then no shedding can save it.
+    /// Whether nothing is shed: the SLO is shorter than one execution, so that no shedding can save it.
     pub(super) fn infeasible(&self, cost: &Cost) -> bool {
+        if self.ctx.missing.has(Skill::Shedding) {
+            return true;
+        }
         let slo = self.head.call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
         let alone = self.wait.saturating_add(cost.time(1));
         slo.is_some_and(|slo| slo.at.0.saturating_sub(self.head.arrived.0) < cost.late(alone))

@@ -2,6 +2,7 @@
 
 use super::super::cost::Cost;
 use super::super::plan::Size;
+use super::super::skill::Skill;
 use super::super::tick::Tick;
 use super::{Adaptive, Line};
 
@@ -28,6 +29,9 @@ impl Adaptive {
     /// How large, or how long to wait for the next arrival.
     pub(super) fn want(&mut self, line: &Line<'_>) -> Want {
         let most = line.items.min(line.cap).max(1);
+        if line.ctx.missing.has(Skill::Cost) {
+            return Want::Send(most);
+        }
         let rate = self.rate(line.key, line.ctx.now);
         let per_slot = rate.per_slot(self.slots());
         let Some(model) = self.models.get(&line.head.call.cost_class) else { return Want::Send(most) };

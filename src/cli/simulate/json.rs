@@ -2,13 +2,44 @@
 
 use serde_json::{Value, json};
 
-use crate::simulate::compare::{Capacity, Entry, Gap, Quantity, Row, Sense, Verdict};
+use super::traffic::Recorded;
+use crate::simulate::compare::{Capacity, Case, Entry, Gap, Quantity, Row, Sense, Told, Verdict};
 
-pub(super) fn report(rows: &[Value], met: usize, missed: usize) -> Value {
-    json!({ "rows": rows, "met": met, "missed": missed })
+pub(super) fn report(all: &[Told], recorded: Option<&Recorded>, met: usize, missed: &[(&str, &Verdict)]) -> Value {
+    let of = |told: &Told| match told {
+        Told::Row(of) => row(of),
+        Told::Gap(of) => gap(of),
+        Told::Capacity(of) => capacity(of),
+        Told::Case(of) => case(of),
+    };
+    let named = |(name, of): &(&str, &Verdict)| {
+        let mut bar = verdict(of);
+        bar["name"] = json!(name);
+        bar
+    };
+    json!({
+        "rows": all.iter().map(of).collect::<Vec<_>>(),
+        "recorded": recorded.map(|recorded| json!({
+            "items": recorded.items,
+            "goodput": recorded.goodput,
+            "meanMs": recorded.mean_ms,
+            "p99Ms": recorded.p99_ms,
+        })),
+        "met": met,
+        "missed": missed.len(),
+        "missedBars": missed.iter().map(named).collect::<Vec<_>>(),
+    })
 }
 
-pub(super) fn row(row: &Row) -> Value {
+fn case(case: &Case) -> Value {
+    json!({
+        "case": case.name,
+        "policies": case.entries.iter().map(entry).collect::<Vec<_>>(),
+        "bars": verdicts(&case.verdicts),
+    })
+}
+
+fn row(row: &Row) -> Value {
     json!({
         "scenario": row.scenario.name,
         "seconds": row.scenario.horizon.as_secs_f64(),
@@ -24,7 +55,7 @@ pub(super) fn row(row: &Row) -> Value {
     })
 }
 
-pub(super) fn gap(gap: &Gap) -> Value {
+fn gap(gap: &Gap) -> Value {
     json!({
         "curve": gap.name,
         "optimumMs": gap.optimum_ms,
@@ -35,7 +66,7 @@ pub(super) fn gap(gap: &Gap) -> Value {
     })
 }
 
-pub(super) fn capacity(capacity: &Capacity) -> Value {
+fn capacity(capacity: &Capacity) -> Value {
     let rate = |(policy, rate): &(String, f64)| json!({ "policy": policy, "itemsPerSecond": rate });
     json!({
         "upstream": capacity.name,
@@ -62,24 +93,29 @@ fn entry(entry: &Entry) -> Value {
 }
 
 fn verdicts(verdicts: &[Verdict]) -> Vec<Value> {
-    let one = |verdict: &Verdict| {
-        json!({
-            "bar": verdict.bar,
-            "quantity": match verdict.quantity {
-                Quantity::Goodput => "goodput",
-                Quantity::Mean => "meanMs",
-                Quantity::P99 => "p99Ms",
-                Quantity::Rate => "itemsPerSecond",
-            },
-            "found": verdict.found,
-            "sense": match verdict.sense {
-                Sense::AtLeast => "atLeast",
-                Sense::AtMost => "atMost",
-            },
-            "limit": verdict.limit,
-            "of": verdict.of,
-            "met": verdict.is_met(),
-        })
-    };
-    verdicts.iter().map(one).collect()
+    verdicts.iter().map(verdict).collect()
+}
+
+fn verdict(verdict: &Verdict) -> Value {
+    json!({
+        "bar": verdict.bar,
+        "quantity": match verdict.quantity {
+            Quantity::Goodput => "goodput",
+            Quantity::Mean => "meanMs",
+            Quantity::P99 => "p99Ms",
+            Quantity::Rate => "itemsPerSecond",
+            Quantity::Busy => "busy",
+            Quantity::Answered => "answered",
+            Quantity::Shift => "shiftErrorMs",
+            Quantity::Seeds => "equalSeeds",
+        },
+        "found": verdict.found,
+        "sense": match verdict.sense {
+            Sense::AtLeast => "atLeast",
+            Sense::AtMost => "atMost",
+        },
+        "limit": verdict.limit,
+        "of": verdict.of,
+        "met": verdict.is_met(),
+    })
 }

@@ -1,11 +1,13 @@
 //! Rows for people.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use crate::simulate::compare::{Capacity, Entry, Gap, Row};
+use super::traffic::Recorded;
+use crate::simulate::compare::{Capacity, Case, Entry, Gap, Row, Told, Verdict};
 use crate::simulate::scenario::Scenario;
 
-const HEAD: &str = "  policy                      goodput       mean        p50        p99  items/batch   busy  expired  refused   left";
+const HEAD: &str = "  policy                                  goodput       mean        p50        p99  items/batch   busy  expired  refused   left";
 
 /// Names, one a line: those of the design, then those that go beyond it.
 pub(super) fn list(design: &[Scenario], wider: &[Scenario]) -> String {
@@ -13,13 +15,64 @@ pub(super) fn list(design: &[Scenario], wider: &[Scenario]) -> String {
     for (title, rows) in [("the rows of the design", design), ("beyond them", wider)] {
         line(&mut text, format_args!("{title}"));
         for row in rows {
-            line(&mut text, format_args!("  {:<26} SLO {:?}, cap {}", row.name, row.slo, row.cap));
+            line(&mut text, format_args!("  {:<38} SLO {:?}, cap {}", row.name, row.slo, row.cap));
         }
     }
     text
 }
 
-pub(super) fn row(row: &Row, seeds: u64) -> String {
+pub(super) fn told(told: &Told, seeds: u64) -> String {
+    match told {
+        Told::Row(of) => row(of, seeds),
+        Told::Gap(of) => gap(of),
+        Told::Capacity(of) => capacity(of),
+        Told::Case(of) => case(of, seeds),
+    }
+}
+
+/// What an access log says became of its calls.
+pub(super) fn recorded(recorded: &Recorded) -> String {
+    let Recorded { items, goodput, mean_ms, p99_ms } = recorded;
+    format!("as it was logged: {items} items, goodput {goodput:.3}, mean {mean_ms:.2} ms, p99 {p99_ms:.1} ms\n\n")
+}
+
+/// Each bar that was missed, by name, and how many there were.
+pub(super) fn total(met: usize, missed: &[(&str, &Verdict)]) -> String {
+    let mut text = String::new();
+    for (name, verdict) in missed {
+        line(&mut text, format_args!("{name}: {verdict}"));
+    }
+    line(&mut text, format_args!("{met} met, {} missed", missed.len()));
+    text
+}
+
+/// How much virtual time of ours went by, and how long that took; runs of others come on top.
+pub(super) fn took(all: &[Told], seeds: u64, took: Duration) -> String {
+    let rows: Duration =
+        all.iter().map(|told| if let Told::Row(row) = told { row.scenario.horizon } else { Duration::ZERO }).sum();
+    let virtual_seconds = rows.as_secs_f64() * seeds as f64;
+    if virtual_seconds > 0.0 {
+        format!("{virtual_seconds:.0} s of traffic in {:.1} s", took.as_secs_f64())
+    } else {
+        format!("{:.1} s", took.as_secs_f64())
+    }
+}
+
+fn case(case: &Case, seeds: u64) -> String {
+    let mut text = String::new();
+    line(&mut text, format_args!("{}   ({seeds} seeds)", case.name));
+    line(&mut text, format_args!("{HEAD}"));
+    for entry in &case.entries {
+        line(&mut text, format_args!("{}", policy(entry)));
+    }
+    for verdict in &case.verdicts {
+        line(&mut text, format_args!("  {verdict}"));
+    }
+    text.push('\n');
+    text
+}
+
+fn row(row: &Row, seeds: u64) -> String {
     let mut text = String::new();
     let Scenario { name, slo, cap, horizon, .. } = &row.scenario;
     line(&mut text, format_args!("{name}   ({seeds} × {horizon:?}, SLO {slo:?}, cap {cap})"));
@@ -31,7 +84,7 @@ pub(super) fn row(row: &Row, seeds: u64) -> String {
         line(
             &mut text,
             format_args!(
-                "  {:<26} {:>8.3}   in the first {:?}; ours {:.3}, {:.1} % of it",
+                "  {:<38} {:>8.3}   in the first {:?}; ours {:.3}, {:.1} % of it",
                 "clairvoyant",
                 bound.goodput,
                 bound.window,
@@ -47,7 +100,7 @@ pub(super) fn row(row: &Row, seeds: u64) -> String {
     text
 }
 
-pub(super) fn gap(gap: &Gap) -> String {
+fn gap(gap: &Gap) -> String {
     let over = |ratio: f64| if ratio < 4.0 { format!("{:+.1} %", 100.0 * (ratio - 1.0)) } else { "> 300 %".to_owned() };
     format!(
         "{:<20} optimum {:>8.2} ms   greedy {:>8}   ours {:>8}   from 6 s on {:>8}\n  {}\n",
@@ -60,10 +113,10 @@ pub(super) fn gap(gap: &Gap) -> String {
     )
 }
 
-pub(super) fn capacity(capacity: &Capacity) -> String {
+fn capacity(capacity: &Capacity) -> String {
     let mut text = format!("{}\n", capacity.name);
     for (name, rate) in &capacity.rates {
-        line(&mut text, format_args!("  {name:<26} {rate:>8.0} items/s"));
+        line(&mut text, format_args!("  {name:<38} {rate:>8.0} items/s"));
     }
     line(&mut text, format_args!("  {}", capacity.verdict));
     text
@@ -72,7 +125,7 @@ pub(super) fn capacity(capacity: &Capacity) -> String {
 fn policy(entry: &Entry) -> String {
     let Entry { name, figures } = entry;
     format!(
-        "  {name:<26} {:>8.3} {:>10} {:>10} {:>10} {:>12.1} {:>6.2} {:>8.3} {:>8.3} {:>6.3}",
+        "  {name:<38} {:>8.3} {:>10} {:>10} {:>10} {:>12.1} {:>6.2} {:>8.3} {:>8.3} {:>6.3}",
         figures.goodput,
         millis(figures.mean, 2),
         millis(figures.p50, 1),

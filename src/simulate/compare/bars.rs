@@ -97,6 +97,14 @@ pub enum Quantity {
     P99,
     /// Items a second.
     Rate,
+    /// Share of slot time spent executing.
+    Busy,
+    /// Share of items that were answered at all.
+    Answered,
+    /// Milliseconds by which a deadline shift is off.
+    Shift,
+    /// Seeds that tell one story.
+    Seeds,
 }
 
 /// On which side of the limit it has to be.
@@ -277,6 +285,10 @@ impl fmt::Display for Verdict {
             Quantity::Goodput => write!(f, "goodput {:.4}, {sense} {:.4}", self.found, self.limit)?,
             Quantity::Mean => write!(f, "mean {:.2} ms, {sense} {:.2}", self.found, self.limit)?,
             Quantity::P99 => write!(f, "p99 {:.1} ms, {sense} {:.1}", self.found, self.limit)?,
+            Quantity::Busy => write!(f, "busy {:.3}, {sense} {:.3}", self.found, self.limit)?,
+            Quantity::Answered => write!(f, "answered {:.4}, {sense} {:.4}", self.found, self.limit)?,
+            Quantity::Shift => write!(f, "shift off by {:.1} ms, {sense} {:.1}", self.found, self.limit)?,
+            Quantity::Seeds => write!(f, "{:.0} seeds equal, {sense} {:.0}", self.found, self.limit)?,
             Quantity::Rate => write!(f, "{:.0} items/s, {sense} {:.0}", self.found, self.limit)?,
         }
         write!(f, " ({})", self.of)

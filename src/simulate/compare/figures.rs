@@ -9,7 +9,7 @@ use super::super::{Policy, Run, run};
 
 /// A policy's runs.
 #[derive(Debug)]
-pub struct Runs(Vec<Run>);
+pub struct Runs(pub(super) Vec<Run>);
 
 /// Means over seeds. Times are in milliseconds and infinite where nothing was answered.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -43,6 +43,12 @@ impl Runs {
     #[must_use]
     pub fn of(scenario: &Scenario, seeds: u64, make: impl Fn(u64) -> Box<dyn Policy>) -> Self {
         Self((0..seeds).map(|seed| run(scenario, make(seed).as_mut(), seed)).collect())
+    }
+
+    /// The same runs, each changed.
+    #[must_use]
+    pub fn map(self, change: impl Fn(Run) -> Run) -> Self {
+        Self(self.0.into_iter().map(change).collect())
     }
 
     /// What these calls came to.

@@ -37,7 +37,7 @@ pub fn gap(scenario: &Scenario, seeds: u64) -> Option<Gap> {
     let (whole, late) = (Scope::default(), Scope { from: LEARNED, ..Scope::default() });
     let best = optimum(scenario, seeds)?;
     let greedy = Runs::of(scenario, seeds, |_| Baseline::greedy(1, scenario.cap, false).build());
-    let ours = Runs::of(scenario, seeds, |seed| Box::new(Ours::unbounded(scenario.cap, seed)));
+    let ours = Runs::of(scenario, seeds, |seed| Box::new(Ours::of(scenario, seed)));
     let over = |runs: &Runs, scope: &Scope| runs.figures(scope).mean / best.figures(scope).mean;
     let (optimum_ms, found) = (best.figures(&whole).mean, ours.figures(&whole).mean);
     let of = format!("{SMDP} × SMDP optimum's {optimum_ms:.2} ms");

@@ -1,0 +1,169 @@
+//! The deadline shift: how much earlier deadlines count, for latency that the proxy cannot see (`scheduling.md` §4, "Budget shift").
+//!
+//! What callers wait is more than what passes between arrival and answer here: a mesh, a load balancer, their own stack. Serving at the edge of a deadline
+//! then loses all of it. So whoever sees latency end to end tells it here, and is told by how much deadlines have to come earlier for the 99th percentile
+//! to land just inside the SLO. It steers deadlines and never the size of batches.
+//!
+//! What it leaves out: measuring, and taking the shift off deadlines; both are done where deadlines are made.
+
+use std::time::Duration;
+
+use super::tick::{Tick, nanos};
+
+/// How often it moves.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Fewer samples say nothing about a 99th percentile.
+const SAMPLES_MIN: u32 = 100;
+/// The percentile aimed at, in hundredths, and where it should lie, in thousandths of the SLO.
+const QUANTILE: u64 = 99;
+const TARGET_PERMILLE: u64 = 980;
+/// The part of the error that is taken back at once, in tenths.
+const GAIN_TENTHS: i64 = 4;
+/// A step down is at most one part in so many of the SLO, a step up one in so many: late answers hurt, early ones do not.
+const DOWN_PARTS: u64 = 50;
+const UP_PARTS: u64 = 10;
+/// The most it may be, in tenths of the SLO: what is left must still hold an execution.
+const SHIFT_TENTHS_MAX: u64 = 6;
+/// Latencies are counted in steps of one part in so many of the SLO, up to four of it: 4 KB, and half a step of error is 0.2 % of the SLO.
+const STEPS: u64 = 256;
+const BUCKETS: usize = 1024;
+
+/// How much earlier deadlines count.
+///
+/// # Properties
+/// Between 0 and 0.6 of the SLO. Integers only: the same latencies give the same shift.
+#[derive(Debug, Clone)]
+pub struct DeadlineShift {
+    slo: u64,
+    shift: u64,
+    counts: Vec<u32>,
+    samples: u32,
+    next: Option<Tick>,
+}
+
+// === impl DeadlineShift ===
+
+impl DeadlineShift {
+    /// No shift yet, for this SLO. An SLO of nothing is never shifted.
+    #[must_use]
+    pub fn new(slo: Duration) -> Self {
+        Self { slo: nanos(slo), shift: 0, counts: vec![0; BUCKETS], samples: 0, next: None }
+    }
+
+    /// An answer came, this long after its caller asked, end to end. Once a second it moves the shift.
+    pub fn observe(&mut self, now: Tick, latency: Duration) {
+        let width = (self.slo / STEPS).max(1);
+        let bucket = usize::try_from(nanos(latency) / width).unwrap_or(BUCKETS).min(BUCKETS - 1);
+        self.counts[bucket] = self.counts[bucket].saturating_add(1);
+        self.samples = self.samples.saturating_add(1);
+        let next = *self.next.get_or_insert(now.after(PERIOD));
+        if now < next {
+            return;
+        }
+        self.next = Some(now.after(PERIOD));
+        if self.samples > SAMPLES_MIN {
+            self.step(width);
+        }
+    }
+
+    /// By how much deadlines come earlier.
+    #[must_use]
+    pub fn shift(&self) -> Duration {
+        Duration::from_nanos(self.shift)
+    }
+
+    fn step(&mut self, width: u64) {
+        let target = self.slo / 1000 * TARGET_PERMILLE;
+        let error = signed(self.percentile(width)) - signed(target);
+        let step = (error / 10 * GAIN_TENTHS).clamp(-signed(self.slo / DOWN_PARTS), signed(self.slo / UP_PARTS));
+        self.shift = self.shift.saturating_add_signed(step).min(self.slo / 10 * SHIFT_TENTHS_MAX);
+        self.counts.fill(0);
+        self.samples = 0;
+    }
+
+    /// The middle of the step in which the percentile lies.
+    fn percentile(&self, width: u64) -> u64 {
+        let rank = u64::from(self.samples) * QUANTILE / 100;
+        let mut before = 0;
+        for (count, at) in self.counts.iter().zip(0_u64..) {
+            before += u64::from(*count);
+            if before > rank {
+                return at * width + width / 2;
+            }
+        }
+        0
+    }
+}
+
+fn signed(nanos: u64) -> i64 {
+    i64::try_from(nanos).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLO: Duration = Duration::from_millis(50);
+
+    /// A second of answers, all this late.
+    fn second(shift: &mut DeadlineShift, from: u64, answers: u64, latency: Duration) {
+        for i in 0..answers {
+            shift.observe(Tick::from_millis(1000 * from + 999 * i / answers), latency);
+        }
+    }
+
+    #[test]
+    fn late_answers_bring_deadlines_forward_and_early_ones_let_them_back() {
+        let mut shift = DeadlineShift::new(SLO);
+        let mut before = Duration::ZERO;
+        for at in 0..4 {
+            second(&mut shift, at, 1000, Duration::from_millis(60));
+            assert!(shift.shift() >= before, "{:?}", shift.shift());
+            before = shift.shift();
+        }
+        // 0.4 of 11 ms is 4.4 a second, less than the most of 5.
+        assert!((12_000..=13_600).contains(&before.as_micros()), "{before:?}");
+        for at in 4..60 {
+            second(&mut shift, at, 1000, Duration::from_millis(5));
+        }
+        assert_eq!(shift.shift(), Duration::ZERO);
+    }
+
+    #[test]
+    fn it_moves_in_bounded_steps_within_its_bounds() {
+        let mut shift = DeadlineShift::new(SLO);
+        for at in 0..3 {
+            second(&mut shift, at, 1000, Duration::from_secs(5));
+        }
+        assert_eq!(
+            shift.shift(),
+            Duration::from_millis(10),
+            "two steps of a tenth: the first second is still being counted"
+        );
+        for at in 3..100 {
+            second(&mut shift, at, 1000, Duration::from_secs(5));
+        }
+        assert_eq!(shift.shift(), Duration::from_millis(30));
+        second(&mut shift, 100, 1000, Duration::ZERO);
+        second(&mut shift, 101, 1000, Duration::ZERO);
+        assert!(shift.shift() >= Duration::from_millis(28), "{:?}", shift.shift());
+    }
+
+    #[test]
+    fn a_few_answers_move_nothing() {
+        let mut shift = DeadlineShift::new(SLO);
+        for at in 0..20 {
+            second(&mut shift, at, 5, Duration::from_secs(1));
+        }
+        assert_eq!(shift.shift(), Duration::ZERO);
+    }
+
+    #[test]
+    fn no_slo_is_never_shifted() {
+        let mut shift = DeadlineShift::new(Duration::ZERO);
+        for at in 0..5 {
+            second(&mut shift, at, 1000, Duration::from_secs(1));
+        }
+        assert_eq!(shift.shift(), Duration::ZERO);
+    }
+}

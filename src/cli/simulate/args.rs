@@ -1,0 +1,386 @@
+//! What `groupage simulate` can be told, and what it makes of scenarios, logs and profiles.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, ValueEnum};
+
+use super::traffic::{self, Recorded};
+use super::{file, profile};
+use crate::config::parse_duration;
+use crate::simulate::compare::Job;
+use crate::simulate::curve::Curve;
+use crate::simulate::scenario::{self, Scenario};
+use crate::simulate::upstream::{Engine, Kind, Server};
+
+/// Factors of the rate that make sense: within them a run stays in memory.
+const RATE_FACTORS: std::ops::RangeInclusive<f64> = 0.001..=20.0;
+/// The most calls of one run: a day at 50 a second, which takes some 2 GB.
+const CALLS_MAX: f64 = 5_000_000.0;
+/// An access log to replay, so that the table holds one: written in the proxy's format from a simulated morning.
+const LOG: &str = include_str!("../../../examples/scenarios/access-log.jsonl");
+const LOG_NAME: &str = "access log";
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Output {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+}
+
+/// What a larger batch may cost (`scheduling.preset`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Preset {
+    Latency,
+    Balanced,
+    Throughput,
+}
+
+/// Calls, faster or slower.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Rate {
+    /// So many times as often.
+    Times(f64),
+    /// So many a second.
+    PerSecond(f64),
+}
+
+/// What to run.
+#[derive(Debug, Clone, ClapArgs)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+pub(in crate::cli) struct Args {
+    /// A scenario by name, or `all`; may be given more than once. Without it: the rows of the design
+    #[arg(long = "scenario", value_name = "NAME")]
+    scenarios: Vec<String>,
+    /// Scenarios from a file (see examples/scenarios)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenarios", "access_log"])]
+    file: Option<PathBuf>,
+    /// The calls of an access log, to the upstream of --profile or --curve
+    #[arg(long, value_name = "FILE", conflicts_with = "scenarios")]
+    access_log: Option<PathBuf>,
+    /// An upstream as a proxy learned it: the JSON of /api/scheduler
+    #[arg(long, value_name = "FILE", conflicts_with = "curve")]
+    profile: Option<PathBuf>,
+    /// List the scenarios and stop
+    #[arg(long)]
+    pub(super) list: bool,
+    /// Run all baselines and oracles on the same arrivals, and judge
+    #[arg(long)]
+    pub(super) compare: bool,
+    /// Everything the design asks for: all rows compared, curves at loads, capacities, cases, parts taken out
+    #[arg(long, conflicts_with_all = ["scenarios", "file", "access_log", "profile", "curves", "capacity", "cases", "ablate"])]
+    table: bool,
+    /// With --table: a part of it that is over soon
+    #[arg(long, requires = "table")]
+    small: bool,
+    /// Curves at loads instead: the mean beside the optimum
+    #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate"])]
+    curves: bool,
+    /// Capacities instead: the largest rate that is served in time
+    #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate", "seconds", "seeds"])]
+    capacity: bool,
+    /// Cases instead: presets, slow loops, a warm start, SLOs near the time of a lone call
+    #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate", "seconds"])]
+    cases: bool,
+    /// Parts of the policy taken out instead, one at a time
+    #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate", "seconds"])]
+    ablate: bool,
+    /// Seeds, from 0 on
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(super) seeds: u64,
+    /// Virtual seconds for which calls come; a day has 86400 [default: 20; with --curves 30]
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: Option<u64>,
+    /// What if the SLO were this: 50 (milliseconds) or 50ms
+    #[arg(long, value_name = "TIME", value_parser = slo)]
+    slo: Option<Duration>,
+    /// What if batches held at most this many items
+    #[arg(long, visible_alias = "batch-items-max", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
+    cap: Option<u32>,
+    /// What if calls came this many times as often (2, x2), or so many a second (500/s)
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    rate: Option<Rate>,
+    /// What if the upstream's curve were this: affine:4ms+0.25ms, pow2:3ms+0.4ms, tile8:…, knee16:…, padded:…, ragged:…
+    #[arg(long, value_name = "CURVE")]
+    curve: Option<Curve>,
+    /// What if the upstream had this many slots
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    slots: Option<u32>,
+    /// What if at most this many batches were in flight
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    slots_max: Option<u32>,
+    /// What if nothing waited longer than this beside a free slot
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    queue_delay_max: Option<Duration>,
+    /// What if the queue held at most this many items
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    queue_items_max: Option<u32>,
+    /// What if this preset were set
+    #[arg(long, value_enum)]
+    preset: Option<Preset>,
+    /// Draw rows into this file
+    #[arg(long, value_name = "FILE")]
+    pub(super) svg: Option<PathBuf>,
+    /// How to print
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(super) output: Output,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) struct Todo {
+    pub(super) jobs: Vec<Job>,
+    /// Bars are judged.
+    pub(super) judged: bool,
+    /// Rows are not what the design measured.
+    pub(super) altered: bool,
+    /// What an access log says became of its calls.
+    pub(super) recorded: Option<Recorded>,
+}
+
+// === impl Args ===
+
+impl Args {
+    /// What this command line asks for, or what is wrong with it.
+    pub(super) fn todo(&self) -> Result<Todo, String> {
+        let plain = |jobs| Todo { jobs, judged: true, altered: false, recorded: None };
+        if self.table {
+            return self.table().map(|jobs| Todo { altered: self.alters(), ..plain(jobs) });
+        }
+        if self.curves {
+            return Ok(plain(Job::curves(self.seconds.map(Duration::from_secs))));
+        }
+        if self.capacity {
+            return Ok(plain(Job::capacities()));
+        }
+        if self.cases {
+            return Ok(plain(Job::cases()));
+        }
+        if self.ablate {
+            return Ok(plain(Job::parts()));
+        }
+        let (rows, recorded) = self.rows()?;
+        let jobs = rows.into_iter().map(Job::row).collect();
+        Ok(Todo { jobs, judged: self.compare, altered: self.alters(), recorded })
+    }
+
+    fn alters(&self) -> bool {
+        self.slo.is_some()
+            || self.cap.is_some()
+            || self.rate.is_some()
+            || self.curve.is_some()
+            || self.profile.is_some()
+            || self.slots.is_some()
+            || self.slots_max.is_some()
+            || self.queue_delay_max.is_some()
+            || self.queue_items_max.is_some()
+            || self.preset.is_some()
+    }
+
+    fn table(&self) -> Result<Vec<Job>, String> {
+        if self.alters() || self.seconds.is_some() {
+            return Err("--table is what the design measured: it takes --seeds, --small, -o and --svg only".to_owned());
+        }
+        if self.small {
+            return Ok(Job::small());
+        }
+        let mut jobs = Job::all();
+        jobs.push(Job::row(shipped_log()?));
+        Ok(jobs)
+    }
+
+    /// The rows that were asked for, in the order of the tables.
+    fn rows(&self) -> Result<(Vec<Scenario>, Option<Recorded>), String> {
+        let horizon = self.seconds.map_or(scenario::HORIZON, Duration::from_secs);
+        let (rows, recorded) = if let Some(path) = &self.access_log {
+            let (row, recorded) = self.replayed(path)?;
+            (vec![row], Some(recorded))
+        } else if let Some(path) = &self.file {
+            let rows = file::parse(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))?;
+            let lasting = |row: Scenario| match self.seconds {
+                Some(seconds) => row.lasting(Duration::from_secs(seconds)),
+                None => row,
+            };
+            (rows.into_iter().map(lasting).collect(), None)
+        } else {
+            (self.named(horizon)?, None)
+        };
+        let rows = rows.into_iter().map(|row| self.alter(row)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(row) =
+            rows.iter().find(|row| row.rate().is_some_and(|rate| rate * row.horizon.as_secs_f64() > CALLS_MAX))
+        {
+            return Err(format!(
+                "{:?} would be more than {CALLS_MAX} calls: fewer --seconds or a lower --rate",
+                row.name
+            ));
+        }
+        Ok((rows, recorded))
+    }
+
+    fn named(&self, horizon: Duration) -> Result<Vec<Scenario>, String> {
+        let mut rows = scenario::design(horizon);
+        if self.scenarios.is_empty() {
+            return Ok(rows);
+        }
+        rows.extend(scenario::wider(horizon));
+        rows.push(shipped_log()?);
+        let is = |name: &str, row: &Scenario| name == "all" || row.name.eq_ignore_ascii_case(name);
+        if let Some(name) = self.scenarios.iter().find(|name| !rows.iter().any(|row| is(name.as_str(), row))) {
+            return Err(format!("no scenario is called {name:?}; `groupage simulate --list` names them all"));
+        }
+        rows.retain(|row| self.scenarios.iter().any(|name| is(name, row)));
+        Ok(rows)
+    }
+
+    fn replayed(&self, path: &Path) -> Result<(Scenario, Recorded), String> {
+        if self.curve.is_none() && self.profile.is_none() {
+            return Err("--access-log needs to know the upstream: --profile FILE or --curve CURVE".to_owned());
+        }
+        let traffic = traffic::parse(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))?;
+        let recorded = traffic.recorded;
+        let name = path.file_name().map_or_else(|| LOG_NAME.to_owned(), |name| name.to_string_lossy().into_owned());
+        Ok((replay(name, traffic), recorded))
+    }
+
+    fn alter(&self, mut row: Scenario) -> Result<Scenario, String> {
+        if let Some(path) = &self.profile {
+            let profile::Profile { curve, slots } =
+                profile::parse(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))?;
+            row = with_curve(row, curve);
+            set_slots(&mut row, slots);
+        }
+        if let Some(curve) = self.curve {
+            row = with_curve(row, curve);
+        }
+        if let Some(slots) = self.slots {
+            set_slots(&mut row, slots);
+        }
+        if let Some(slo) = self.slo {
+            for arrival in &mut row.workload.recorded {
+                if let Some(deadline) = &mut arrival.call.deadline {
+                    deadline.at = arrival.at.after(slo);
+                }
+            }
+            row.slo = slo;
+        }
+        row.cap = self.cap.unwrap_or(row.cap);
+        row.tuning.slots_max = self.slots_max;
+        row.tuning.queue_delay_max = self.queue_delay_max;
+        row.tuning.queue_items_max = self.queue_items_max;
+        row.tuning.hold_permille = match self.preset {
+            None | Some(Preset::Latency) => 0,
+            Some(Preset::Balanced) => 100,
+            Some(Preset::Throughput) => 400,
+        };
+        let factor = match self.rate {
+            None => return Ok(row),
+            Some(Rate::Times(factor)) => factor,
+            Some(Rate::PerSecond(rate)) => {
+                let own = row.rate().ok_or_else(|| {
+                    format!(
+                        "{:?} has clients that wait for their answers, so no rate of its own: use --rate x2",
+                        row.name
+                    )
+                })?;
+                rate / own
+            }
+        };
+        if RATE_FACTORS.contains(&factor) {
+            Ok(row.times(factor))
+        } else {
+            Err(format!("{factor:.4} times the rate of {:?} is not from {:?}", row.name, RATE_FACTORS))
+        }
+    }
+}
+
+/// The log that comes with the binary, as a row.
+fn shipped_log() -> Result<Scenario, String> {
+    traffic::parse(LOG).map(|traffic| replay(LOG_NAME.to_owned(), traffic))
+}
+
+fn replay(name: String, traffic: traffic::Traffic) -> Scenario {
+    let server = Kind::Server(Server::new(scenario::AFFINE));
+    let row = Scenario::recorded(name, traffic.calls, server, traffic.horizon);
+    Scenario { slo: traffic.slo.unwrap_or(row.slo), cap: row.cap.max(traffic.batch_items).min(512), ..row }
+}
+
+/// The row before a server of another curve.
+fn with_curve(row: Scenario, curve: Curve) -> Scenario {
+    let upstream = match row.upstream {
+        Kind::Server(server) => Kind::Server(Server { curve, ..server }),
+        Kind::Engine(engine) => Kind::Engine(Engine { curve, ..engine }),
+    };
+    Scenario { upstream, curve: row.curve.map(|_| curve), ..row }
+}
+
+fn set_slots(row: &mut Scenario, slots: u32) {
+    if let Kind::Server(server) = &mut row.upstream {
+        // Oracles know one slot.
+        row.curve = row.curve.filter(|_| slots == 1);
+        server.slots = slots;
+    }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| format!("{text:?} is no duration such as 50ms"))
+}
+
+fn slo(text: &str) -> Result<Duration, String> {
+    let slo = match text.parse() {
+        Ok(millis) => Duration::from_millis(millis),
+        Err(_) => duration(text)?,
+    };
+    let allowed = Duration::from_millis(1)..=Duration::from_secs(600);
+    if allowed.contains(&slo) { Ok(slo) } else { Err("it must be from 1ms to 10m".to_owned()) }
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    let number = |text: &str| {
+        let number: f64 = text.parse().map_err(|_| format!("{text:?} is no number"))?;
+        if number.is_finite() && number > 0.0 { Ok(number) } else { Err(format!("{text:?} is no rate")) }
+    };
+    if let Some(per_second) = text.strip_suffix("/s") {
+        return number(per_second).map(Rate::PerSecond);
+    }
+    let factor = number(text.strip_prefix(['x', '×']).unwrap_or(text))?;
+    if RATE_FACTORS.contains(&factor) {
+        Ok(Rate::Times(factor))
+    } else {
+        Err(format!("it must be from {} to {}", RATE_FACTORS.start(), RATE_FACTORS.end()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_factors_or_calls_a_second() {
+        assert_eq!(rate("2"), Ok(Rate::Times(2.0)));
+        assert_eq!(rate("x0.5"), Ok(Rate::Times(0.5)));
+        assert_eq!(rate("500/s"), Ok(Rate::PerSecond(500.0)));
+        for wrong in ["", "x", "0", "-1", "21", "inf/s", "/s"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_log_that_is_shipped_is_a_row() {
+        let row = shipped_log().unwrap();
+        assert!(row.workload.recorded.len() > 500, "{}", row.workload.recorded.len());
+        let twice = row.clone().times(2.0);
+        assert_eq!(twice.horizon, row.horizon / 2);
+        let (one, two) = (row.rate().unwrap(), twice.rate().unwrap());
+        assert!((two / one - 2.0).abs() < 1e-6, "{one} {two}");
+        for (before, after) in row.workload.recorded.iter().zip(&twice.workload.recorded) {
+            let budget = |arrival: &crate::simulate::Arrival| arrival.deadline().since(arrival.at);
+            assert_eq!(budget(before), budget(after), "a deadline is as far from its call as it was");
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! Scenario files: a YAML document that says what comes, to what, and by when an answer is wanted.
+//!
+//! `examples/scenarios` has one with every key. What is wrong is told with its line. It leaves out what a policy says: limits of the core are flags.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+
+use crate::batching::Tick;
+use crate::config::{parse_duration, parse_share};
+use crate::simulate::curve::Curve;
+use crate::simulate::ours::Tuning;
+use crate::simulate::scenario::Scenario;
+use crate::simulate::upstream::{Ceilings, Engine, Kind, Server, Stalls};
+use crate::simulate::workload::{Arrivals, Budget, Items, Mix, Spread, Stream, Think, Weights, Workload};
+
+/// A file is a page; a megabyte is none.
+const BYTES_MAX: usize = 1 << 20;
+/// Bounds of what a run keeps in memory and in time: calls a second, clients, seconds.
+const RATE_MAX: f64 = 100_000.0;
+const CLIENTS_MAX: u32 = 10_000;
+const SECONDS_MAX: u64 = 86_400;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    scenarios: Vec<Row>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Row {
+    name: String,
+    #[serde(default = "default_seconds")]
+    seconds: u64,
+    #[serde(default = "default_slo")]
+    slo: Span,
+    #[serde(default = "default_items")]
+    batch_items_max: u32,
+    upstream: Upstream,
+    arrivals: Vec<Comes>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Upstream {
+    #[serde(deserialize_with = "curve")]
+    curve: Curve,
+    #[serde(default)]
+    batches_by_itself: bool,
+    #[serde(default = "one")]
+    slots: u32,
+    #[serde(default)]
+    slots_from: Vec<SlotsFrom>,
+    #[serde(default)]
+    host_before: Span,
+    #[serde(default)]
+    host_after: Span,
+    round_trip: Option<Span>,
+    noise: Option<f64>,
+    #[serde(default)]
+    contention: f64,
+    stalls: Option<StallsOf>,
+    slower: Option<Slower>,
+    cold: Option<Cold>,
+    #[serde(default)]
+    refuses: Refuses,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SlotsFrom {
+    at: Span,
+    slots: u32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StallsOf {
+    share: Part,
+    mean: Span,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Slower {
+    at: Span,
+    factor: f64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cold {
+    executions: u32,
+    factor: f64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct Refuses {
+    items_above: Option<u32>,
+    weight_above: Option<u64>,
+    memory_above: Option<u64>,
+    names_limit: bool,
+    until: Option<Span>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Comes {
+    poisson: Option<f64>,
+    bursts: Option<Bursts>,
+    swings: Option<Swings>,
+    step: Option<Step>,
+    fan_out: Option<FanOut>,
+    clients: Option<Clients>,
+    items_max: Option<u32>,
+    weights: Option<WeightsOf>,
+    #[serde(default)]
+    keys: SpreadOf,
+    #[serde(default)]
+    tenants: SpreadOf,
+    #[serde(default)]
+    bulk: bool,
+    deadlines: Option<Between>,
+    #[serde(default)]
+    cancels: Part,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bursts {
+    rates: [f64; 2],
+    stays: [Span; 2],
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Swings {
+    low: f64,
+    high: f64,
+    period: Span,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    rate: f64,
+    then: f64,
+    from: Span,
+    until: Option<Span>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FanOut {
+    rate: f64,
+    size: u32,
+    within: Span,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Clients {
+    count: u32,
+    think: Span,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WeightsOf {
+    median: f64,
+    sigma: f64,
+    min: u32,
+    max: u32,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct SpreadOf {
+    count: Option<u32>,
+    first: Option<Part>,
+    zipf: Option<f64>,
+    only: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Between {
+    min: Span,
+    max: Span,
+}
+
+/// A duration as text.
+#[derive(Debug, Clone, Copy, Default)]
+struct Span(Duration);
+
+/// A share as text.
+#[derive(Debug, Clone, Copy, Default)]
+struct Part(f64);
+
+/// Reads a file; an error names line and column where it can.
+pub(super) fn parse(text: &str) -> Result<Vec<Scenario>, String> {
+    if text.len() > BYTES_MAX {
+        return Err(format!("it has {} bytes, {BYTES_MAX} are allowed", text.len()));
+    }
+    let options = serde_saphyr::options! { with_snippet: false };
+    let file: File = serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())?;
+    if file.scenarios.is_empty() {
+        return Err("`scenarios` is empty".to_owned());
+    }
+    file.scenarios
+        .into_iter()
+        .map(|row| {
+            let name = row.name.clone();
+            row.scenario().map_err(|error| format!("scenario {name:?}: {error}"))
+        })
+        .collect()
+}
+
+// === impl Row ===
+
+impl Row {
+    fn scenario(self) -> Result<Scenario, String> {
+        within("seconds", self.seconds, 1, SECONDS_MAX)?;
+        within("batchItemsMax", self.batch_items_max, 1, 512)?;
+        if self.arrivals.is_empty() {
+            return Err("`arrivals` is empty".to_owned());
+        }
+        let exact = self.upstream.is_exact() && self.arrivals.iter().all(Comes::is_plain);
+        let curve = exact.then_some(self.upstream.curve);
+        let streams = self.arrivals.into_iter().map(Comes::stream).collect::<Result<_, _>>()?;
+        Ok(Scenario {
+            name: self.name,
+            upstream: self.upstream.kind()?,
+            workload: Workload { streams, recorded: Vec::new() },
+            slo: self.slo.0,
+            cap: self.batch_items_max,
+            horizon: Duration::from_secs(self.seconds),
+            curve,
+            tuning: Tuning::default(),
+        })
+    }
+}
+
+// === impl Upstream ===
+
+impl Upstream {
+    /// One slot of the curve and nothing else: then oracles can say what is possible.
+    fn is_exact(&self) -> bool {
+        !self.batches_by_itself
+            && self.slots == 1
+            && self.slots_from.is_empty()
+            && self.host_before.0.is_zero()
+            && self.host_after.0.is_zero()
+            && self.stalls.is_none()
+            && self.slower.is_none()
+            && self.cold.is_none()
+            && self.refuses.items_above.is_none()
+            && self.refuses.weight_above.is_none()
+            && self.refuses.memory_above.is_none()
+    }
+
+    fn kind(self) -> Result<Kind, String> {
+        within("slots", self.slots, 1, 64)?;
+        if self.batches_by_itself {
+            return Ok(Kind::Engine(Engine::new(self.curve)));
+        }
+        let plain = Server::new(self.curve);
+        let at = |span: Span| Tick::default().after(span.0);
+        Ok(Kind::Server(Server {
+            slots: self.slots,
+            slots_from: self.slots_from.iter().map(|from| (at(from.at), from.slots.clamp(1, 64))).collect(),
+            host_before: self.host_before.0,
+            host_after: self.host_after.0,
+            round_trip: self.round_trip.map_or(plain.round_trip, |span| span.0),
+            sigma: number("noise", self.noise.unwrap_or(plain.sigma), 2.0)?,
+            contention: number("contention", self.contention, 10.0)?,
+            stalls: self.stalls.map(|stalls| Stalls { share: stalls.share.0, mean: stalls.mean.0 }),
+            shift: match self.slower {
+                Some(slower) => Some((at(slower.at), number("factor", slower.factor, 1000.0)?)),
+                None => None,
+            },
+            cold: match self.cold {
+                Some(cold) => Some((cold.executions, number("factor", cold.factor, 1000.0)?)),
+                None => None,
+            },
+            ceilings: Ceilings {
+                items_max: self.refuses.items_above,
+                weight_max: self.refuses.weight_above,
+                memory_max: self.refuses.memory_above,
+                named: self.refuses.names_limit,
+                lifted_at: self.refuses.until.map(at),
+            },
+            ..plain
+        }))
+    }
+}
+
+// === impl Comes ===
+
+impl Comes {
+    /// Single items of weight 1 under one key with the policy's SLO.
+    fn is_plain(&self) -> bool {
+        self.clients.is_none()
+            && self.items_max.is_none_or(|most| most <= 1)
+            && self.weights.is_none()
+            && self.keys.count.is_none()
+            && self.deadlines.is_none()
+            && self.cancels.0 <= 0.0
+    }
+
+    fn stream(self) -> Result<Stream, String> {
+        let arrivals = self.arrivals()?;
+        let items =
+            self.items_max.filter(|most| *most > 1).map_or(Items::One, |max| Items::UpTo { max: max.min(10_000) });
+        let weights = self.weights.map_or(Weights::Unit, |of| Weights::LogNormal {
+            median: of.median.clamp(1.0, 1e6),
+            sigma: of.sigma.clamp(0.0, 5.0),
+            min: of.min.max(1),
+            max: of.max.max(1),
+        });
+        let budget = self.deadlines.map_or(Budget::Slo, |between| Budget::Caller {
+            min: between.min.0,
+            max: between.max.0.max(between.min.0),
+        });
+        let mix = Mix {
+            items,
+            weights,
+            keys: self.keys.spread(),
+            tenants: self.tenants.spread(),
+            class: u8::from(self.bulk),
+            budget,
+            cancels: self.cancels.0,
+        };
+        Ok(Stream { arrivals, mix })
+    }
+
+    fn arrivals(&self) -> Result<Arrivals, String> {
+        let rate = |rate: f64| number("a rate", rate, RATE_MAX);
+        let mut kinds = Vec::new();
+        if let Some(poisson) = self.poisson {
+            kinds.push(Arrivals::Poisson { rate: rate(poisson)? });
+        }
+        if let Some(Bursts { rates: [one, other], stays }) = &self.bursts {
+            kinds.push(Arrivals::Mmpp { rates: [rate(*one)?, rate(*other)?], stays: stays.map(|stay| stay.0) });
+        }
+        if let Some(Swings { low, high, period }) = &self.swings {
+            kinds.push(Arrivals::Ramp { low: rate(*low)?, high: rate(*high)?, period: period.0 });
+        }
+        if let Some(step) = &self.step {
+            let until = step.until.map(|until| until.0);
+            kinds.push(Arrivals::Step { rate: rate(step.rate)?, then: rate(step.then)?, from: step.from.0, until });
+        }
+        if let Some(of) = &self.fan_out {
+            within("size", of.size, 1, 10_000)?;
+            kinds.push(Arrivals::Fanout { rate: rate(of.rate)?, size: of.size, spread: of.within.0 });
+        }
+        if let Some(Clients { count, think }) = &self.clients {
+            within("count", *count, 1, CLIENTS_MAX)?;
+            kinds.push(Arrivals::Closed { clients: *count, think: Think::Exponential(think.0) });
+        }
+        match kinds.len() {
+            1 => Ok(kinds.swap_remove(0)),
+            count => Err(format!(
+                "each of `arrivals` is one of poisson, bursts, swings, step, fanOut and clients, and not {count} of them"
+            )),
+        }
+    }
+}
+
+// === impl SpreadOf ===
+
+impl SpreadOf {
+    fn spread(&self) -> Spread {
+        match (self.count.filter(|count| *count > 1).map(|count| count.min(100_000)), self.first) {
+            (None, _) => Spread::Only(self.only.unwrap_or(0)),
+            (Some(count), Some(first)) => Spread::Hot { count, share: first.0 },
+            (Some(count), None) => Spread::Zipf { count, exponent: self.zipf.unwrap_or(0.0).clamp(0.0, 10.0) },
+        }
+    }
+}
+
+// === impl Span ===
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let wrong = || D::Error::custom(format!("{text:?} is no duration such as 50ms or 1m30s"));
+        parse_duration(&text).map(Self).ok_or_else(wrong)
+    }
+}
+
+// === impl Part ===
+
+impl<'de> Deserialize<'de> for Part {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let wrong = || D::Error::custom(format!("{text:?} is no share such as 3%"));
+        parse_share(&text).map(|share| Self(share.fraction())).ok_or_else(wrong)
+    }
+}
+
+fn curve<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Curve, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+}
+
+fn within<T: PartialOrd + std::fmt::Display>(name: &str, value: T, low: T, high: T) -> Result<(), String> {
+    if (low.partial_cmp(&value)).is_some_and(std::cmp::Ordering::is_le) && value <= high {
+        Ok(())
+    } else {
+        Err(format!("`{name}` is {value}; it must be from {low} to {high}"))
+    }
+}
+
+fn number(name: &str, value: f64, most: f64) -> Result<f64, String> {
+    within(name, value, 0.0, most).map(|()| value)
+}
+
+const fn default_seconds() -> u64 {
+    20
+}
+
+const fn default_slo() -> Span {
+    Span(Duration::from_millis(50))
+}
+
+const fn default_items() -> u32 {
+    64
+}
+
+const fn one() -> u32 {
+    1
+}
+
+#[cfg(test)]
+mod tests;

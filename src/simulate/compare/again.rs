@@ -1,0 +1,30 @@
+//! Whether a seed tells one story: a run made twice, and told again to a fresh core from what was kept of it.
+
+use super::super::ours::Ours;
+use super::super::run;
+use super::super::scenario::Scenario;
+use super::bars::{Quantity, Sense, Verdict};
+
+/// How many of these seeds give equal calls, events and decisions in two runs, and equal decisions when the events are replayed.
+pub(super) fn again(scenario: &Scenario, seeds: u64) -> Verdict {
+    let equal = (0..seeds).filter(|seed| first_difference(scenario, *seed).is_none()).count();
+    let of = "run twice, and replayed from its events".to_owned();
+    let (found, limit) = (equal as f64, seeds as f64);
+    Verdict { bar: "seed", quantity: Quantity::Seeds, found, sense: Sense::AtLeast, limit, of }
+}
+
+/// What differs between two runs of a seed, or between a run and the replay of its events; nothing, if all is well.
+#[must_use]
+pub fn first_difference(scenario: &Scenario, seed: u64) -> Option<String> {
+    let (mut first, mut second) = (Ours::of(scenario, seed).recorded(), Ours::of(scenario, seed).recorded());
+    let (one, other) = (run(scenario, &mut first, seed), run(scenario, &mut second, seed));
+    if one != other {
+        return Some("two runs end calls differently".to_owned());
+    }
+    if first.log() != second.log() {
+        return Some("two runs decide differently".to_owned());
+    }
+    let fresh = Ours::of(scenario, seed);
+    let told = first.log()?.replay(fresh.batcher().clone());
+    told.err().map(|(place, said)| format!("replayed, event {place} goes {said:?}"))
+}

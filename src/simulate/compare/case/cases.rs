@@ -1,0 +1,222 @@
+//! The cases of `scheduling.md` §5.5. A flooding tenant is a row of its own.
+
+use std::time::Duration;
+
+use crate::batching::Tick;
+
+use super::super::super::baseline::Baseline;
+use super::super::super::call::Outcome;
+use super::super::super::metrics::Scope;
+use super::super::super::ours::{Ours, Tuning};
+use super::super::super::scenario::{HORIZON, Scenario};
+use super::super::super::workload::Arrivals;
+use super::super::super::{Policy, Run, run};
+use super::super::bars::{Quantity, Sense};
+use super::super::{Entry, Figures, Runs, Verdict};
+use super::{Case, named};
+
+/// Presets, by their share of the SLO.
+const PRESETS: [(&str, u32); 3] = [("latency", 0), ("balanced", 100), ("throughput", 400)];
+/// What the prototype had: busy share and mean in milliseconds, by rate and preset.
+const PRESET_RATES: [(f64, [(f64, f64); 3]); 3] = [
+    (300.0, [(0.81, 6.7), (0.57, 8.4), (0.26, 17.4)]),
+    (1000.0, [(0.96, 8.8), (0.89, 9.2), (0.45, 20.2)]),
+    (2000.0, [(0.98, 13.1), (0.98, 13.1), (0.70, 24.8)]),
+];
+/// A preset buys idle time with latency: it may be this much busier, and this much slower.
+const BUSIER: f64 = 0.03;
+const SLOWER: f64 = 1.06;
+/// Nearly everything in time.
+const ALL: f64 = 0.998;
+/// Goodput may be this much below the prototype's, for other arrivals and other seeds.
+const BELOW: f64 = 0.02;
+/// Latency that only callers see, what the prototype found of it, and by how much a shift found may be off.
+const OUTSIDE: Duration = Duration::from_millis(12);
+const SHIFT_ERROR_MS: f64 = 4.0;
+/// From here on a shift is found.
+const SHIFTED: Tick = Tick::from_millis(4000);
+/// What a cold start costs is over by then.
+const EARLY: Tick = Tick::from_millis(2000);
+/// A run that teaches: other arrivals than the one that is judged.
+const TEACHER: u64 = 1000;
+/// SLOs near the 4.25 ms of a lone call, in milliseconds, and how far below the cork's goodput ours may be: there it is known to be some
+/// 3 points better (`scheduling.md` §5.5, §7).
+const NEAR: [(u64, f64); 4] = [(6, 0.032), (9, 0.032), (12, 0.032), (18, 0.002)];
+
+/// A case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Kind {
+    /// Presets at the rate of this place.
+    Preset(usize),
+    /// 30 % more than there is for 4 s, with and without a loop from p99 to the cap.
+    CapByP99,
+    /// Latency outside.
+    Shift,
+    /// The first two seconds of these rows, cold and warm.
+    Warm,
+    /// SLOs near the time of a lone call.
+    NearSlo,
+}
+
+// === impl Kind ===
+
+impl Kind {
+    pub(in super::super) fn all() -> Vec<Self> {
+        let presets = (0..PRESET_RATES.len()).map(Self::Preset);
+        presets.chain([Self::CapByP99, Self::Shift, Self::Warm, Self::NearSlo]).collect()
+    }
+
+    pub(in super::super) fn run(self, seeds: u64) -> Case {
+        match self {
+            Self::Preset(rate) => preset(rate, seeds),
+            Self::CapByP99 => cap_by_p99(seeds),
+            Self::Shift => shift(seeds),
+            Self::Warm => warm(seeds),
+            Self::NearSlo => near_slo(seeds),
+        }
+    }
+}
+
+fn preset(place: usize, seeds: u64) -> Case {
+    let (rate, measured) = PRESET_RATES[place];
+    let scope = Scope { from: EARLY, ..Scope::default() };
+    let mut case = Case::new(format!("presets at {rate:.0}/s"));
+    for ((name, hold_permille), (busy, mean)) in PRESETS.into_iter().zip(measured) {
+        let tuning = Tuning { hold_permille, ..Tuning::default() };
+        let row = Scenario { tuning, ..Scenario::new("preset", Arrivals::Poisson { rate }) };
+        let figures = Runs::of(&row, seeds, |seed| Box::new(Ours::of(&row, seed))).figures(&scope);
+        case.line(format!("ours, {name}"), figures);
+        case.verdicts.push(goodput(figures.goodput, ALL, format!("{name}: nearly all")));
+        let of = format!("{name}: the design's {busy}");
+        case.verdicts.push(verdict(Quantity::Busy, figures.busy, Sense::AtMost, busy + BUSIER, of));
+        let of = format!("{name}: {SLOWER} × the design's {mean} ms");
+        case.verdicts.push(verdict(Quantity::Mean, figures.mean, Sense::AtMost, SLOWER * mean, of));
+    }
+    case
+}
+
+fn cap_by_p99(seeds: u64) -> Case {
+    let row = named("overload, then mid");
+    let mut case = Case::new("30 % overload for 4 s, then 2000/s");
+    let of = |make: &dyn Fn(u64) -> Box<dyn Policy>| Runs::of(&row, seeds, make).figures(&Scope::default());
+    let ours = of(&|seed| Box::new(Ours::of(&row, seed)));
+    let steered = of(&|seed| Box::new(Ours::of(&row, seed).with_cap_by_p99()));
+    case.line("ours", ours);
+    case.line("ours + p99→cap loop", steered);
+    case.line("greedy", of(&|_| Baseline::greedy(1, row.cap, false).build()));
+    case.line("greedy + p99→cap loop", of(&|_| Baseline::NaiveLoop.build()));
+    case.verdicts.push(goodput(ours.goodput, 0.917 - BELOW, format!("the design's 0.917 − {BELOW}")));
+    let of = format!("without the loop {:.3} − {BELOW}", ours.goodput);
+    case.verdicts.push(goodput(steered.goodput, ours.goodput - BELOW, of));
+    case
+}
+
+fn shift(seeds: u64) -> Case {
+    let row = named("bursty MMPP");
+    let scope = Scope { from: SHIFTED, ..Scope::default() };
+    let mut case = Case::new("12 ms outside the proxy, bursty");
+    let end_to_end = |mut run: Run| {
+        for ended in run.calls.iter_mut().filter(|ended| ended.outcome == Outcome::Answered) {
+            ended.at = ended.at.after(OUTSIDE);
+        }
+        run
+    };
+    let unaware = Runs::of(&row, seeds, |seed| Box::new(Ours::of(&row, seed))).map(end_to_end).figures(&scope);
+    let mut found = Vec::new();
+    let aware = (0..seeds).map(|seed| {
+        let mut ours = Ours::of(&row, seed).with_deadline_shift(row.slo, OUTSIDE);
+        let run = run(&row, &mut ours, seed);
+        found.push(ours.deadline_shift().as_secs_f64() * 1e3);
+        end_to_end(run)
+    });
+    let aware = Runs(aware.collect()).figures(&scope);
+    let cork = Runs::of(&row, seeds, |_| Baseline::Cork { items: row.cap }.build()).map(end_to_end).figures(&scope);
+    case.line("ours, unaware", unaware);
+    case.line("ours, deadlines shifted", aware);
+    case.line("cork (BentoML), unaware", cork);
+    case.verdicts.push(goodput(aware.goodput, 0.740 - BELOW, format!("the design's 0.740 − {BELOW}")));
+    let worst = found.iter().map(|ms| (ms - 12.4).abs()).fold(0.0, f64::max);
+    let of = "off the 12.4 ms that the design found, worst seed".to_owned();
+    case.verdicts.push(verdict(Quantity::Shift, worst, Sense::AtMost, SHIFT_ERROR_MS, of));
+    case
+}
+
+fn warm(seeds: u64) -> Case {
+    let mut case = Case::new("first 2 s, cold and warm");
+    let scope = Scope { until: Some(EARLY), ..Scope::default() };
+    for (name, least, mean) in [("k=4 slots", 0.995, None), ("thrash", 0.995, None), ("pow2 shapes", 0.99, Some(17.8))]
+    {
+        let row = named(name).lasting(Duration::from_secs(3));
+        let lesson = named(name).lasting(HORIZON);
+        let cold = Runs::of(&row, seeds, |seed| Box::new(Ours::of(&row, seed))).figures(&scope);
+        let warm = Runs::of(&row, seeds, |seed| Box::new(taught(&lesson, &row, seed))).figures(&scope);
+        case.line(format!("{name}, cold"), cold);
+        case.line(format!("{name}, warm"), warm);
+        case.verdicts.push(goodput(warm.goodput, least, format!("{name}, warm")));
+        case.verdicts.extend(mean.map(|mean| {
+            let of = format!("{name}, warm: {SLOWER} × the design's {mean} ms");
+            verdict(Quantity::Mean, warm.mean, Sense::AtMost, SLOWER * mean, of)
+        }));
+    }
+    case
+}
+
+/// A fresh core that was given what another had learned.
+fn taught(lesson: &Scenario, row: &Scenario, seed: u64) -> Ours {
+    let mut teacher = Ours::of(lesson, seed);
+    run(lesson, &mut teacher, seed + TEACHER);
+    let mut ours = Ours::of(row, seed);
+    ours.restore(teacher.batcher());
+    ours
+}
+
+fn near_slo(seeds: u64) -> Case {
+    let mut case = Case::new("SLO near a lone call's 4.25 ms, 1500/s");
+    let at = |millis| Scenario {
+        slo: Duration::from_millis(millis),
+        ..Scenario::new("near", Arrivals::Poisson { rate: 1500.0 })
+    };
+    let pair = |case: &mut Case, millis| -> (Figures, Figures) {
+        let row: Scenario = at(millis);
+        let ours = Runs::of(&row, seeds, |seed| Box::new(Ours::of(&row, seed))).figures(&Scope::default());
+        let cork = Runs::of(&row, seeds, |_| Baseline::Cork { items: row.cap }.build()).figures(&Scope::default());
+        case.line(format!("ours, SLO {millis} ms"), ours);
+        case.line(format!("cork, SLO {millis} ms"), cork);
+        (ours, cork)
+    };
+    let (ours, _) = pair(&mut case, 3);
+    let answered = 1.0 - ours.expired - ours.refused - ours.unanswered;
+    case.verdicts.push(verdict(
+        Quantity::Answered,
+        answered,
+        Sense::AtLeast,
+        ALL,
+        "SLO 3 ms, which nobody can meet: served best effort".to_owned(),
+    ));
+    for (millis, below) in NEAR {
+        let (ours, cork) = pair(&mut case, millis);
+        let of = format!("SLO {millis} ms: cork's {:.3} − {below}", cork.goodput);
+        case.verdicts.push(goodput(ours.goodput, cork.goodput - below, of));
+    }
+    case
+}
+
+// === impl Case ===
+
+impl Case {
+    pub(super) fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), entries: Vec::new(), verdicts: Vec::new() }
+    }
+
+    pub(super) fn line(&mut self, name: impl Into<String>, figures: Figures) {
+        self.entries.push(Entry { name: name.into(), figures });
+    }
+}
+
+pub(super) fn goodput(found: f64, limit: f64, of: String) -> Verdict {
+    verdict(Quantity::Goodput, found, Sense::AtLeast, limit, of)
+}
+
+pub(super) fn verdict(quantity: Quantity, found: f64, sense: Sense, limit: f64, of: String) -> Verdict {
+    Verdict { bar: "case", quantity, found, sense, limit, of }
+}

@@ -1,0 +1,63 @@
+//! Ours as it stands in a row, and what may be different about it: limits for a what-if, a preset, a part left out.
+
+use std::time::Duration;
+
+use crate::batching::{Batcher, Policy as Rule, Skill, Tick};
+use crate::simulate::scenario::Scenario;
+
+use super::Ours;
+
+/// What is not as it is by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tuning {
+    /// The share of an SLO that may pass beside an idle upstream for a larger batch, in thousandths: the preset.
+    pub hold_permille: u32,
+    /// At most so many batches in flight.
+    pub slots_max: Option<u32>,
+    /// The longest deliberate wait beside a free slot.
+    pub queue_delay_max: Option<Duration>,
+    /// Most items in the queue.
+    pub queue_items_max: Option<u32>,
+    /// A part to go without.
+    pub without: Option<Skill>,
+}
+
+// === impl Ours ===
+
+impl Ours {
+    /// A cold core for a row.
+    #[must_use]
+    pub fn of(scenario: &Scenario, seed: u64) -> Self {
+        Self::unbounded(scenario.cap, seed).tuned(&scenario.tuning)
+    }
+
+    /// Takes up what another core had learned, as a restarted proxy does.
+    pub fn restore(&mut self, other: &Batcher) {
+        let now = Tick::default();
+        self.core.batcher.restore_upstream(now, other.upstream_snapshot());
+        for (class, snapshot) in other.snapshot() {
+            self.core.batcher.restore(now, class, &snapshot);
+        }
+    }
+
+    /// The same with what is different.
+    #[must_use]
+    pub fn tuned(mut self, tuning: &Tuning) -> Self {
+        if let Some(skill) = tuning.without {
+            self.core.batcher = self.core.batcher.without(skill);
+        }
+        let mut limits = self.core.batcher.limits().clone();
+        if tuning.hold_permille > 0 {
+            limits.policy = Rule::Adaptive { hold_permille: tuning.hold_permille };
+        }
+        limits.slots = tuning.slots_max.unwrap_or(limits.slots);
+        limits.queue_items_max = tuning.queue_items_max.unwrap_or(limits.queue_items_max);
+        for scope in &mut limits.scopes {
+            scope.slots_max = tuning.slots_max.unwrap_or(scope.slots_max);
+            scope.queue_items_max = tuning.queue_items_max.unwrap_or(scope.queue_items_max);
+            scope.queue_delay_max = tuning.queue_delay_max.unwrap_or(scope.queue_delay_max);
+        }
+        self.core.set_limits(limits);
+        self
+    }
+}
