@@ -71,6 +71,10 @@ sim-table *ARGS:
 bench *ARGS:
     cargo bench --locked --bench data_path -- {{ARGS}}
 
+# What the core costs an item: time, allocations, plans
+bench-core *ARGS:
+    cargo bench --locked --bench core -- {{ARGS}}
+
 # What tests miss. Needs cargo-deny, cargo-fuzz with a nightly toolchain, cargo-mutants; slow
 audit: deny faults fuzz-all mutants
 

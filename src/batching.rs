@@ -31,6 +31,7 @@ mod limits;
 mod math;
 mod plan;
 mod queue;
+mod shelf;
 mod slots;
 mod tick;
 
