@@ -71,6 +71,14 @@ sim-table *ARGS:
 bench *ARGS:
     cargo bench --locked --bench data_path -- {{ARGS}}
 
+# The scheduler on sockets beside the rules of others and beside the simulator: just bench-schedule [--quick]
+bench-schedule *ARGS:
+    cargo bench --locked --bench schedule -- {{ARGS}}
+
+# What the core costs an item: time, allocations, plans
+bench-core *ARGS:
+    cargo bench --locked --bench core -- {{ARGS}}
+
 # What tests miss. Needs cargo-deny, cargo-fuzz with a nightly toolchain, cargo-mutants; slow
 audit: deny faults fuzz-all mutants
 

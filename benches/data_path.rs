@@ -84,6 +84,7 @@ fn load(scale: Scale, to: SocketAddr, clients: usize, items: usize) -> ClosedCon
         duration: scale.run,
         warm_up: scale.warm_up,
         fresh: false,
+        think: None,
     }
 }
 

@@ -33,6 +33,7 @@ mod plan;
 mod queue;
 mod shift;
 mod skill;
+mod shelf;
 mod slots;
 mod tick;
 

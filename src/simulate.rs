@@ -9,6 +9,7 @@ pub mod baseline;
 pub mod compare;
 pub mod curve;
 pub mod draw;
+pub mod live;
 pub mod metrics;
 pub mod oracle;
 pub mod ours;

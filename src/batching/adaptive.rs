@@ -98,6 +98,8 @@ pub(super) enum Next {
 enum Answer {
     Do(Next),
     Hold(Tick),
+    /// None is free, or none before then.
+    NoSlot(Option<Tick>),
     Skip,
 }
 
@@ -175,10 +177,30 @@ impl Adaptive {
         if self.passing() && self.in_flight() >= self.guard.pass_max() {
             return Next::Nothing;
         }
-        for (key, head, class) in self.in_turn(ctx.queue, lines) {
+        // Under one tenant lines are asked as they stand, and nothing is allocated for a decision.
+        if ctx.queue.tenants() > 1 {
+            let lines = self.in_turn(ctx.queue, lines);
+            self.ask(ctx, lines.into_iter())
+        } else {
+            self.ask(ctx, lines.take(LINES_MAX))
+        }
+    }
+
+    /// Asks line after line, until one has something to do.
+    fn ask<'a>(&mut self, ctx: Ctx<'a>, lines: impl Iterator<Item = (KeyId, &'a Queued, Option<&'a Class>)>) -> Next {
+        // Slots are the upstream's: where one line of a cost class finds none, the others need not be asked.
+        let mut without = None;
+        for (key, head, class) in lines {
+            if without == Some(head.call.cost_class) {
+                continue;
+            }
             match self.line(ctx, key, head, class) {
                 Answer::Do(next) => return next,
                 Answer::Hold(until) => self.wake = Some(self.wake.map_or(until, |wake| wake.min(until))),
+                Answer::NoSlot(at) => {
+                    without = Some(head.call.cost_class);
+                    self.wake = self.wake.into_iter().chain(at).min();
+                }
                 Answer::Skip => {}
             }
         }
@@ -223,8 +245,8 @@ impl Adaptive {
         }
         match self.slots.decide(now, view, &mut self.draw) {
             Slot::Free => {}
-            Slot::At(at) => return Answer::Hold(at),
-            Slot::No => return Answer::Skip,
+            Slot::At(at) => return Answer::NoSlot(Some(at)),
+            Slot::No => return Answer::NoSlot(None),
         }
         let send = |items, cause| Answer::Do(Next::Send { key, items, cause, kind: Kind::Batch });
         if head.call.alone || class.is_some_and(|class| class.quarantined(now)) {
@@ -310,25 +332,26 @@ impl Adaptive {
     fn probe(&mut self, line: &Line<'_>, items: u32) -> Option<Next> {
         let (in_flight, slots, backlog) = (self.flights.len(), self.slots(), self.backlog);
         let scope_max = line.ctx.limits.scope(line.head.call.scope).slots_max;
-        let mut room = items;
-        let mut calls: Vec<CallId> = Vec::new();
         // Its three parts are sent at once.
-        let asks = !line.ctx.missing.has(Skill::StandAside);
-        if asks && in_flight == 0 && slots == 1 && line.ctx.limits.slots >= 3 && scope_max >= 3 {
-            for queued in line.ctx.queue.line(line.key) {
-                if queued.call.items > room || queued.call.alone {
-                    break;
-                }
-                room -= queued.call.items;
-                calls.push(queued.call.id);
-            }
+        if line.ctx.missing.has(Skill::StandAside) {
+            return None;
         }
-        let chance = Chance { calls: calls.len(), in_flight, slots, backlog };
+        if in_flight > 0 || slots > 1 || line.ctx.limits.slots < 3 || scope_max < 3 {
+            return None;
+        }
+        let mut room = items;
+        let fitting = line.ctx.queue.line(line.key).take_while(|queued| {
+            let fits = queued.call.items <= room && !queued.call.alone;
+            room = room.saturating_sub(queued.call.items);
+            fits
+        });
+        let chance = Chance { calls: fitting.count(), in_flight, slots, backlog };
         let (single, first, second) = self.guard.probe_due(chance)?;
         let model = self.models.get(&line.head.call.cost_class)?;
         let half = model.cost.time(u32::try_from(second).unwrap_or(u32::MAX));
         self.guard.probe_sent(line.ctx.now, Duration::from_nanos(half));
-        calls.truncate(single + first + second);
+        let parts = line.ctx.queue.line(line.key).take(single + first + second);
+        let mut calls: Vec<CallId> = parts.map(|queued| queued.call.id).collect();
         let last = calls.split_off((single + first).min(calls.len()));
         let middle = calls.split_off(single.min(calls.len()));
         self.probing = vec![(Part::Second, last), (Part::First, middle)];

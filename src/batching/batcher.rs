@@ -18,6 +18,7 @@ use super::plan::{Plan, PlanInput};
 use super::queue::Queue;
 use super::skill::{Missing, Skill};
 use super::slots::UpstreamSnapshot;
+use super::shelf::Shelf;
 use super::tick::Tick;
 use pace::{FreeTime, Pace};
 
@@ -31,7 +32,7 @@ pub struct Batcher {
     queue: Queue,
     classes: Classes,
     in_flight: BTreeMap<BatchId, InFlight>,
-    members: BTreeMap<CallId, BatchId>,
+    members: Shelf<BatchId>,
     scopes_in_flight: BTreeMap<ScopeId, u32>,
     aborts: Vec<BatchId>,
     free: FreeTime,
@@ -97,7 +98,7 @@ impl Batcher {
             queue: Queue::default(),
             classes: Classes::default(),
             in_flight: BTreeMap::new(),
-            members: BTreeMap::new(),
+            members: Shelf::default(),
             scopes_in_flight: BTreeMap::new(),
             aborts: Vec::new(),
             free: FreeTime::default(),
@@ -166,7 +167,7 @@ impl Batcher {
         if self.queue.remove(id).is_some() {
             return true;
         }
-        let Some(batch) = self.members.remove(&id) else { return false };
+        let Some(batch) = self.members.remove(id) else { return false };
         if let Some(in_flight) = self.in_flight.get_mut(&batch) {
             in_flight.waiting -= 1;
             if in_flight.waiting == 0 {
@@ -178,7 +179,7 @@ impl Batcher {
 
     /// A member of a batch in flight has its answer and waits no more, though the batch is not over.
     pub fn answered(&mut self, id: CallId) {
-        let Some(batch) = self.members.remove(&id) else { return };
+        let Some(batch) = self.members.remove(id) else { return };
         // No abort even if it was the last one: the execution is about to complete with what it learned.
         if let Some(in_flight) = self.in_flight.get_mut(&batch) {
             in_flight.waiting -= 1;
@@ -243,7 +244,7 @@ impl Batcher {
         self.free.note(now, self.slot_is_free());
         self.aborts.retain(|id| *id != batch);
         for id in &in_flight.members {
-            self.members.remove(id);
+            self.members.remove(*id);
         }
         if let Some(count) = self.scopes_in_flight.get_mut(&in_flight.scope) {
             *count -= 1;

@@ -14,6 +14,9 @@ use super::tick::Tick;
 /// execution of 1 ms would be used up by one wake-up that comes late.
 const LEAD_SPARE: Duration = Duration::from_millis(4);
 
+/// Room made at once for the calls of a batch: the default of `limits.batchItemsMax`. A larger batch grows.
+const ROOM_MAX: usize = 128;
+
 /// Whether a line may leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ready {
@@ -112,8 +115,15 @@ pub(super) fn choose<'a>(
     let scope = view.limits.scope(first.scope);
     let cap = cap(scope, class);
     let quarantined = class.is_some_and(|class| class.quarantined(view.now));
+    let full = match view.limits.policy {
+        Policy::WorkConserving | Policy::Adaptive { .. } => cap,
+        Policy::Window { items, .. } | Policy::Static { items, .. } => cap.min(items.max(1)),
+    };
+    let fill = want.map_or(full, |want| want.clamp(1, full));
+    let mut ids = Vec::with_capacity(usize::try_from(fill).unwrap_or(usize::MAX).min(ROOM_MAX));
+    ids.push(first.id);
     let mut choice = Choice {
-        ids: vec![first.id],
+        ids,
         items: first.items,
         weight: first.weight.sum,
         bytes: first.bytes,
@@ -132,11 +142,6 @@ pub(super) fn choose<'a>(
         choice.lone = Some(Lone::Quarantined);
         return Some(choice);
     }
-    let full = match view.limits.policy {
-        Policy::WorkConserving | Policy::Adaptive { .. } => cap,
-        Policy::Window { items, .. } | Policy::Static { items, .. } => cap.min(items.max(1)),
-    };
-    let fill = want.map_or(full, |want| want.clamp(1, full));
     // What was wanted is no limit.
     let bound = (fill == full).then_some(Cause::Full);
     let weight_max = scope.batch_weight_max.unwrap_or(u64::MAX);

@@ -1,16 +1,21 @@
 //! Calls accepted and not dispatched: one line for each merge key, open side by side.
 //!
-//! Every call stands in `calls`; a line holds ids only, in the order that the policy gives: by arrival, or by deadline. Equal ones stand by arrival. A call that is cancelled or expires leaves a gap in its line, which is closed when the gaps
-//! outnumber the calls, so both the work and the memory stay in proportion to what is queued.
+//! Every call stands in `calls`; a line holds ids only, in the order that the policy gives: by arrival, or by deadline. Equal ones stand by arrival.
+//! Once it is as long as it gets, calls come and go without an allocation.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod order;
+
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::call::{Call, CallId, KeyId, ScopeId, TenantId};
+use super::shelf::Shelf;
 use super::tick::Tick;
+use order::Order;
 
-/// Gaps a line may hold before it is closed up, beyond the number of its calls.
-const GAPS_MAX: usize = 32;
+/// Rows kept for lines to come, and the most room that one of them may have: lines of some batches' length come and go without an allocation.
+const SPARE_MAX: usize = 16;
+const SPARE_ROOM_MAX: usize = 1024;
 
 /// A queued call.
 #[derive(Debug, Clone)]
@@ -34,24 +39,25 @@ pub(super) struct Held {
 /// The line of one merge key.
 #[derive(Debug, Clone, Default)]
 struct Line {
-    ids: VecDeque<(Tick, CallId)>,
-    live: usize,
+    ids: Order<(Tick, CallId)>,
     held: Held,
 }
 
 /// The queue.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Queue {
-    calls: BTreeMap<CallId, Queued>,
+    calls: Shelf<Queued>,
     lines: BTreeMap<KeyId, Line>,
     /// The first call of every line: lines in order of their heads.
-    heads: BTreeSet<(Tick, CallId, KeyId)>,
-    deadlines: BTreeSet<(Tick, CallId)>,
+    heads: Order<(Tick, CallId, KeyId)>,
+    deadlines: Order<(Tick, CallId)>,
     held: Held,
     scopes: BTreeMap<ScopeId, Held>,
     tenants: BTreeMap<TenantId, u64>,
     /// The calls of a line by tenant, where the order is by deadline.
-    by_tenant: BTreeMap<(KeyId, TenantId), BTreeSet<(Tick, CallId)>>,
+    by_tenant: BTreeMap<(KeyId, TenantId), Order<(Tick, CallId)>>,
+    /// Empty rows.
+    spare: Vec<Order<(Tick, CallId)>>,
 }
 
 // === impl Held ===
@@ -99,7 +105,7 @@ impl Queue {
 
     /// The longest-queued call, if any.
     pub(super) fn oldest(&self) -> Option<Tick> {
-        self.calls.first_key_value().map(|(_, queued)| queued.arrived)
+        self.calls.first().map(|queued| queued.arrived)
     }
 
     pub(super) fn push(&mut self, now: Tick, free_before: Duration, order: Tick, call: Call) {
@@ -117,28 +123,27 @@ impl Queue {
             self.deadlines.insert((deadline.at, id));
         }
         if order > Tick(0) {
-            self.by_tenant.entry((key, call.tenant)).or_default().insert((order, id));
+            let fresh = || self.spare.pop().unwrap_or_default();
+            self.by_tenant.entry((key, call.tenant)).or_insert_with(fresh).insert((order, id));
         }
-        let line = self.lines.entry(key).or_default();
+        let fresh = || Line { ids: self.spare.pop().unwrap_or_default(), held: Held::default() };
+        let line = self.lines.entry(key).or_insert_with(fresh);
         let place = (order, id);
-        let head = line.ids.front().copied();
+        let head = line.ids.first();
         if head.is_none_or(|head| place < head) {
             if let Some((order, id)) = head {
-                self.heads.remove(&(order, id, key));
+                self.heads.remove((order, id, key));
             }
             self.heads.insert((order, id, key));
         }
-        // Nearly always the end: later calls have later deadlines.
-        let at = line.ids.partition_point(|other| *other < place);
-        line.ids.insert(at, place);
-        line.live += 1;
+        line.ids.insert(place);
         line.held.add(call);
         self.calls.insert(id, queued);
     }
 
     /// Takes a call out, wherever it stands.
     pub(super) fn remove(&mut self, id: CallId) -> Option<Queued> {
-        let queued = self.calls.remove(&id)?;
+        let queued = self.calls.remove(id)?;
         let call = &queued.call;
         self.held.sub(call);
         if let Some(held) = self.scopes.get_mut(&call.scope) {
@@ -154,12 +159,13 @@ impl Queue {
             }
         }
         if let Some(deadline) = call.deadline {
-            self.deadlines.remove(&(deadline.at, id));
+            self.deadlines.remove((deadline.at, id));
         }
         if let Some(calls) = self.by_tenant.get_mut(&(call.key, call.tenant)) {
-            calls.remove(&(queued.order, id));
+            calls.remove((queued.order, id));
             if calls.is_empty() {
-                self.by_tenant.remove(&(call.key, call.tenant));
+                let row = self.by_tenant.remove(&(call.key, call.tenant));
+                keep(&mut self.spare, row);
             }
         }
         self.leave_line(call, queued.order);
@@ -169,12 +175,6 @@ impl Queue {
     /// Gives a deadline up: the call stays queued until its later one, if it has one.
     pub(super) fn give_up_deadline(&mut self, id: CallId) {
         let Some(mut queued) = self.remove(id) else { return };
-        // Its place goes with it: a gap that names a call which is queued would count as that call.
-        if let Some(line) = self.lines.get_mut(&queued.call.key)
-            && let Ok(at) = line.ids.binary_search(&(queued.order, id))
-        {
-            line.ids.remove(at);
-        }
         queued.call.deadline = queued.call.later.take();
         if queued.order > Tick(0) {
             queued.order = queued.call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
@@ -184,16 +184,16 @@ impl Queue {
 
     /// The call whose deadline comes first.
     pub(super) fn first_deadline(&self) -> Option<(Tick, CallId)> {
-        self.deadlines.first().copied()
+        self.deadlines.first()
     }
 
     pub(super) fn get(&self, id: CallId) -> Option<&Queued> {
-        self.calls.get(&id)
+        self.calls.get(id)
     }
 
     /// Lines by the order of their heads.
     pub(super) fn lines(&self) -> impl Iterator<Item = (KeyId, &Queued)> {
-        self.heads.iter().filter_map(|(_, id, key)| self.calls.get(id).map(|queued| (*key, queued)))
+        self.heads.iter().filter_map(|(_, id, key)| self.calls.get(id).map(|queued| (key, queued)))
     }
 
     /// The calls of a line, in order.
@@ -204,7 +204,7 @@ impl Queue {
     /// The calls of a line by tenant, each tenant's by deadline.
     pub(super) fn tenant_lines(&self, key: KeyId) -> impl Iterator<Item = (TenantId, impl Iterator<Item = CallId>)> {
         let all = (key, TenantId(0))..=(key, TenantId(u64::MAX));
-        self.by_tenant.range(all).map(|((_, tenant), calls)| (*tenant, calls.iter().map(|(_, id)| *id)))
+        self.by_tenant.range(all).map(|((_, tenant), calls)| (*tenant, calls.iter().map(|(_, id)| id)))
     }
 
     /// What a line holds.
@@ -225,24 +225,30 @@ impl Queue {
 
     fn leave_line(&mut self, call: &Call, order: Tick) {
         let Some(line) = self.lines.get_mut(&call.key) else { return };
-        line.live -= 1;
         line.held.sub(call);
-        let was_head = self.heads.remove(&(order, call.id, call.key));
-        if line.live == 0 {
-            self.lines.remove(&call.key);
-            return;
-        }
+        let was_head = line.ids.first() == Some((order, call.id));
+        line.ids.remove((order, call.id));
         if was_head {
-            while line.ids.front().is_some_and(|(_, id)| !self.calls.contains_key(id)) {
-                line.ids.pop_front();
-            }
-            if let Some((order, id)) = line.ids.front() {
-                self.heads.insert((*order, *id, call.key));
-            }
-        } else if line.ids.len() > 2 * line.live + GAPS_MAX {
-            let calls = &self.calls;
-            line.ids.retain(|(_, id)| calls.contains_key(id));
+            self.heads.remove((order, call.id, call.key));
         }
+        let Some((order, id)) = line.ids.first() else {
+            let line = self.lines.remove(&call.key);
+            keep(&mut self.spare, line.map(|line| line.ids));
+            return;
+        };
+        if was_head {
+            self.heads.insert((order, id, call.key));
+        }
+    }
+}
+
+/// Keeps an empty row for a line to come, unless there are enough or it is a large one.
+fn keep(spare: &mut Vec<Order<(Tick, CallId)>>, row: Option<Order<(Tick, CallId)>>) {
+    if let Some(row) = row
+        && spare.len() < SPARE_MAX
+        && row.capacity() <= SPARE_ROOM_MAX
+    {
+        spare.push(row);
     }
 }
 
@@ -294,7 +300,7 @@ mod tests {
             queue.push(Tick(id), Duration::ZERO, Tick(0), call(id, 0));
             queue.remove(CallId(id));
         }
-        assert!(queue.lines[&KeyId(0)].ids.len() <= 2 + GAPS_MAX + 1);
+        assert!(queue.lines[&KeyId(0)].ids.len_with_gaps() <= 2 + order::GAPS_MAX + 1);
     }
 
     #[test]

@@ -205,6 +205,17 @@ impl Desk {
         (!aborted).then_some(Done { id, sent: at, items, status, members })
     }
 
+    /// The calls of a batch that was sent.
+    pub(super) fn members(&self, id: SentId) -> &[CallId] {
+        &self.sent[index(id.0)].members
+    }
+
+    /// How a call ended, if it has.
+    pub(super) fn outcome(&self, id: CallId) -> Option<Outcome> {
+        let entry = self.entry(id);
+        (entry.phase == Phase::Ended).then_some(entry.ended.outcome)
+    }
+
     pub(super) fn into_ended(self) -> Vec<Ended> {
         let now = self.now;
         let end = |mut entry: Entry| {

@@ -108,6 +108,8 @@ pub struct Engine {
 pub(super) enum Upstream {
     Server(server::State),
     Engine(engine::State),
+    /// A real one: what was sent is carried there by whoever drives.
+    Elsewhere(Vec<SentId>),
 }
 
 // === impl Server ===
@@ -173,6 +175,7 @@ impl Upstream {
         match self {
             Self::Server(server) => server.submit(now, id, load, agenda),
             Self::Engine(engine) => engine.submit(now, id, load, agenda),
+            Self::Elsewhere(sent) => sent.push(id),
         }
     }
 
@@ -180,6 +183,7 @@ impl Upstream {
         match self {
             Self::Server(server) => server.step(now, step, agenda),
             Self::Engine(engine) => engine.step(now, step, agenda),
+            Self::Elsewhere(_) => {}
         }
     }
 
@@ -188,6 +192,7 @@ impl Upstream {
         match self {
             Self::Server(server) => server.busy_share(now),
             Self::Engine(engine) => engine.busy_share(now),
+            Self::Elsewhere(_) => 0.0,
         }
     }
 }

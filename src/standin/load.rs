@@ -267,6 +267,21 @@ impl Report {
         Duration::from_nanos(self.latency.value_at_quantile(quantile))
     }
 
+    /// The mean latency of served calls.
+    #[must_use]
+    pub fn mean(&self) -> Duration {
+        Duration::from_secs_f64(self.latency.mean() / 1e9)
+    }
+
+    /// The share of the calls that were to be sent which were served within this.
+    #[must_use]
+    pub fn share_within(&self, limit: Duration) -> f64 {
+        if self.offered == 0 {
+            return 0.0;
+        }
+        self.latency.count_between(0, nanos(limit)) as f64 / self.offered as f64
+    }
+
     /// The median.
     #[must_use]
     pub fn p50(&self) -> Duration {

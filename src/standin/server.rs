@@ -4,6 +4,7 @@
 //! refused with 503, as model servers do. HTTP/1.1 with kept connections, and HTTP/2 with prior knowledge on the same port where that is switched on.
 //! A caller that leaves frees its slot at once (many real servers compute on). No model, no tokeniser, no TLS.
 
+mod inner;
 mod model;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 
+use self::inner::Engine;
+pub use self::inner::Inner;
+pub use self::model::Shape;
 pub(crate) use self::model::{Model, NotRun};
 use super::item::Route;
 use super::wire::Target;
@@ -45,6 +49,10 @@ pub struct ServerConfig {
     pub base: Duration,
     /// The b in t(n) = a + b·n.
     pub per_item: Duration,
+    /// What t(n) is like.
+    pub shape: Shape,
+    /// Batches by itself: an iteration costs t(n), and there is one at a time for each slot.
+    pub inner: Option<Inner>,
     /// Calls computed at once.
     pub slots: usize,
     /// Calls that may wait for a slot; one more is answered 503.
@@ -100,9 +108,16 @@ pub struct Stats {
 #[derive(Debug)]
 struct Shared {
     config: ServerConfig,
-    model: Model,
+    work: Work,
     counts: Counts,
     sizes: Mutex<Vec<u64>>,
+}
+
+/// How calls are computed.
+#[derive(Debug)]
+enum Work {
+    Slots(Model),
+    Inner(Engine),
 }
 
 #[derive(Debug, Default)]
@@ -131,6 +146,8 @@ impl Default for ServerConfig {
             listen: Target::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
             base: Duration::from_millis(5),
             per_item: Duration::from_micros(100),
+            shape: Shape::Line,
+            inner: None,
             slots: 1,
             queue_max: 64,
             items_max: Some(32),
@@ -152,8 +169,12 @@ impl Server {
     pub async fn start(config: ServerConfig) -> io::Result<Running> {
         let listener = Listener::bind(&config.listen).await?;
         let target = listener.target()?;
-        let model = Model::new(config.base, config.per_item, config.slots, config.queue_max);
-        let shared = Arc::new(Shared { config, model, counts: Counts::default(), sizes: Mutex::default() });
+        let model = Model::new(config.base, config.per_item, config.slots, config.queue_max).shaped(config.shape);
+        let work = match config.inner {
+            Some(inner) => Work::Inner(Engine::new(model, inner)),
+            None => Work::Slots(model),
+        };
+        let shared = Arc::new(Shared { config, work, counts: Counts::default(), sizes: Mutex::default() });
         let accept = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Ok(Running { target, shared, accept })
     }
@@ -339,7 +360,11 @@ impl Shared {
             self.counts.too_large.fetch_add(1, Ordering::Relaxed);
             return self.too_large(route, n, max);
         }
-        match self.model.run(n).await {
+        let run = match &self.work {
+            Work::Slots(model) => model.run(n).await,
+            Work::Inner(engine) => engine.run(n).await,
+        };
+        match run {
             Ok(()) => {}
             Err(NotRun::QueueFull) => {
                 self.counts.refused.fetch_add(1, Ordering::Relaxed);

@@ -29,6 +29,8 @@ struct Seen {
     place: usize,
     items: u32,
     weight: Weight,
+    /// Its weight in quarter octaves.
+    class: u64,
     slack: u64,
 }
 
@@ -41,11 +43,20 @@ struct Run {
     time: u64,
 }
 
-/// The best so far.
-#[derive(Debug, Default)]
-struct Best {
-    value: Option<f64>,
-    calls: Vec<Seen>,
+/// All calls, and the prices by which runs are compared.
+#[derive(Debug, Clone, Copy)]
+struct All<'a> {
+    calls: &'a [Seen],
+    /// Places of the calls by weight.
+    by_weight: &'a [usize],
+    /// Σ items and Σ weight before each of these.
+    sums: &'a [(u32, u64)],
+    /// Of the most urgent call but one.
+    second_slack: u64,
+    /// Items that come while one batch runs.
+    price: f64,
+    cap: u32,
+    shed: bool,
 }
 
 /// The calls to send together, the most urgent first; empty if there is nothing to choose.
@@ -53,102 +64,64 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64) ->
     let mut calls: Vec<Seen> = Vec::with_capacity(LOOK_MAX.min(usize::try_from(line.items).unwrap_or(LOOK_MAX)));
     for (place, queued) in line.ctx.queue.line(line.key).take(LOOK_MAX).enumerate() {
         let slack = line.slack(queued).saturating_sub(line.wait);
-        calls.push(Seen { id: queued.call.id, place, items: queued.call.items, weight: queued.call.weight, slack });
+        let (id, items, weight) = (queued.call.id, queued.call.items, queued.call.weight);
+        calls.push(Seen { id, place, items, weight, class: quarter_octave(weight.max), slack });
     }
     let shed = !line.infeasible(cost);
     let price = float(rate.over(mean_time)) / 1000.0;
-    let (mut together, mut fewer) = (Best::default(), Vec::new());
+    let second_slack = calls.get(1).map_or(u64::MAX, |seen| seen.slack);
+    let mut by_weight: Vec<usize> = (0..calls.len()).collect();
+    by_weight.sort_unstable_by_key(|place| (calls[*place].weight.max, *place));
+    let all_by_weight = by_weight.clone();
+    let mut sums = Vec::with_capacity(by_weight.len() + 1);
+    let mut out = Vec::with_capacity(WEIGHT_STEPS);
+    // A run stands for its calls until it is known to be the best: there are hundreds of them.
+    let (mut together, mut fewer) = (None, Vec::with_capacity(WEIGHT_STEPS));
     let (mut heads, mut step) = (0, 1);
     for _ in 0..HEAD_STEPS {
         let Some(head) = calls.get(heads).copied() else { break };
-        let mut by_weight: Vec<Seen> = calls.iter().skip(heads).copied().collect();
-        by_weight.sort_by_key(|seen| (seen.weight.max, seen.place));
-        let sums = sums(&by_weight);
-        for run in runs(line, cost, &by_weight, &sums, head, shed) {
-            if heads == 0 {
-                together.delay(cost, &by_weight, &sums, run, (price, line.cap, shed));
-            }
-            fewer.push((run, heads, chosen(&by_weight, run, head)));
+        by_weight.retain(|place| *place >= heads);
+        sum_up(&calls, &by_weight, &mut sums);
+        let all = All { calls: &calls, by_weight: &by_weight, sums: &sums, second_slack, price, cap: line.cap, shed };
+        all.runs(cost, head, &mut out);
+        if heads == 0 {
+            let values = out.iter().filter_map(|run| all.value(cost, *run).map(|value| (*run, value)));
+            together = values.reduce(|best, other| if other.1 > best.1 { other } else { best });
         }
-        if together.value.is_some() || !shed {
+        if let Some((run, _)) = together {
+            return all.chosen(run, head);
+        }
+        fewer.extend(out.iter().map(|run| (*run, heads)));
+        if !shed {
             break;
         }
         heads += step;
         step = if heads < 3 { 1 } else { heads / 2 };
     }
-    let mut calls = together.calls;
-    if calls.is_empty() {
-        let per_time = |run: &Run| f64::from(run.items) / float(run.time.max(1));
-        let price = PRICE * fewer.iter().map(|(run, ..)| per_time(run)).fold(0.0, f64::max);
-        let value = |(run, heads, _): &(Run, usize, Vec<Seen>)| {
-            f64::from(run.items) - price * float(run.time) - HEAD * float(u64::try_from(*heads).unwrap_or(u64::MAX))
-        };
-        let best = fewer.into_iter().reduce(|best, other| if value(&other) > value(&best) { other } else { best });
-        calls = best.map(|(_, _, calls)| calls).unwrap_or_default();
-    }
-    calls.sort_by_key(|seen| seen.place);
-    calls.into_iter().map(|seen| seen.id).collect()
+    let per_time = |run: &Run| f64::from(run.items) / float(run.time.max(1));
+    let upstream = PRICE * fewer.iter().map(|(run, _)| per_time(run)).fold(0.0, f64::max);
+    let value = |(run, heads): &(Run, usize)| {
+        f64::from(run.items) - upstream * float(run.time) - HEAD * float(u64::try_from(*heads).unwrap_or(u64::MAX))
+    };
+    let best = fewer.into_iter().reduce(|best, other| if value(&other) > value(&best) { other } else { best });
+    let Some((run, heads)) = best else { return Vec::new() };
+    let Some(head) = calls.get(heads).copied() else { return Vec::new() };
+    // A run counts from the first of those that were left when it was found.
+    let mut by_weight = all_by_weight;
+    by_weight.retain(|place| *place >= heads);
+    All { calls: &calls, by_weight: &by_weight, sums: &sums, second_slack, price, cap: line.cap, shed }
+        .chosen(run, head)
 }
 
 /// Σ items and Σ weight before each place.
-fn sums(calls: &[Seen]) -> Vec<(u32, u64)> {
+fn sum_up(calls: &[Seen], by_weight: &[usize], out: &mut Vec<(u32, u64)>) {
     let mut sum = (0_u32, 0_u64);
-    let mut out = vec![sum];
-    for seen in calls {
+    out.clear();
+    out.push(sum);
+    for seen in by_weight.iter().map(|place| &calls[*place]) {
         sum = (sum.0.saturating_add(seen.items), sum.1.saturating_add(seen.weight.sum));
         out.push(sum);
     }
-    out
-}
-
-/// The possible batches that hold the head: one for each heaviest member, as many as cap and the head's slack allow.
-fn runs(line: &Line<'_>, cost: &Cost, calls: &[Seen], sums: &[(u32, u64)], head: Seen, shed: bool) -> Vec<Run> {
-    let first = calls.partition_point(|seen| seen.weight.max < head.weight.max);
-    let mut out = Vec::with_capacity(WEIGHT_STEPS);
-    for last in first..calls.len() {
-        let class = quarter_octave(calls[last].weight.max);
-        if calls.get(last + 1).is_some_and(|next| quarter_octave(next.weight.max) == class) {
-            continue;
-        }
-        let to = last + 1;
-        let mut from = to - 1;
-        while from > 0 && sums[to].0 - sums[from - 1].0 <= line.cap {
-            from -= 1;
-        }
-        loop {
-            let run = run(cost, calls, sums, from, to);
-            let late = shed && cost.late(run.time) > head.slack;
-            if !late {
-                out.push(run);
-            }
-            if !late || to - from <= 1 {
-                break;
-            }
-            // Too slow for the head: fewer, and the heaviest are kept.
-            from = (from + 1).max(to - (to - from) * 85 / 100);
-        }
-        if out.len() >= WEIGHT_STEPS {
-            break;
-        }
-    }
-    out
-}
-
-fn run(cost: &Cost, calls: &[Seen], sums: &[(u32, u64)], from: usize, to: usize) -> Run {
-    let items = sums[to].0 - sums[from].0;
-    let weight = Weight { sum: sums[to].1 - sums[from].1, max: calls[to - 1].weight.max };
-    Run { from, to, items, time: cost.time_of(items, weight) }
-}
-
-/// The calls of a run, the head among them.
-fn chosen(calls: &[Seen], run: Run, head: Seen) -> Vec<Seen> {
-    let mut chosen = calls[run.from..run.to].to_vec();
-    if !chosen.iter().any(|seen| seen.id == head.id)
-        && let Some(lightest) = chosen.first_mut()
-    {
-        *lightest = head;
-    }
-    chosen
 }
 
 /// 4 steps from one power of two to the next.
@@ -158,36 +131,85 @@ fn quarter_octave(weight: u64) -> u64 {
     octave * 4 + ((weight << 2) >> octave.min(61)) % 4
 }
 
-// === impl Best ===
+// === impl All ===
 
-impl Best {
-    /// Takes a run if it and one batch of all others get everybody done on time, with less delay than the best so far.
-    fn delay(&mut self, cost: &Cost, calls: &[Seen], sums: &[(u32, u64)], run: Run, with: (f64, u32, bool)) {
-        let (price, cap, shed) = with;
-        let all = sums[calls.len()];
-        let rest = all.0 - run.items;
-        let heaviest = if run.to < calls.len() {
-            calls.last()
+impl All<'_> {
+    /// The one that is so heavy that this many are lighter.
+    fn at(&self, index: usize) -> &Seen {
+        &self.calls[self.by_weight[index]]
+    }
+
+    /// The possible batches that hold the head: one for each heaviest member, as many as cap and the head's slack allow.
+    fn runs(&self, cost: &Cost, head: Seen, out: &mut Vec<Run>) {
+        let first = self.by_weight.partition_point(|place| self.calls[*place].weight.max < head.weight.max);
+        let count = self.by_weight.len();
+        out.clear();
+        // late(time) > slack, without a division for each try.
+        let tail = u128::from(cost.tail_permille());
+        let slack = (u128::from(head.slack) + 1) * 1000;
+        for last in first..count {
+            let to = last + 1;
+            if to < count && self.at(to).class == self.at(last).class {
+                continue;
+            }
+            let least = self.sums[to].0.saturating_sub(self.cap);
+            let mut from = self.sums.partition_point(|sum| sum.0 < least).min(last);
+            loop {
+                let run = self.run(cost, from, to);
+                let late = self.shed && u128::from(run.time) * tail >= slack;
+                if !late {
+                    out.push(run);
+                }
+                if !late || to - from <= 1 {
+                    break;
+                }
+                // Too slow for the head: fewer, and the heaviest are kept.
+                from = (from + 1).max(to - (to - from) * 85 / 100);
+            }
+            if out.len() >= WEIGHT_STEPS {
+                break;
+            }
+        }
+    }
+
+    fn run(&self, cost: &Cost, from: usize, to: usize) -> Run {
+        let items = self.sums[to].0 - self.sums[from].0;
+        let weight = Weight { sum: self.sums[to].1 - self.sums[from].1, max: self.at(to - 1).weight.max };
+        Run { from, to, items, time: cost.time_of(items, weight) }
+    }
+
+    /// The calls of a run, the head among them, the most urgent first.
+    fn chosen(&self, run: Run, head: Seen) -> Vec<CallId> {
+        let mut places = self.by_weight[run.from..run.to].to_vec();
+        if !places.contains(&head.place)
+            && let Some(lightest) = places.first_mut()
+        {
+            *lightest = head.place;
+        }
+        places.sort_unstable();
+        places.into_iter().map(|place| self.calls[place].id).collect()
+    }
+    /// What a run is worth if it and one batch of all others get everybody done on time: the less delay in all, the more.
+    fn value(&self, cost: &Cost, run: Run) -> Option<f64> {
+        let (items, weight) = self.sums.last().copied()?;
+        let rest = items - run.items;
+        let heaviest = if run.to < self.by_weight.len() {
+            self.by_weight.last()
         } else {
-            run.from.checked_sub(1).and_then(|before| calls.get(before))
+            self.by_weight.get(run.from.wrapping_sub(1))
         };
-        let rest_sum = all.1 - (sums[run.to].1 - sums[run.from].1);
+        let rest_sum = weight - (self.sums[run.to].1 - self.sums[run.from].1);
         let after = match heaviest {
-            Some(heaviest) if rest > 0 => cost.time_of(rest, Weight { sum: rest_sum, max: heaviest.weight.max }),
+            Some(heaviest) if rest > 0 => {
+                cost.time_of(rest, Weight { sum: rest_sum, max: self.calls[*heaviest].weight.max })
+            }
             _ => 0,
         };
-        let by_deadline = |seen: &&Seen| seen.place;
-        let second =
-            calls.iter().filter(|seen| seen.place > 0).min_by_key(by_deadline).map_or(u64::MAX, |seen| seen.slack);
-        if shed && rest > 0 && (rest > cap || run.time.saturating_add(cost.late(after)) > second) {
-            return;
+        if self.shed && rest > 0 && (rest > self.cap || run.time.saturating_add(cost.late(after)) > self.second_slack) {
+            return None;
         }
         let ms = |nanos: u64| float(nanos) / 1e6;
-        let value = -(f64::from(all.0) * ms(run.time) + f64::from(rest) * ms(after) + price * ms(run.time + after));
-        if self.value.is_none_or(|best| value > best) {
-            self.value = Some(value);
-            let head = calls.iter().min_by_key(by_deadline).copied();
-            self.calls = head.map(|head| chosen(calls, run, head)).unwrap_or_default();
-        }
+        let delay = f64::from(items) * ms(run.time) + f64::from(rest) * ms(after);
+        Some(-(delay + self.price * ms(run.time + after)))
     }
 }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 
 use super::{Calls, Outcome, Prepared, Report, Tally};
-use crate::standin::time::{now, since};
+use crate::standin::time::{Timer, now, since};
 use crate::standin::wire::{Conn, Target};
 
 /// A client that cannot connect waits this long before it tries again.
@@ -31,6 +33,8 @@ pub struct ClosedConfig {
     pub warm_up: Duration,
     /// A new connection for each call; its making counts in the latency.
     pub fresh: bool,
+    /// A client thinks for a time between these after each answer; absent: it calls again at once.
+    pub think: Option<(Duration, Duration)>,
 }
 
 struct Client {
@@ -39,6 +43,7 @@ struct Client {
     turn: Arc<AtomicU64>,
     begin: Instant,
     end: Instant,
+    rng: SmallRng,
 }
 
 /// Runs the load to its end. What counts is what ended within `duration` after the warm-up.
@@ -49,9 +54,15 @@ pub async fn closed(config: ClosedConfig) -> Report {
     let begin = now() + config.warm_up;
     let end = begin + config.duration;
     let mut clients = JoinSet::new();
-    for _ in 0..config.clients {
-        let client =
-            Client { config: Arc::clone(&config), tally: Arc::clone(&tally), turn: Arc::clone(&turn), begin, end };
+    for seed in 0..config.clients {
+        let client = Client {
+            config: Arc::clone(&config),
+            tally: Arc::clone(&tally),
+            turn: Arc::clone(&turn),
+            begin,
+            end,
+            rng: SmallRng::seed_from_u64(seed as u64),
+        };
         clients.spawn(client.run());
     }
     clients.join_all().await;
@@ -61,8 +72,9 @@ pub async fn closed(config: ClosedConfig) -> Report {
 // === impl Client ===
 
 impl Client {
-    async fn run(self) {
+    async fn run(mut self) {
         let mut kept = None;
+        let mut timer = self.config.think.and_then(|_| Timer::new().ok());
         while now() < self.end {
             let prepared = self.config.calls.get(self.turn.fetch_add(1, Ordering::Relaxed));
             let begun = now();
@@ -80,6 +92,10 @@ impl Client {
             }
             if outcome == Outcome::Failed && kept.is_none() && since(begun) < CONNECT_PAUSE {
                 tokio::time::sleep(CONNECT_PAUSE).await;
+            }
+            if let (Some(timer), Some((least, most))) = (&mut timer, self.config.think) {
+                // A timer that fails makes the client think less.
+                timer.sleep(least + most.saturating_sub(least).mul_f64(self.rng.random())).await.ok();
             }
         }
     }

@@ -31,6 +31,8 @@ pub struct OpenConfig {
     pub calls: Calls,
     /// Calls in a second, as a Poisson process.
     pub rate: f64,
+    /// When calls become due, in order, in place of a process: so that several loads are the same.
+    pub times: Option<Arc<[Duration]>>,
     /// How long calls become due.
     pub duration: Duration,
     /// The same seed gives the same schedule.
@@ -112,7 +114,7 @@ impl OpenConfig {
     #[must_use]
     pub fn new(target: Target, calls: Calls, rate: f64, duration: Duration) -> Self {
         let grace = Duration::from_secs(5);
-        Self { target, calls, rate, duration, seed: 1, connections_min: 16, connections_max: 2048, grace }
+        Self { target, calls, rate, times: None, duration, seed: 1, connections_min: 16, connections_max: 2048, grace }
     }
 }
 
@@ -161,10 +163,16 @@ async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
     let begin = now();
     let mut rng = SmallRng::seed_from_u64(config.seed);
     let mut due = Duration::ZERO;
+    let mut times = config.times.as_deref().map(|times| times.iter());
     for turn in 0.. {
-        // The gap of a Poisson process; the logarithm's argument is never 0.
-        let gap = -(1.0 - rng.random::<f64>()).ln() / config.rate.max(f64::MIN_POSITIVE);
-        due = due.saturating_add(Duration::try_from_secs_f64(gap).unwrap_or(Duration::MAX));
+        due = match &mut times {
+            Some(times) => times.next().copied().unwrap_or(Duration::MAX),
+            None => {
+                // The gap of a Poisson process; the logarithm's argument is never 0.
+                let gap = -(1.0 - rng.random::<f64>()).ln() / config.rate.max(f64::MIN_POSITIVE);
+                due.saturating_add(Duration::try_from_secs_f64(gap).unwrap_or(Duration::MAX))
+            }
+        };
         if due >= config.duration {
             break;
         }

@@ -24,6 +24,7 @@ fn closed_config(target: &Target, route: Route, items: usize) -> ClosedConfig {
         duration: MOMENT,
         warm_up: Duration::ZERO,
         fresh: false,
+        think: None,
     }
 }
 

@@ -8,7 +8,7 @@ use http_body_util::Empty;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
-use super::{Model, Running, Server, ServerConfig, Target, TooLarge};
+use super::{Engine, Inner, Model, Running, Server, ServerConfig, Shape, Target, TooLarge};
 use crate::standin::item::Route;
 use crate::standin::time::{now, since};
 use crate::standin::wire::Conn;
@@ -37,6 +37,35 @@ async fn a_call_costs_a_plus_b_n() {
     let begun = now();
     call(&mut conn, "/embed", r#"{"inputs":["a","b","c"]}"#).await;
     assert!(since(begun) >= QUICK * 4);
+}
+
+#[test]
+fn each_shape_has_the_steps_of_its_name() {
+    let of = |shape| Model::new(QUICK, QUICK, 1, 1).shaped(shape);
+    assert_eq!(of(Shape::NextPow2).cost(5), QUICK * 9);
+    assert_eq!(of(Shape::NextPow2).cost(8), QUICK * 9);
+    assert_eq!(of(Shape::Knee { items: 4, beyond: QUICK * 10 }).cost(6), QUICK * 25);
+}
+
+#[tokio::test]
+async fn one_that_batches_by_itself_runs_together_what_waited_and_is_bounded() {
+    let inner = Inner { front: Duration::ZERO, front_item: Duration::ZERO, items_max: 4, inside_max: 8 };
+    let engine = Arc::new(Engine::new(Model::new(QUICK * 5, Duration::ZERO, 1, 4), inner));
+    let begun = now();
+    let calls: Vec<_> = [1, 3, 3]
+        .into_iter()
+        .map(|items| {
+            let engine = Arc::clone(&engine);
+            tokio::spawn(async move { engine.run(items).await.is_ok() })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    assert!(engine.run(2).await.is_err(), "no room inside");
+    for call in calls {
+        assert!(call.await.unwrap());
+    }
+    assert!(since(begun) >= QUICK * 10, "seven items are two iterations of four at most");
+    assert!(engine.run(8).await.is_ok(), "room again");
 }
 
 #[tokio::test]

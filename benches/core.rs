@@ -1,0 +1,190 @@
+//! What the core costs: `cargo bench --bench core`, or `just bench-core`.
+//!
+//! 1. Nanoseconds an item for `offer`, `poll`, `next_wakeup` and `complete` together, with a poll after every single event: medians of stretches.
+//! 2. Allocations: for a batch, and for each further item of it. The latter are none once the core is warm.
+//! 3. Idle: no wake-up.
+//! 4. Plans: the share of a core that solving them takes, in the first minute and in an hour of virtual time.
+//!
+//! Beside what stands in `scheduling.md` §6. Counts are asserted wherever this runs, so also in `cargo test` (tiny); times are only printed. Arguments
+//! other than flags select loads by name.
+
+#![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
+#![expect(clippy::cast_precision_loss, reason = "counts of a bench")]
+
+use std::time::Duration;
+
+#[path = "core/allocations.rs"]
+mod allocations;
+#[path = "core/rig.rs"]
+mod rig;
+
+use rig::{Load, Rig, Seen};
+
+#[global_allocator]
+static ALLOCATOR: allocations::Counting = allocations::Counting;
+
+/// Bars, as `scheduling.md` §6 gives them.
+const NANOS_PER_ITEM_MAX: f64 = 1000.0;
+const GROUP_MICROS_MAX: f64 = 20.0;
+const PLAN_SHARE_MAX: f64 = 0.01;
+/// What is left of "none": a table that grows once more, spread over thousands of items.
+const ALLOCATIONS_PER_ITEM_MAX: f64 = 0.05;
+
+/// How much to measure.
+#[derive(Clone, Copy)]
+struct Scale {
+    warm: u64,
+    stretch: u64,
+    stretches: usize,
+    hour: Duration,
+}
+
+/// Bars met and missed.
+#[derive(Default)]
+struct Tally {
+    met: u32,
+    missed: u32,
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let tiny = !arguments.iter().any(|argument| argument == "--bench")
+        || arguments.iter().any(|argument| argument == "--test");
+    let scale = if tiny {
+        Scale { warm: 300, stretch: 20, stretches: 3, hour: Duration::from_secs(5) }
+    } else {
+        Scale { warm: 3000, stretch: 50, stretches: 101, hour: Duration::from_secs(3600) }
+    };
+    let chosen: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let wants = |name: &str| chosen.is_empty() || chosen.iter().any(|part| name.contains(part.as_str()));
+    let mut tally = Tally::default();
+    println!("core: each event on its own, with a poll and next_wakeup after it");
+    println!("  load                      items/batch   ns/item   allocations/batch");
+    for load in loads().into_iter().filter(|load| wants(load.name)) {
+        let (seen, nanos) = cost(load, scale);
+        let per_batch = seen.allocations as f64 / seen.batches as f64;
+        println!("  {:<26} {:>10.1} {nanos:>9.0} {per_batch:>19.2}", load.name, per(seen.items, seen.batches));
+        if load.is_judged() && !tiny {
+            tally.judge("ns an item", nanos, NANOS_PER_ITEM_MAX);
+        }
+    }
+    if wants("allocations") {
+        let further = allocations_per_further_item(scale);
+        tally.judge("allocations for each further item of a batch", further, ALLOCATIONS_PER_ITEM_MAX);
+        assert!(further <= ALLOCATIONS_PER_ITEM_MAX, "{further} allocations an item in the steady state");
+    }
+    if wants("idle") {
+        let mut rig = Rig::new(Load::MID);
+        rig.run(scale.warm);
+        assert_eq!(rig.wakeup_when_idle(), None, "an idle core wakes nobody");
+        println!("idle: no wake-up");
+    }
+    if wants("group") {
+        println!(
+            "group: a decision by weights, from the poll that makes it to its batch; whole, so more than `group` alone"
+        );
+        for load in [Load::PADDED, Load::PADDED_OVER] {
+            let mut rig = Rig::new(load).timing_decisions();
+            rig.run(scale.warm);
+            let each = |seen: Seen| seen.deciding.as_secs_f64() * 1e6 / seen.batches as f64;
+            let micros = median((0..scale.stretches).map(|_| each(rig.run(scale.stretch))));
+            println!("  {}: {micros:.1} us", load.name);
+            if !tiny {
+                tally.judge("us a decision", micros, GROUP_MICROS_MAX);
+            }
+        }
+    }
+    if wants("plan") {
+        plans(scale, tiny, &mut tally);
+    }
+    println!("{} met, {} missed", tally.met, tally.missed);
+}
+
+fn loads() -> Vec<Load> {
+    let deep = Load::DEEP;
+    vec![
+        deep,
+        Load { name: "2048 queued, batches of 8", batch_max: 8, ..deep },
+        Load { name: "2048 queued, no deadline", slo: None, ..deep },
+        Load { name: "2048 queued, 8 keys", keys: 8, ..deep },
+        Load { name: "2048 queued, 8 tenants", tenants: 8, ..deep },
+        Load { name: "80 % load", ..Load::MID },
+        Load { name: "overload, shedding", queued: None, rate: 4800, slo: Some(Duration::from_millis(50)), ..deep },
+        Load::PADDED,
+        Load::PADDED_OVER,
+    ]
+}
+
+/// The median of some stretches, and all of them together.
+fn cost(load: Load, scale: Scale) -> (Seen, f64) {
+    let mut rig = Rig::new(load);
+    rig.run(scale.warm);
+    let mut all = Seen::default();
+    let nanos = median((0..scale.stretches).map(|_| {
+        let seen = rig.run(scale.stretch);
+        all.items += seen.items;
+        all.batches += seen.batches;
+        all.allocations += seen.allocations;
+        seen.spent.as_secs_f64() * 1e9 / seen.items as f64
+    }));
+    (all, nanos)
+}
+
+/// Allocations for a batch of 64 less those for one of 16, over the items between: what is for the batch as a whole falls out.
+fn allocations_per_further_item(scale: Scale) -> f64 {
+    let of = |batch_max| {
+        let (seen, _) = cost(Load { batch_max, ..Load::DEEP }, scale);
+        (seen.allocations as f64 / seen.batches as f64, per(seen.items, seen.batches))
+    };
+    let ((few, small), (many, large)) = (of(16), of(64));
+    println!("allocations: {few:.2} for a batch of {small:.0}, {many:.2} for one of {large:.0}");
+    (many - few) / (large - small)
+}
+
+fn plans(scale: Scale, tiny: bool, tally: &mut Tally) {
+    let mut rig = Rig::new(Load::MID);
+    let (mut solving, mut plans, mut minute) = (Duration::ZERO, 0, None);
+    while u128::from(rig.now().0) < scale.hour.as_nanos() {
+        let seen = rig.run(1000.min(scale.warm));
+        solving += seen.solving;
+        plans += seen.plans;
+        if rig.now().0 >= 60_000_000_000 {
+            minute.get_or_insert((solving, plans));
+        }
+    }
+    let share = |solving: Duration, of: Duration| solving.as_secs_f64() / of.as_secs_f64();
+    println!("plan: {plans} plans in {:?} of virtual time, {solving:.1?} to solve", scale.hour);
+    if let Some((solving, plans)) = minute {
+        println!(
+            "  of them {plans} in the first minute, {solving:.1?}: {:.4} of a core",
+            share(solving, Duration::from_secs(60))
+        );
+    }
+    if !tiny {
+        tally.judge("share of a core over the hour", share(solving, scale.hour), PLAN_SHARE_MAX);
+    }
+}
+
+fn per(sum: u64, of: u64) -> f64 {
+    sum as f64 / of.max(1) as f64
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+// === impl Tally ===
+
+impl Tally {
+    fn judge(&mut self, what: &str, value: f64, most: f64) {
+        let met = value <= most;
+        if met {
+            self.met += 1;
+        } else {
+            self.missed += 1;
+        }
+        println!("  {} {what}: {value:.4}, at most {most}", if met { "met   " } else { "MISSED" });
+    }
+}

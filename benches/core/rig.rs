@@ -1,0 +1,268 @@
+//! The core driven as the proxy drives it: one event, then `poll` until it says none, then `next_wakeup`; before a pretended server in virtual time.
+//!
+//! Its own work is a few nanoseconds an item and counts as the core's.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use groupage::batching::{
+    Batch, BatchId, Batcher, Call, CallId, Deadline, DeadlineSource, Decision, KeyId, Limits, Observed,
+    ObservedOutcome, Policy, ScopeLimits, TenantId, Tick, Weight, solve,
+};
+
+use crate::allocations;
+
+/// What comes, and to whom.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) name: &'static str,
+    /// As many calls are kept queued; none: they come at `rate`.
+    pub(crate) queued: Option<u64>,
+    /// Calls a second.
+    pub(crate) rate: u64,
+    pub(crate) batch_max: u32,
+    pub(crate) slo: Option<Duration>,
+    pub(crate) tenants: u64,
+    pub(crate) keys: u64,
+    /// The server pads, and weights differ.
+    pub(crate) weights: bool,
+}
+
+/// What was seen in a stretch of batches.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Seen {
+    pub(crate) items: u64,
+    pub(crate) batches: u64,
+    pub(crate) allocations: u64,
+    pub(crate) spent: Duration,
+    /// Of `spent`, in polls that sent something, and how many those were.
+    pub(crate) deciding: Duration,
+    /// Solving plans, on what would be another thread.
+    pub(crate) solving: Duration,
+    pub(crate) plans: u64,
+}
+
+pub(crate) struct Rig {
+    load: Load,
+    batcher: Batcher,
+    now: Tick,
+    next_call: u64,
+    next_arrival: Tick,
+    free_at: Tick,
+    /// In flight: when it is due back, when it was sent, and its items.
+    out: VecDeque<(Tick, Tick, BatchId, u32)>,
+    random: u64,
+    seen: Seen,
+    time_decisions: bool,
+}
+
+// === impl Load ===
+
+impl Load {
+    /// 2048 queued all the time, one key, one tenant, an SLO that holds.
+    pub(crate) const DEEP: Self = Self {
+        name: "2048 queued",
+        queued: Some(2048),
+        rate: 0,
+        batch_max: 64,
+        slo: Some(Duration::from_secs(3)),
+        tenants: 1,
+        keys: 1,
+        weights: false,
+    };
+    /// Poisson at 80 % of what batches of 64 carry.
+    pub(crate) const MID: Self =
+        Self { name: "80 % load", queued: None, rate: 2560, slo: Some(Duration::from_millis(200)), ..Self::DEEP };
+    /// A server that pads, and texts of all lengths, somewhat below what it carries.
+    pub(crate) const PADDED: Self =
+        Self { name: "weights that matter", queued: None, rate: 900, weights: true, ..Self::MID };
+
+    /// More than it carries: the most to choose from.
+    pub(crate) const PADDED_OVER: Self =
+        Self { name: "weights, overload", rate: 2600, slo: Some(Duration::from_millis(80)), ..Self::PADDED };
+
+    /// The bar holds for batches of 8 and more beside a queue of 2048, under one tenant and any number of keys.
+    pub(crate) fn is_judged(&self) -> bool {
+        self.queued.is_some()
+    }
+}
+
+// === impl Rig ===
+
+impl Rig {
+    pub(crate) fn new(load: Load) -> Self {
+        let scope = ScopeLimits { batch_items_max: load.batch_max, ..ScopeLimits::default() };
+        let limits = Limits {
+            policy: Policy::Adaptive { hold_permille: 0 },
+            slots: scope.slots_max,
+            queue_items_max: 2048,
+            scopes: vec![scope],
+            ..Limits::default()
+        };
+        Self {
+            load,
+            batcher: Batcher::new(limits, 1),
+            now: Tick::default(),
+            next_call: 0,
+            next_arrival: Tick::default(),
+            free_at: Tick::default(),
+            out: VecDeque::new(),
+            random: 1,
+            seen: Seen::default(),
+            time_decisions: false,
+        }
+    }
+
+    /// Times each decision too; that costs time itself.
+    pub(crate) fn timing_decisions(mut self) -> Self {
+        self.time_decisions = true;
+        self
+    }
+
+    pub(crate) fn now(&self) -> Tick {
+        self.now
+    }
+
+    /// Goes on until so many more batches have come back.
+    pub(crate) fn run(&mut self, batches: u64) -> Seen {
+        self.seen = Seen::default();
+        let (begun, before) = (now(), allocations::count());
+        while self.seen.batches < batches {
+            self.step();
+        }
+        self.seen.spent = since(begun).saturating_sub(self.seen.solving);
+        self.seen.allocations = allocations::count() - before;
+        self.seen
+    }
+
+    /// Lets nothing more come, and says when the core wants to be woken once all is answered.
+    pub(crate) fn wakeup_when_idle(mut self) -> Option<Tick> {
+        self.load.queued = Some(0);
+        while !self.out.is_empty() || self.batcher.counts().queue_calls > 0 {
+            self.step();
+        }
+        self.batcher.next_wakeup()
+    }
+
+    fn step(&mut self) {
+        if let Some(queued) = self.load.queued {
+            while self.next_arrival <= self.now && (self.batcher.counts().queue_calls as u64) < queued {
+                self.offer();
+            }
+        }
+        let arrival = self.load.queued.is_none().then_some(self.next_arrival);
+        let back = self.out.front().map(|(due, ..)| *due);
+        let wake = self.batcher.next_wakeup();
+        let Some(next) = [arrival, back, wake].into_iter().flatten().min() else { return };
+        self.now = self.now.max(next);
+        if arrival.is_some_and(|at| at <= self.now) {
+            let gap = exponential(self.draw(), self.load.rate);
+            self.next_arrival = Tick(self.next_arrival.0 + gap);
+            self.offer();
+        } else if back.is_some_and(|at| at <= self.now) {
+            self.complete();
+        } else {
+            self.poll();
+        }
+    }
+
+    fn offer(&mut self) {
+        let id = self.next_call;
+        self.next_call += 1;
+        let deadline = self.load.slo.map(|slo| Deadline { at: self.now.after(slo), source: DeadlineSource::Slo });
+        let weight = self.weight(id);
+        let call = Call {
+            key: KeyId(id % self.load.keys),
+            tenant: TenantId(id % self.load.tenants),
+            deadline,
+            weight: Weight { sum: weight, max: weight },
+            bytes: 256,
+            ..Call::new(CallId(id))
+        };
+        if self.batcher.offer(self.now, call).is_ok() {
+            self.poll();
+        }
+    }
+
+    fn poll(&mut self) {
+        loop {
+            let begun = self.time_decisions.then(now);
+            let Some(decision) = self.batcher.poll(self.now) else { return };
+            if let Decision::Dispatch(batch) = decision {
+                if let Some(begun) = begun {
+                    self.seen.deciding += since(begun);
+                }
+                self.send(&batch);
+            }
+        }
+    }
+
+    fn send(&mut self, batch: &Batch) {
+        let n = u64::from(batch.items);
+        let mut nanos = 4_000_000 + 250_000 * n;
+        if self.load.weights {
+            let heaviest = batch.members.iter().map(|member| self.weight(member.id.0)).max().unwrap_or(1);
+            nanos = 4_000_000 + 50_000 * n + 2_000 * n * heaviest;
+        }
+        // 4 % of noise, near enough.
+        nanos = nanos / 100 * (96 + self.draw() % 9);
+        let starts = self.free_at.max(self.now);
+        self.free_at = Tick(starts.0 + nanos);
+        self.out.push_back((self.free_at, self.now, batch.id, batch.items));
+    }
+
+    fn complete(&mut self) {
+        let Some((_, sent, id, items)) = self.out.pop_front() else { return };
+        let duration = self.now.since(sent);
+        self.seen.batches += 1;
+        self.seen.items += u64::from(items);
+        self.batcher.complete(self.now, id, Observed { duration, first_byte: None, outcome: ObservedOutcome::Ok });
+        while let Some((class, input)) = self.batcher.plan_due() {
+            let begun = now();
+            let plan = solve(&input);
+            self.seen.solving += since(begun);
+            self.seen.plans += 1;
+            self.batcher.set_plan(self.now, class, plan);
+        }
+        self.poll();
+    }
+
+    /// What a call weighs, the same whenever it is asked.
+    fn weight(&self, id: u64) -> u64 {
+        if self.load.weights { 8 + spread(id) % 504 } else { 1 }
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.random += 1;
+        spread(self.random)
+    }
+}
+
+/// Nanoseconds until the next call of a Poisson stream.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and a gap is no more than seconds"
+)]
+#[expect(clippy::cast_precision_loss, reason = "the numbers of a bench")]
+fn exponential(random: u64, rate: u64) -> u64 {
+    let unit = ((random >> 11) + 1) as f64 / (1u64 << 53) as f64;
+    (-unit.ln() * 1e9 / rate as f64) as u64
+}
+
+/// The finaliser of splitmix64.
+fn spread(word: u64) -> u64 {
+    let word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a bench stands outside and measures")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn since(begun: Instant) -> Duration {
+    now().saturating_duration_since(begun)
+}

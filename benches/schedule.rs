@@ -1,0 +1,309 @@
+//! The scheduler on real sockets, beside the rules of others and beside the simulator: `just bench-schedule`, or `cargo bench --bench schedule`.
+//!
+//! 1. Rows: five upstreams under Poisson arrivals, bursts and closed loops. Direct, KServe's blocking window, the best window of a grid, BentoML's cork
+//!    and ours meet the same arrivals at the same time, each before a stand-in of its own; the simulator plays the same arrivals with the same lag.
+//! 2. Idle: what a lone call pays over kept upstream connections.
+//! 3. Share: closed loops, as a share of the stand-in's own rate with batches of min(clients, 32) sent directly.
+//!
+//! KServe's rule is our `Window` on one slot, and a window with any number in flight our `Static` on many: both are the one proxy with another policy.
+//! No policy of ours plays the cork, so the simulator's own rule does, behind a thin front (`schedule/front.rs`).
+//!
+//! Medians of paired runs. `--quick` runs each row once, and shorter; `--test` (as `cargo test` calls it) runs two rows tiny. Arguments other than flags
+//! select rows or parts by name. The last line counts the bars of `scheduling.md` §6 met and missed.
+
+#![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use groupage::simulate::baseline::Baseline;
+use groupage::simulate::ours::Ours;
+use groupage::standin::load::{Calls, ClosedConfig, OpenConfig, Report, closed, open};
+use groupage::standin::server::{Running, Server, ServerConfig};
+use groupage::standin::{Route, Target};
+
+#[path = "schedule/front.rs"]
+mod front;
+#[path = "data_path/process.rs"]
+#[expect(dead_code, reason = "the data path's bench uses all of it")]
+mod process;
+#[path = "schedule/row.rs"]
+mod row;
+
+use front::Front;
+use process::Process;
+use row::{Drawn, Outcome, THINK, rows};
+
+const CONTESTANTS: [&str; 5] = ["direct", "KServe", "window", "cork", "ours"];
+const OURS: usize = 4;
+/// KServe's default of 5 s, four times as long as every other time here.
+const KSERVE_DELAY: Duration = Duration::from_secs(20);
+const KSERVE_ITEMS: u32 = 32;
+/// More than any window has in flight.
+const SLOTS_MANY: u32 = 64;
+/// Bars (`scheduling.md` §6).
+const GOODPUT_OFF_MAX: f64 = 0.03;
+const MEAN_OFF_MAX: f64 = 0.05;
+const RIVAL_BETTER_MAX: f64 = 0.01;
+const IDLE_ADDED_MS_MAX: f64 = 0.15;
+
+/// How much to measure.
+#[derive(Clone, Copy)]
+struct Scale {
+    horizon: Duration,
+    repeats: u64,
+    rows: usize,
+    short: Duration,
+    short_repeats: usize,
+}
+
+/// How much longer a call takes than its execution: on the way to the stand-in, and through the proxy.
+#[derive(Debug, Clone, Copy)]
+struct Lag {
+    direct: Duration,
+    proxied: Duration,
+}
+
+/// Bars met and missed.
+#[derive(Default)]
+struct Tally {
+    judging: bool,
+    met: u32,
+    missed: u32,
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let tiny = !has("--bench") || has("--test");
+    let ms = Duration::from_millis;
+    let scale = match () {
+        () if tiny => Scale { horizon: ms(300), repeats: 1, rows: 1, short: ms(60), short_repeats: 1 },
+        () if has("--quick") => Scale { horizon: ms(6000), repeats: 1, rows: 9, short: ms(1500), short_repeats: 3 },
+        () => Scale { horizon: ms(10_000), repeats: 3, rows: 9, short: ms(3000), short_repeats: 5 },
+    };
+    let chosen: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let wants = |part: &str| chosen.is_empty() || chosen.iter().any(|name| part.contains(name.as_str()));
+    let mut tally = Tally { judging: !tiny, ..Tally::default() };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let lag = lag(scale).await;
+        println!(
+            "lag: a lone call takes {:.2?} longer than its execution, {:.2?} through the proxy",
+            lag.direct, lag.proxied
+        );
+        println!("rows: goodput and mean in ms, on sockets / in the simulator, medians of {} runs", scale.repeats);
+        let mut rows = rows();
+        if tiny {
+            rows.retain(|row| matches!(row.name, "affine, Poisson" | "affine, closed 8"));
+        }
+        for row in rows.into_iter().take(scale.rows.max(2)).filter(|row| wants(row.name)) {
+            contest(&row, scale, lag, &mut tally).await;
+        }
+        if wants("idle") {
+            idle(scale, &mut tally).await;
+        }
+        if wants("share") {
+            share(scale, &mut tally).await;
+        }
+    });
+    println!("{} met, {} missed", tally.met, tally.missed);
+}
+
+/// Runs one row under all contestants, as often as asked, and judges it.
+async fn contest(row: &row::Row, scale: Scale, lag: Lag, tally: &mut Tally) {
+    let mut real: [Vec<Outcome>; 5] = Default::default();
+    let mut simulated: [Vec<Outcome>; 5] = Default::default();
+    let mut window = (0, Duration::ZERO);
+    for seed in 1..=scale.repeats {
+        let drawn = row.drawn(scale.horizon, seed);
+        if seed == 1 {
+            window = drawn.tuned_window(lag.proxied);
+        }
+        for (all, one) in simulated.iter_mut().zip(simulate(&drawn, window, lag)) {
+            all.push(one);
+        }
+        for (all, one) in real.iter_mut().zip(race(&drawn, window).await) {
+            all.push(one);
+        }
+    }
+    println!("  {}, window N={} W={:?}", row.name, window.0, window.1);
+    for ((name, real), simulated) in CONTESTANTS.iter().zip(&real).zip(&simulated) {
+        let (real, simulated) = (middle(real), middle(simulated));
+        println!(
+            "    {name:<8} {:.3} / {:.3}   {:>8.1} / {:>8.1}",
+            real.goodput, simulated.goodput, real.mean, simulated.mean
+        );
+    }
+    let (ours, model) = (middle(&real[OURS]), middle(&simulated[OURS]));
+    tally.judge("goodput off the simulator's", (ours.goodput - model.goodput).abs(), GOODPUT_OFF_MAX);
+    tally.judge("mean off the simulator's", (ours.mean / model.mean - 1.0).abs(), MEAN_OFF_MAX);
+    for (name, rival) in CONTESTANTS.iter().zip(&real).take(OURS) {
+        let pairs = rival.iter().zip(&real[OURS]);
+        let better = median(pairs.map(|(rival, ours)| rival.goodput - ours.goodput).collect());
+        tally.judge(&format!("goodput of {name} beyond ours"), better, RIVAL_BETTER_MAX);
+    }
+}
+
+fn simulate(drawn: &Drawn, window: (u32, Duration), lag: Lag) -> [Outcome; 5] {
+    let baseline = |rule: &Baseline, lag| drawn.simulated(lag, |_| rule.build());
+    let cap = drawn.row.cap;
+    [
+        baseline(&Baseline::NoBatching, lag.direct),
+        baseline(&Baseline::KServe { items: KSERVE_ITEMS, delay: KSERVE_DELAY }, lag.proxied),
+        baseline(&Baseline::Window { items: window.0, delay: window.1 }, lag.proxied),
+        baseline(&Baseline::Cork { items: cap }, lag.proxied),
+        drawn.simulated(lag.proxied, |seed| Box::new(Ours::unbounded(cap, seed))),
+    ]
+}
+
+/// All contestants at once, each before a stand-in of its own: what disturbs one disturbs all.
+async fn race(drawn: &Drawn, window: (u32, Duration)) -> [Outcome; 5] {
+    let row = &drawn.row;
+    let mut servers = Vec::new();
+    for _ in CONTESTANTS {
+        servers.push(Server::start(row.server()).await.expect("a stand-in"));
+    }
+    let kserve = policy("Window", KSERVE_ITEMS, KSERVE_DELAY, 1);
+    let window = policy("Static", window.0, window.1, SLOTS_MANY);
+    let ours = format!(
+        "slo: {{latencyP99: {}ms}}\nlimits: {{batchItemsMax: {}}}\nscheduling: {{policy: Adaptive}}\n",
+        row.slo.as_millis(),
+        row.cap
+    );
+    let proxies: Vec<Process> = [(1, &kserve), (2, &window), (4, &ours)]
+        .into_iter()
+        .map(|(server, policy): (usize, &String)| Process::groupage(&servers[server].url(), policy))
+        .collect();
+    let cork = Front::start(servers[3].addr(), &Baseline::Cork { items: row.cap }, row.slo).await;
+    let to = [servers[0].addr(), proxies[0].listen, proxies[1].listen, cork.addr, proxies[2].listen];
+    let runs = to.map(|to| tokio::spawn(load(drawn.clone(), to)));
+    let mut outcomes = [Outcome { goodput: 0.0, mean: 0.0 }; 5];
+    for (outcome, run) in outcomes.iter_mut().zip(runs) {
+        let report = run.await.expect("a load");
+        assert_eq!(report.wrong, 0, "every answer is checked");
+        *outcome = Outcome { goodput: report.share_within(row.slo), mean: report.mean().as_secs_f64() * 1e3 };
+    }
+    outcomes
+}
+
+/// A policy without an SLO: it never gives a call up.
+fn policy(name: &str, items: u32, delay: Duration, slots: u32) -> String {
+    let delay = delay.as_micros();
+    format!(
+        "limits: {{queueDelayMax: {delay}us, slotsMax: {slots}, queueItemsMax: 100000}}\n\
+         scheduling: {{policy: {name}, items: {items}, delay: {delay}us, slots: {slots}}}\n"
+    )
+}
+
+async fn load(drawn: Drawn, to: SocketAddr) -> Report {
+    let calls = Calls::new(Route::Predict, 1, 1);
+    let target = Target::Tcp(to);
+    let Some(clients) = drawn.row.clients() else {
+        let config = OpenConfig { times: drawn.times, ..OpenConfig::new(target, calls, 1.0, drawn.horizon) };
+        return open(config).finish().await.expect("a load");
+    };
+    let (duration, warm_up) = (drawn.horizon, Duration::ZERO);
+    closed(ClosedConfig { target, calls, clients, duration, warm_up, fresh: false, think: Some(THINK) }).await
+}
+
+async fn lag(scale: Scale) -> Lag {
+    let base = Duration::from_millis(20);
+    let mock = stand_in(base, None).await;
+    let proxy = Process::groupage(&mock.url(), "scheduling: {policy: Adaptive}\n");
+    let (mut direct, mut proxied) = (Vec::new(), Vec::new());
+    for _ in 0..scale.short_repeats {
+        direct.push(at_once(scale, mock.addr(), 1, 1).await.p50().as_secs_f64());
+        proxied.push(at_once(scale, proxy.listen, 1, 1).await.p50().as_secs_f64());
+    }
+    let beyond = |all| Duration::from_secs_f64(median(all)).saturating_sub(base);
+    Lag { direct: beyond(direct), proxied: beyond(proxied) }
+}
+
+async fn idle(scale: Scale, tally: &mut Tally) {
+    let mock = stand_in(Duration::from_millis(2), None).await;
+    let yaml = "scheduling: {policy: Adaptive}\nproxy: {connection: {reuse: Always, http2: Never}}\n";
+    let proxy = Process::groupage(&mock.url(), yaml);
+    let mut added = Vec::new();
+    for _ in 0..scale.short_repeats * 2 - 1 {
+        let direct = at_once(scale, mock.addr(), 1, 1).await.p50().as_secs_f64();
+        added.push((at_once(scale, proxy.listen, 1, 1).await.p50().as_secs_f64() - direct) * 1e3);
+    }
+    println!("idle: one client, 2 ms a call, kept upstream connections");
+    tally.judge("ms added to the median", median(added), IDLE_ADDED_MS_MAX);
+}
+
+async fn share(scale: Scale, tally: &mut Tally) {
+    println!(
+        "share: one slot, at most 32 items; of the stand-in's own rate with batches of min(clients, 32) sent directly"
+    );
+    for (clients, millis, least) in [(64, 5, 0.95), (8, 20, 0.93), (32, 20, 0.93)] {
+        let mock = stand_in(Duration::from_millis(millis), Some(32)).await;
+        let yaml = "limits: {batchItemsMax: 32}\nscheduling: {policy: Adaptive}\n";
+        let proxy = Process::groupage(&mock.url(), yaml);
+        let mut shares = Vec::new();
+        for _ in 0..scale.short_repeats {
+            let own = at_once(scale, mock.addr(), 2, clients.min(32)).await.items_per_second();
+            let report = at_once(scale, proxy.listen, clients, 1).await;
+            assert_eq!(report.wrong, 0, "every answer is checked");
+            shares.push(report.items_per_second() / own);
+        }
+        tally.at_least(&format!("share with {clients} clients, {millis} ms a call"), median(shares), least);
+    }
+}
+
+/// Clients that call again at once.
+async fn at_once(scale: Scale, to: SocketAddr, clients: usize, items: usize) -> Report {
+    closed(ClosedConfig {
+        target: Target::Tcp(to),
+        calls: Calls::new(Route::Embeddings, items, 1),
+        clients,
+        duration: scale.short,
+        warm_up: scale.short / 6,
+        fresh: false,
+        think: None,
+    })
+    .await
+}
+
+async fn stand_in(base: Duration, items_max: Option<usize>) -> Running {
+    let listen = Target::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let config =
+        ServerConfig { listen, base, per_item: Duration::ZERO, queue_max: 4096, items_max, ..ServerConfig::default() };
+    Server::start(config).await.expect("a stand-in")
+}
+
+fn middle(outcomes: &[Outcome]) -> Outcome {
+    let of = |part: fn(&Outcome) -> f64| median(outcomes.iter().map(part).collect());
+    Outcome { goodput: of(|outcome| outcome.goodput), mean: of(|outcome| outcome.mean) }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+// === impl Tally ===
+
+impl Tally {
+    fn judge(&mut self, what: &str, value: f64, most: f64) {
+        self.count(value <= most, format!("{what}: {value:.3}, at most {most}"));
+    }
+
+    fn at_least(&mut self, what: &str, value: f64, least: f64) {
+        self.count(value >= least, format!("{what}: {value:.3}, at least {least}"));
+    }
+
+    /// Tiny runs say nothing: they are not judged.
+    fn count(&mut self, met: bool, line: String) {
+        if !self.judging {
+            return;
+        }
+        if met {
+            self.met += 1;
+        } else {
+            self.missed += 1;
+        }
+        println!("    {} {line}", if met { "met   " } else { "MISSED" });
+    }
+}

@@ -1,0 +1,196 @@
+//! The rows: what stands upstream and what comes, for sockets and for the simulator alike.
+//!
+//! Every curve, SLO, think time and window is four times that of `scheduling.md` §5.1 and every rate a quarter, so that timers and the clients' own
+//! work do not count (§6). No noise: what differs between sockets and simulator is then their own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use groupage::simulate::baseline::Baseline;
+use groupage::simulate::curve::Curve;
+use groupage::simulate::ours::Ours;
+use groupage::simulate::scenario::Scenario;
+use groupage::simulate::upstream::{Ceilings, Engine, Kind, Server};
+use groupage::simulate::workload::{Arrivals, Think, Workload};
+use groupage::simulate::{Arrival, Policy, run};
+use groupage::standin::server::{Inner, ServerConfig, Shape, TooLarge};
+
+/// Times are so many times those of the design.
+const SCALE: f64 = 4.0;
+/// Clients of closed loops think between these.
+pub(crate) const THINK: (Duration, Duration) = (Duration::from_micros(400), Duration::from_micros(1200));
+/// Calls that may wait in the stand-in: as many as any contestant sends.
+const QUEUE_MAX: usize = 4096;
+
+/// The five upstreams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Curved {
+    Affine,
+    Pow2,
+    Thrash,
+    FourSlots,
+    Engine,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) curved: Curved,
+    pub(crate) arrivals: Arrivals,
+    pub(crate) slo: Duration,
+    pub(crate) cap: u32,
+}
+
+/// What came of a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Outcome {
+    pub(crate) goodput: f64,
+    /// Of what was answered, in milliseconds.
+    pub(crate) mean: f64,
+}
+
+/// A row with its arrivals drawn: the same for every contestant, on sockets and in the simulator.
+#[derive(Debug, Clone)]
+pub(crate) struct Drawn {
+    pub(crate) row: Row,
+    pub(crate) horizon: Duration,
+    /// None in a closed loop.
+    pub(crate) times: Option<Arc<[Duration]>>,
+    recorded: Vec<Arrival>,
+}
+
+/// All rows.
+pub(crate) fn rows() -> Vec<Row> {
+    let ms = Duration::from_millis;
+    let row = |name, curved, arrivals| Row { name, curved, arrivals, slo: ms(200), cap: 64 };
+    let poisson = |name, curved, rate: f64| row(name, curved, Arrivals::Poisson { rate: rate / SCALE });
+    let closed = |name, clients, slo| {
+        let think = Think::Uniform(THINK.0, THINK.1);
+        Row { slo, ..row(name, Curved::Affine, Arrivals::Closed { clients, think }) }
+    };
+    let bursts = Arrivals::Mmpp { rates: [600.0 / SCALE, 4800.0 / SCALE], stays: [ms(1600), ms(800)] };
+    vec![
+        poisson("affine, Poisson", Curved::Affine, 1000.0),
+        poisson("pow2, Poisson", Curved::Pow2, 1600.0),
+        poisson("thrash, Poisson", Curved::Thrash, 2300.0),
+        poisson("4 slots, Poisson", Curved::FourSlots, 5000.0),
+        poisson("batches itself, Poisson", Curved::Engine, 2000.0),
+        row("affine, bursts", Curved::Affine, bursts),
+        closed("affine, closed 8", 8, ms(200)),
+        closed("affine, closed 32", 32, ms(200)),
+        // Four full batches wait for each other: an SLO of 200 ms would shed most of them.
+        closed("affine, closed 256", 256, ms(1000)),
+    ]
+}
+
+// === impl Row ===
+
+impl Row {
+    pub(crate) fn drawn(&self, horizon: Duration, seed: u64) -> Drawn {
+        let mut drawn = Drawn { row: self.clone(), horizon, times: None, recorded: Vec::new() };
+        if self.clients().is_none() {
+            let scenario = drawn.scenario(Duration::ZERO);
+            let came = run(&scenario, &mut Ours::unbounded(self.cap, seed), seed).calls;
+            drawn.recorded = came.into_iter().map(|ended| ended.arrival).collect();
+            let times = drawn.recorded.iter().map(|arrival| Duration::from_nanos(arrival.at.0));
+            drawn.times = Some(times.collect());
+        }
+        drawn
+    }
+
+    pub(crate) fn clients(&self) -> Option<usize> {
+        match self.arrivals {
+            Arrivals::Closed { clients, .. } => usize::try_from(clients).ok(),
+            _ => None,
+        }
+    }
+
+    /// The stand-in of this row.
+    pub(crate) fn server(&self) -> ServerConfig {
+        let us = Duration::from_micros;
+        let (base, per_item, shape) = match self.curved {
+            Curved::Affine | Curved::FourSlots | Curved::Engine => (us(16_000), us(1000), Shape::Line),
+            Curved::Pow2 => (us(12_000), us(1600), Shape::NextPow2),
+            Curved::Thrash => (us(20_000), us(80), Shape::Knee { items: 16, beyond: us(2400) }),
+        };
+        let inner = Inner { front: us(1200), front_item: us(80), items_max: 256, inside_max: 512 };
+        let engine = self.curved == Curved::Engine;
+        ServerConfig {
+            base,
+            per_item,
+            shape,
+            slots: if self.curved == Curved::FourSlots { 4 } else { 1 },
+            queue_max: QUEUE_MAX,
+            items_max: engine.then_some(32),
+            too_large: TooLarge::Bare,
+            inner: engine.then_some(inner),
+            ..ServerConfig::default()
+        }
+    }
+
+    /// The same for the simulator, where a batch takes so long beside its execution.
+    fn upstream(&self, lag: Duration) -> Kind {
+        let server = |curve, slots| {
+            Kind::Server(Server {
+                slots,
+                round_trip: lag,
+                sigma: 0.0,
+                ceilings: Ceilings::default(),
+                ..Server::new(curve)
+            })
+        };
+        let affine = Curve::Affine { a: 16.0, b: 1.0 };
+        match self.curved {
+            Curved::Affine => server(affine, 1),
+            Curved::FourSlots => server(affine, 4),
+            Curved::Pow2 => server(Curve::Pow2 { a: 12.0, b: 1.6 }, 1),
+            Curved::Thrash => server(Curve::Knee { a: 20.0, b: 0.08, knee: 16, beyond: 2.4 }, 1),
+            Curved::Engine => {
+                let (front, front_item) = (Duration::from_micros(1200), Duration::from_micros(80));
+                Kind::Engine(Engine { front, front_item, round_trip: lag, sigma: 0.0, ..Engine::new(affine) })
+            }
+        }
+    }
+}
+
+// === impl Drawn ===
+
+impl Drawn {
+    /// What the simulator makes of it; the mean of three seeds of what a policy draws.
+    pub(crate) fn simulated(&self, lag: Duration, policy: impl Fn(u64) -> Box<dyn Policy>) -> Outcome {
+        let scenario = self.scenario(lag);
+        let mut sum = Outcome { goodput: 0.0, mean: 0.0 };
+        for seed in 0..3 {
+            let summary = run(&scenario, policy(seed).as_mut(), seed).summary();
+            sum.goodput += summary.goodput / 3.0;
+            sum.mean += summary.mean / 3.0;
+        }
+        sum
+    }
+
+    /// The window of the grid that is best on these very arrivals, as the simulator has it: by goodput, and within .002 of the best by the mean.
+    pub(crate) fn tuned_window(&self, lag: Duration) -> (u32, Duration) {
+        let (sizes, millis) = Baseline::WINDOWS;
+        let mut tried = Vec::new();
+        for items in sizes {
+            for millis in millis {
+                let delay = Duration::from_millis(millis).mul_f64(SCALE);
+                let rule = Baseline::Window { items, delay };
+                tried.push((self.simulated(lag, |_| rule.build()), (items, delay)));
+            }
+        }
+        let best = tried.iter().map(|(outcome, _)| outcome.goodput).fold(0.0, f64::max);
+        let good = tried.into_iter().filter(|(outcome, _)| outcome.goodput >= best - 0.002);
+        good.min_by(|one, other| one.0.mean.total_cmp(&other.0.mean)).map_or((32, Duration::ZERO), |(_, window)| window)
+    }
+
+    fn scenario(&self, lag: Duration) -> Scenario {
+        let row = &self.row;
+        let scenario = Scenario::new(row.name, row.arrivals.clone()).lasting(self.horizon);
+        let mut workload = Workload::plain(row.arrivals.clone());
+        if !self.recorded.is_empty() {
+            workload = Workload { streams: Vec::new(), recorded: self.recorded.clone() };
+        }
+        Scenario { upstream: row.upstream(lag), workload, slo: row.slo, cap: row.cap, ..scenario }
+    }
+}

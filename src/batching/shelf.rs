@@ -1,0 +1,138 @@
+//! Values by call.
+//!
+//! Ids are given in order of arrival, so a row of them, with new ones at its end, finds a value at once or by halving, and nothing is moved or
+//! allocated when calls come and go; a search tree would do both for every few of them. A call that leaves leaves a gap in the row, which is closed when
+//! gaps outnumber the calls, so memory stays in proportion to what is held.
+//!
+//! What it leaves out: a good worst case for an id that comes after many later ones.
+
+use std::collections::VecDeque;
+
+use super::call::CallId;
+
+/// Gaps the row may hold before it is closed up, beyond the number of its calls.
+const GAPS_MAX: usize = 32;
+
+/// Values by call.
+#[derive(Debug, Clone)]
+pub(super) struct Shelf<T> {
+    /// Ids in order, each with the place of its value if it is still there. The first one always is.
+    row: VecDeque<(CallId, Option<usize>)>,
+    places: Vec<Option<T>>,
+    free: Vec<usize>,
+}
+
+// === impl Shelf ===
+
+impl<T> Default for Shelf<T> {
+    fn default() -> Self {
+        Self { row: VecDeque::new(), places: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Shelf<T> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.row.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// The value of the least id.
+    pub(super) fn first(&self) -> Option<&T> {
+        let (_, place) = self.row.front()?;
+        self.places.get((*place)?)?.as_ref()
+    }
+
+    pub(super) fn get(&self, id: CallId) -> Option<&T> {
+        let (_, place) = self.row.get(self.find(id).ok()?)?;
+        self.places.get((*place)?)?.as_ref()
+    }
+
+    /// Keeps a value for an id that has none.
+    pub(super) fn insert(&mut self, id: CallId, value: T) {
+        let at = self.find(id);
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.places[place] = Some(value);
+                place
+            }
+            None => {
+                self.places.push(Some(value));
+                self.places.len() - 1
+            }
+        };
+        match at {
+            Ok(gap) => self.row[gap].1 = Some(place),
+            Err(at) => self.row.insert(at, (id, Some(place))),
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: CallId) -> Option<T> {
+        let at = self.find(id).ok()?;
+        let place = self.row.get_mut(at)?.1.take()?;
+        let value = self.places.get_mut(place)?.take();
+        self.free.push(place);
+        while self.row.front().is_some_and(|(_, place)| place.is_none()) {
+            self.row.pop_front();
+        }
+        if self.row.len() > 2 * self.len() + GAPS_MAX {
+            self.row.retain(|(_, place)| place.is_some());
+        }
+        value
+    }
+
+    /// Where an id stands, or where it would.
+    fn find(&self, id: CallId) -> Result<usize, usize> {
+        let Some((first, _)) = self.row.front() else { return Err(0) };
+        // Without holes in the row its place is known.
+        let guess = usize::try_from(id.0.wrapping_sub(first.0)).unwrap_or(usize::MAX);
+        match self.row.get(guess) {
+            Some((there, _)) if *there == id => Ok(guess),
+            _ if self.row.back().is_some_and(|(last, _)| *last < id) => Err(self.row.len()),
+            _ => self.row.binary_search_by_key(&id, |(there, _)| *there),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn it_holds_what_a_map_holds() {
+        let (mut shelf, mut map, mut random) = (Shelf::default(), BTreeMap::new(), 1_u64);
+        for turn in 0..20_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let id = CallId((turn / 20 + (random >> 40) % 100).saturating_sub(50));
+            if random >> 63 == 0 {
+                assert_eq!(shelf.remove(id), map.remove(&id));
+            } else if !map.contains_key(&id) {
+                map.insert(id, random);
+                shelf.insert(id, random);
+            }
+            assert_eq!((shelf.get(id), shelf.len()), (map.get(&id), map.len()));
+            assert_eq!(shelf.first(), map.first_key_value().map(|(_, value)| value));
+            assert!(shelf.row.len() <= 2 * map.len() + GAPS_MAX);
+        }
+        for id in map.into_keys() {
+            assert!(shelf.remove(id).is_some() && shelf.get(id).is_none());
+        }
+        assert!(shelf.is_empty());
+    }
+
+    #[test]
+    fn places_are_used_again() {
+        let mut shelf = Shelf::default();
+        for id in 0..10_000 {
+            shelf.insert(CallId(id), ());
+            if id >= 100 {
+                shelf.remove(CallId(id - 100));
+            }
+        }
+        assert!(shelf.places.len() <= 101);
+    }
+}

@@ -1,0 +1,131 @@
+//! A policy of the simulator in front of a real upstream: the same rule, told of real events.
+//!
+//! A bench of sockets compares ours with the rules of others, and a second writing of those rules would be another rule. Here whoever owns sockets and
+//! a clock says what happened, and carries out what the policy does; the books are the simulator's own, so they grow with every call.
+//!
+//! What it leaves out: bytes, sockets, the clock, and callers that leave.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::batching::{Call, CallId, Tick};
+
+use super::agenda::Agenda;
+use super::call::{Arrival, Outcome};
+use super::desk::Desk;
+use super::draw::Draw;
+use super::policy::{Policy, SentId, Status};
+use super::upstream::Upstream;
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Send these calls upstream as one batch, then tell [`Live::answer`].
+    Send(SentId, Vec<CallId>),
+    /// Tell this caller that it gets no answer.
+    GiveUp(CallId, Outcome),
+}
+
+/// A policy, and its desk.
+pub struct Live {
+    desk: Desk,
+    policy: Box<dyn Policy>,
+    came: u32,
+}
+
+// === impl Live ===
+
+impl Live {
+    /// A fresh policy under this SLO.
+    #[must_use]
+    pub fn new(policy: Box<dyn Policy>, slo: Duration, seed: u64) -> Self {
+        let upstream = Upstream::Elsewhere(Vec::new());
+        Self { desk: Desk::new(slo, upstream, Draw::new(seed, 0)), policy, came: 0 }
+    }
+
+    /// A call came. Its id is the number of calls before it.
+    pub fn arrival(&mut self, now: Tick, call: Call) -> (CallId, Vec<Action>) {
+        self.advance(now);
+        let arrival = Arrival { at: self.desk.now, call, class: 0, cancel_at: None };
+        // Each call is a client of its own: so the desk says which calls ended.
+        let id = self.desk.admit(arrival, Some(self.came));
+        self.came = self.came.saturating_add(1);
+        self.policy.arrival(&mut self.desk, id);
+        (id, self.actions())
+    }
+
+    /// A batch came back.
+    pub fn answer(&mut self, now: Tick, id: SentId, status: Status) -> Vec<Action> {
+        self.advance(now);
+        if let Some(done) = self.desk.answer(id, status) {
+            self.policy.done(&mut self.desk, &done);
+        }
+        self.actions()
+    }
+
+    /// The instant of [`Live::wakeup`] has come.
+    pub fn tick(&mut self, now: Tick) -> Vec<Action> {
+        self.advance(now);
+        self.desk.wake = None;
+        self.policy.tick(&mut self.desk);
+        self.actions()
+    }
+
+    /// When the policy wants to look again.
+    #[must_use]
+    pub fn wakeup(&self) -> Option<Tick> {
+        self.desk.wake
+    }
+
+    fn advance(&mut self, now: Tick) {
+        self.desk.now = self.desk.now.max(now);
+        // Nothing is due in virtual time.
+        self.desk.agenda = Agenda::default();
+    }
+
+    fn actions(&mut self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if let Upstream::Elsewhere(sent) = &mut self.desk.upstream {
+            let sent = std::mem::take(sent);
+            actions.extend(sent.into_iter().map(|id| Action::Send(id, self.desk.members(id).to_vec())));
+        }
+        for client in std::mem::take(&mut self.desk.freed_clients) {
+            let id = CallId(u64::from(client));
+            let ended = self.desk.outcome(id).filter(|outcome| *outcome != Outcome::Answered);
+            actions.extend(ended.map(|outcome| Action::GiveUp(id, outcome)));
+        }
+        actions
+    }
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live").field("policy", &self.policy.name()).field("came", &self.came).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulate::baseline::Baseline;
+
+    #[test]
+    fn the_rule_of_a_blocking_window_holds_outside_of_the_simulator() {
+        let delay = Duration::from_millis(10);
+        let mut live = Live::new(Baseline::KServe { items: 2, delay }.build(), delay, 1);
+        let call = || Call::new(CallId(0));
+        let (first, actions) = live.arrival(Tick::from_millis(1), call());
+        assert_eq!((first, actions, live.wakeup()), (CallId(0), Vec::new(), Some(Tick::from_millis(11))));
+        let (second, actions) = live.arrival(Tick::from_millis(2), call());
+        assert_eq!(actions, [Action::Send(SentId(0), vec![first, second])]);
+        let (third, actions) = live.arrival(Tick::from_millis(3), call());
+        assert!(actions.is_empty(), "one batch is out");
+        assert!(live.answer(Tick::from_millis(30), SentId(0), Status::Ok).is_empty());
+        let due = live.wakeup().expect("the window of the third has begun");
+        assert_eq!(live.tick(due), [Action::Send(SentId(1), vec![third])]);
+        assert_eq!(
+            live.answer(due, SentId(1), Status::TooLarge { limit: None }),
+            [Action::GiveUp(third, Outcome::Refused)]
+        );
+    }
+}
