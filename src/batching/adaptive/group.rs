@@ -112,7 +112,11 @@ fn runs(line: &Line<'_>, cost: &Cost, calls: &[Seen], sums: &[(u32, u64)], head:
         }
         let to = last + 1;
         let mut from = to - 1;
-        while from > 0 && sums[to].0 - sums[from - 1].0 <= line.cap {
+        let within = |from: usize| {
+            let items = sums[to].0 - sums[from].0;
+            items <= line.cap && line.walls.hold_weight(sums[to].1 - sums[from].1, items, calls[last].weight.max)
+        };
+        while from > 0 && within(from - 1) {
             from -= 1;
         }
         loop {
