@@ -20,6 +20,7 @@ mod batch;
 mod batcher;
 mod budget;
 mod call;
+mod ceiling;
 mod class;
 mod cost;
 mod decide;
@@ -37,13 +38,13 @@ mod shelf;
 mod slots;
 mod tick;
 
-pub use adaptive::Report;
 pub use batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
-pub use batcher::{Batcher, Counts};
+pub use batcher::{Batcher, CeilingInForce, ClassSnapshot, Counts, Infeasible, Report};
 pub use budget::ReplayBudget;
 pub use call::{
     Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, TenantId, Weight,
 };
+pub use ceiling::{Bounded, CeilingReport, CeilingSnapshot, LimitSource};
 pub use cost::{Base, Point, Report as CostReport, Sample, Snapshot};
 pub use guard::{AsideReport, Mode, TrialReport};
 pub use invariant::InvariantId;

@@ -59,6 +59,8 @@ pub struct Submission {
     pub timeout: Duration,
     /// The most items that the server itself publishes for such calls.
     pub published_items_max: Option<u32>,
+    /// The most weight in a batch that the server itself publishes.
+    pub published_weight_max: Option<u64>,
 }
 
 /// What is known of the execution that a call was part of.

@@ -19,6 +19,8 @@ use std::time::Duration;
 use super::batch::{BatchId, Cause, Expiry};
 use super::call::{Call, CallId, CostClassId, KeyId};
 use super::class::Class;
+use super::cost::Base;
+use super::decide::Walls;
 use super::draw::Draw;
 use super::guard::{Chance, Ended, Guard, Mode, Part};
 use super::limits::Limits;
@@ -27,9 +29,8 @@ use super::skill::{Missing, Skill};
 use super::slots::{Slot, Slots, View as SlotView};
 use super::tick::Tick;
 
-pub use learn::Report;
-pub(super) use learn::{Kind, Leaving};
-pub(super) use line::slo_of;
+pub(super) use learn::{Kind, Learned, Leaving};
+pub(super) use line::{slack_of, slo_of};
 
 use choose::Chosen;
 use fair::Clocks;
@@ -253,11 +254,14 @@ impl Adaptive {
             return send(1, Cause::Idle);
         }
         let scope = ctx.limits.scope(head.call.scope);
-        let ceiling = class.map_or(u32::MAX, Class::ceiling);
-        let cap = scope.batch_items_max.min(ceiling).min(model.worked.saturating_mul(2).max(2)).max(1);
+        let walls = Walls::new(scope, class, model.cost.base_kind() == Base::Padded);
+        let cap = walls.items.min(model.worked.saturating_mul(2).max(2)).max(1);
+        // Where the weights of those in front end a batch before its items do, sizes up to there are what there is to choose from. Who groups by
+        // weight chooses its own.
+        let cap = if model.cost.weights_matter() { cap } else { within(walls, ctx.queue.line(key), cap) };
         let items = u32::try_from(ctx.queue.line_held(key).items).unwrap_or(u32::MAX);
         let wait = self.slots.wait(in_flight, earliest_due, now);
-        let line = Line { ctx, key, head, items, cap, wait };
+        let line = Line { ctx, key, head, items, cap, wait, walls };
         if let Some(late) = line.late(&model.cost) {
             return Answer::Do(Next::Expire { id: late, reason: Expiry::LatePredicted });
         }
@@ -383,4 +387,26 @@ impl Adaptive {
         let work = self.models.get(&call.cost_class).map_or(0, |model| fair::work(&model.cost, batch, call.items));
         self.clocks.charge(call.tenant, work, alone);
     }
+}
+
+/// How many items from the front of a line leave together at most: `cap`, or less where the walls of weight end a batch before.
+fn within<'a>(walls: Walls, line: impl Iterator<Item = &'a Queued>, cap: u32) -> u32 {
+    if !walls.bound_weight() {
+        return cap;
+    }
+    let (mut items, mut sum, mut heaviest) = (0_u32, 0_u64, 0_u64);
+    for queued in line {
+        let call = &queued.call;
+        let more = items.saturating_add(call.items);
+        sum = sum.saturating_add(call.weight.sum);
+        heaviest = heaviest.max(call.weight.max);
+        if more > cap {
+            return cap;
+        }
+        if !walls.hold_weight(sum, more, heaviest) {
+            return items.max(1);
+        }
+        items = more;
+    }
+    cap
 }

@@ -1,15 +1,19 @@
 //! The state machine that ties the parts together.
 
 mod pace;
+mod pause;
+mod retest;
+mod shown;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::adaptive::{Adaptive, Ctx, Kind, Leaving, Next, Report, slo_of};
+use super::adaptive::{Adaptive, Ctx, Kind, Leaving, Next, slo_of};
 use super::batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
+use super::budget::ReplayBudget;
 use super::call::{Call, CallId, CostClassId, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, Weight};
+use super::ceiling::{Bounded, Extent};
 use super::class::{BatchSize, Classes};
-use super::cost::Snapshot;
 use super::decide::{Choice, Ready, View, choose, ready};
 use super::draw::Draw;
 use super::invariant::{InvariantId, check_invariant};
@@ -21,6 +25,10 @@ use super::slots::UpstreamSnapshot;
 use super::shelf::Shelf;
 use super::tick::Tick;
 use pace::{FreeTime, Pace};
+use pause::Paused;
+use shown::Asked;
+
+pub use shown::{CeilingInForce, ClassSnapshot, Infeasible, Report};
 
 /// The core of one upstream.
 ///
@@ -43,6 +51,11 @@ pub struct Batcher {
     draw: Draw,
     adaptive: Adaptive,
     missing: Missing,
+    paused: Paused,
+    /// Replays that isolation may still make, as far as can be told from here: without the policy's share, and every failed batch counted as if each of
+    /// its members had been sent again.
+    replays: ReplayBudget,
+    asked: Asked,
 }
 
 /// Who leaves.
@@ -56,6 +69,8 @@ enum Who {
 
 #[derive(Debug, Clone)]
 struct InFlight {
+    /// None for a call that goes alone: nobody else will have its key.
+    key: Option<KeyId>,
     cost_class: CostClassId,
     scope: ScopeId,
     size: BatchSize,
@@ -108,6 +123,9 @@ impl Batcher {
             pace: Pace::default(),
             draw: Draw::new(seed),
             missing: Missing::default(),
+            paused: Paused::default(),
+            replays: ReplayBudget::new(0),
+            asked: Asked::default(),
         }
     }
 
@@ -133,6 +151,7 @@ impl Batcher {
         assert!(!limits.scopes.is_empty(), "limits must name at least one scope");
         self.adaptive.set_stand_aside_max(limits.stand_aside_max);
         self.limits = limits;
+        self.asked.limits_since = self.now;
         self.free.note(self.now, self.slot_is_free());
     }
 
@@ -140,6 +159,13 @@ impl Batcher {
     pub fn publish(&mut self, now: Tick, class: CostClassId, items_max: u32) {
         let now = self.advance(now);
         self.classes.publish(now, class, items_max);
+    }
+
+    /// Takes the most weight that the server itself publishes for a cost class.
+    pub fn publish_weight(&mut self, now: Tick, class: CostClassId, weight_max: u64) {
+        let now = self.advance(now);
+        let bounded = if self.is_padded(class) { Bounded::PaddedWeight } else { Bounded::Weight };
+        self.classes.publish_weight(now, class, bounded, weight_max);
     }
 
     /// Accepts a call, or says what is full.
@@ -152,6 +178,7 @@ impl Batcher {
         if let Some(reason) = self.refuse(&call) {
             return Err(Rejection { reason, retry_after: self.retry_after() });
         }
+        self.asked.came(now, &call);
         let mut order = Tick(0);
         if let Policy::Adaptive { .. } = self.limits.policy {
             self.adaptive.came(now, &call, self.queue.is_empty() && self.in_flight.is_empty());
@@ -217,17 +244,20 @@ impl Batcher {
         if let Policy::Adaptive { .. } = self.limits.policy
             && !self.draining
         {
-            return deadline.into_iter().chain(self.adaptive.wake()).min();
+            let paused = self.paused.all(self.now).filter(|(key, ..)| self.queue.line_held(*key).items > 0);
+            let paused = paused.map(|(.., until)| until);
+            return deadline.into_iter().chain(self.adaptive.wake()).chain(paused).min();
         }
         let hold = if self.slot_is_free() {
             self.queue
                 .lines()
                 .filter(|(_, head)| self.scope_is_free(head.call.scope))
                 .map(|(key, head)| {
-                    match ready(self.view(), &self.queue, key, head, self.classes.get(head.call.cost_class)) {
+                    let at = match ready(self.view(), &self.queue, key, head, self.classes.get(head.call.cost_class)) {
                         Ready::Now(_) => self.now,
                         Ready::At(at) => at,
-                    }
+                    };
+                    self.paused_until(key).map_or(at, |until| at.max(until))
                 })
                 .min()
         } else {
@@ -240,7 +270,10 @@ impl Batcher {
     pub fn complete(&mut self, now: Tick, batch: BatchId, observed: Observed) {
         let now = self.advance(now);
         let Some(in_flight) = self.in_flight.remove(&batch) else { return };
-        self.adaptive.returned(now, batch, &observed);
+        let changed = self.adaptive.returned(now, batch, &observed);
+        if changed && matches!(self.limits.policy, Policy::Adaptive { .. }) {
+            self.classes.changed(now, in_flight.cost_class);
+        }
         self.free.note(now, self.slot_is_free());
         self.aborts.retain(|id| *id != batch);
         for id in &in_flight.members {
@@ -252,9 +285,18 @@ impl Batcher {
                 self.scopes_in_flight.remove(&in_flight.scope);
             }
         }
-        self.classes.observe(now, in_flight.cost_class, &self.limits, in_flight.size, &observed);
-        if observed.outcome == ObservedOutcome::Ok {
-            self.pace.observe(observed.duration, in_flight.size.items);
+        self.classes.observe(now, in_flight.cost_class, &self.limits, &in_flight.size, &observed);
+        match observed.outcome {
+            ObservedOutcome::Ok => self.pace.observe(observed.duration, in_flight.size.extent.items),
+            // The callers' answer as it is, or nobody's: nothing is sent again.
+            ObservedOutcome::Overloaded { retry_after } => {
+                if let (Some(key), Some(after)) = (in_flight.key, retry_after) {
+                    self.paused.pause(now, key, in_flight.cost_class, after);
+                }
+            }
+            ObservedOutcome::Cancelled => {}
+            _ if in_flight.size.shared => in_flight.members.iter().for_each(|_| self.replays.upstream(now)),
+            _ => {}
         }
     }
 
@@ -284,21 +326,16 @@ impl Batcher {
         self.classes.least_ceiling().filter(|ceiling| *ceiling < u32::MAX)
     }
 
+    /// The least of all ceilings on weight, for a gauge.
+    #[must_use]
+    pub fn least_weight_ceiling(&self) -> Option<u64> {
+        let least = self.classes.least(Bounded::Weight).min(self.classes.least(Bounded::PaddedWeight));
+        (least < u64::MAX).then_some(least)
+    }
+
     /// Whether the server is known to batch by itself: then calls are passed one by one, and it is not asked.
     pub fn set_known_batching(&mut self, known: bool) {
         self.adaptive.set_known_batching(known);
-    }
-
-    /// What was learned, as far as it can be kept for a restart.
-    #[must_use]
-    pub fn snapshot(&self) -> Vec<(CostClassId, Snapshot)> {
-        self.adaptive.snapshot()
-    }
-
-    /// Takes up what was learned of a cost class before, with so little weight that a wrong one is soon corrected.
-    pub fn restore(&mut self, now: Tick, class: CostClassId, snapshot: &Snapshot) {
-        self.advance(now);
-        self.adaptive.restore(class, snapshot);
     }
 
     /// What was learned of the upstream's slots, as far as it can be kept for a restart.
@@ -312,12 +349,6 @@ impl Batcher {
         let now = self.advance(now);
         self.adaptive.restore_upstream(snapshot);
         self.free.note(now, self.slot_is_free());
-    }
-
-    /// What was learned, to be shown.
-    #[must_use]
-    pub fn report(&self) -> Report {
-        self.adaptive.report()
     }
 
     /// A plan that is to be solved: on a thread that may block, then [`Batcher::set_plan`].
@@ -352,6 +383,11 @@ impl Batcher {
             _ => self.limits.slots,
         };
         self.in_flight.len() < slots as usize
+    }
+
+    /// Until when the upstream wants nothing of this key; while draining nothing waits.
+    fn paused_until(&self, key: KeyId) -> Option<Tick> {
+        self.paused.until(self.now, key).filter(|_| !self.draining)
     }
 
     fn scope_is_free(&self, scope: ScopeId) -> bool {
@@ -395,9 +431,12 @@ impl Batcher {
             let queued = self.queue.get(id)?;
             let slo =
                 queued.call.deadline.filter(|d| d.source == DeadlineSource::Slo).map(|d| d.at.since(queued.arrived));
-            let fastest = self.classes.get(queued.call.cost_class).and_then(super::class::Class::fastest);
-            if let (Some(slo), Some(fastest)) = (slo, fastest)
-                && fastest > slo
+            let least = match self.limits.policy {
+                Policy::Adaptive { .. } => self.adaptive.lone(queued.call.cost_class),
+                _ => self.classes.get(queued.call.cost_class).and_then(super::class::Class::fastest),
+            };
+            if let (Some(slo), Some(least)) = (slo, least)
+                && least > slo
             {
                 // No shedding can save an SLO that is shorter than one execution: serve as well as we can.
                 self.queue.give_up_deadline(id);
@@ -417,7 +456,8 @@ impl Batcher {
             return None;
         }
         debug_assert_eq!(now, self.now);
-        self.queue.lines().filter(|(_, head)| self.scope_is_free(head.call.scope)).find_map(|(key, head)| {
+        let lines = self.queue.lines().filter(|(_, head)| self.scope_is_free(head.call.scope));
+        lines.filter(|(key, _)| self.paused_until(*key).is_none()).find_map(|(key, head)| {
             match ready(self.view(), &self.queue, key, head, self.classes.get(head.call.cost_class)) {
                 Ready::Now(cause) => Some((key, cause)),
                 Ready::At(_) => None,
@@ -433,7 +473,9 @@ impl Batcher {
         let (scopes, passing) = (&self.scopes_in_flight, self.adaptive.passing());
         let scope_is_free =
             |scope: ScopeId| passing || scopes.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max;
+        let (paused, draining) = (&self.paused, self.draining);
         let lines = self.queue.lines().filter(|(_, head)| scope_is_free(head.call.scope));
+        let lines = lines.filter(|(key, _)| draining || paused.until(now, *key).is_none());
         let lines = lines.map(|(key, head)| (key, head, self.classes.get(head.call.cost_class)));
         match self.adaptive.next(ctx, lines) {
             Next::Send { key, items, cause, kind } => self.dispatch(now, key, cause, Who::Front(Some(items)), kind),
@@ -450,16 +492,21 @@ impl Batcher {
 
     fn dispatch(&mut self, now: Tick, key: KeyId, cause: Cause, who: Who, kind: Kind) -> Option<Decision> {
         let head = &self.queue.line(key).next()?.call;
-        let (cost_class, scope) = (head.cost_class, head.scope);
+        let (cost_class, scope, shareable) = (head.cost_class, head.scope, !head.alone);
         let class = self.classes.get(cost_class);
-        let choice = match who {
-            Who::Front(want) => choose(self.view(), self.queue.line(key), class, want)?,
+        let walls = self.walls(cost_class, scope);
+        let cut = match who {
+            Who::Front(want) => choose(self.view(), self.queue.line(key), class, walls, want)?,
             Who::Chosen => {
                 let chosen = self.adaptive.chosen().iter().filter_map(|id| self.queue.get(*id));
-                choose(self.view(), chosen, class, None)?
+                choose(self.view(), chosen, class, walls, None)?
             }
         };
-        let Choice { ids, items, weight, bytes, bound, mut lone, full } = choice;
+        let (choice, retest) = match self.ask_again(now, key, who, kind, &cut) {
+            Some((larger, bounded)) => (larger, Some(bounded)),
+            None => (cut, None),
+        };
+        let Choice { ids, items, weight, heaviest: max, bytes, bound, mut lone } = choice;
         if kind == Kind::Pass {
             lone = lone.or(Some(Lone::NoGain));
         }
@@ -471,7 +518,6 @@ impl Batcher {
         self.next_batch += 1;
         let mut members = Vec::with_capacity(ids.len());
         let mut start = 0;
-        let mut max = 0;
         let adaptive = matches!(self.limits.policy, Policy::Adaptive { .. });
         let alone = self.queue.tenants() <= 1;
         for &call in &ids {
@@ -479,7 +525,6 @@ impl Batcher {
             check_invariant!(InvariantId::OneKey, queued.call.key == key);
             let late = queued.call.deadline.is_some_and(|deadline| deadline.at <= now);
             check_invariant!(InvariantId::NotLate, !late || self.missing.has(Skill::Shedding));
-            max = max.max(queued.call.weight.max);
             if adaptive {
                 self.adaptive.charge(&queued.call, items, alone);
             }
@@ -491,8 +536,24 @@ impl Batcher {
             start += queued.call.items;
         }
         check_invariant!(InvariantId::Balanced, start == items);
-        let size = BatchSize { items, shared: members.len() > 1, full };
-        self.in_flight.insert(id, InFlight { cost_class, scope, size, members: ids, waiting: members.len() });
+        if members.len() > 1 {
+            members.iter().for_each(|_| self.replays.client(now));
+            self.replays.upstream(now);
+        }
+        if let Some(bounded) = retest {
+            self.classes.testing(cost_class, bounded);
+        }
+        let size = BatchSize {
+            extent: Extent { items, sum: weight, heaviest: max },
+            shared: members.len() > 1,
+            full: items >= walls.items,
+            memory: if adaptive { self.adaptive.memory(cost_class) } else { Bounded::PaddedWeight },
+            retest,
+        };
+        self.in_flight.insert(
+            id,
+            InFlight { key: shareable.then_some(key), cost_class, scope, size, members: ids, waiting: members.len() },
+        );
         *self.scopes_in_flight.entry(scope).or_default() += 1;
         // Also under another policy: what is in flight counts when the policy changes, and what runs alone teaches what it costs.
         let left = self.queue.line_held(key).items;
@@ -501,7 +562,11 @@ impl Batcher {
         self.adaptive.sent(now, id, leaving);
         self.free.note(now, self.slot_is_free());
         // What cut the batch short names it; only the drain names every batch of its own (`scheduling.md` §2.1).
-        let cause = if cause == Cause::Drain { cause } else { bound.unwrap_or(cause) };
+        let cause = match cause {
+            Cause::Drain => cause,
+            _ if retest.is_some() => Cause::Probe,
+            _ => bound.unwrap_or(cause),
+        };
         Some(Decision::Dispatch(Batch { id, key, cost_class, members, items, weight, bytes, cause, lone }))
     }
 

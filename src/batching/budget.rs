@@ -49,6 +49,16 @@ impl ReplayBudget {
     /// Takes one replay from the budget, or says that it is empty.
     #[must_use]
     pub fn take(&mut self, now: Tick) -> bool {
+        if self.room(now) == 0 {
+            return false;
+        }
+        self.bucket(now).upstream += 1;
+        true
+    }
+
+    /// How many replays are left.
+    #[must_use]
+    pub fn room(&self, now: Tick) -> u64 {
         let second = now.0 / 1_000_000_000;
         let (mut client, mut upstream) = (0, 0);
         for bucket in &self.buckets {
@@ -61,11 +71,7 @@ impl ReplayBudget {
             }
         }
         let allowed = client + client * self.share_permille / 1000 + FLOOR_PER_SECOND * WINDOW_SECONDS;
-        if upstream >= allowed {
-            return false;
-        }
-        self.bucket(now).upstream += 1;
-        true
+        allowed.saturating_sub(upstream)
     }
 
     fn bucket(&mut self, now: Tick) -> &mut Bucket {

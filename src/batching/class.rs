@@ -1,10 +1,11 @@
-//! What is remembered for each cost class: ceilings, quarantine, recent execution times.
+//! What is remembered for each cost class: ceilings, overload, quarantine, recent execution times.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::batch::{Observed, ObservedOutcome};
 use super::call::CostClassId;
+use super::ceiling::{Bounded, CeilingReport, CeilingSnapshot, Ceilings, Extent, LimitSource};
 use super::limits::Limits;
 use super::tick::Tick;
 
@@ -24,10 +25,9 @@ pub(super) struct Class {
     quarantined_until: Option<Tick>,
     quarantine_next: Duration,
     whole_batches: u32,
-    /// Most items, as a "too large" answer or the server itself named it, or as halving found it.
-    items_max: Option<u32>,
-    /// Most items since the upstream said that it is overloaded.
-    overload_max: Option<u32>,
+    ceilings: Ceilings,
+    /// Most items since the upstream said that it is overloaded, and since when.
+    overload_max: Option<(u32, Tick)>,
     full_good: u32,
     recent: [Duration; RECENT],
     executions: usize,
@@ -48,7 +48,7 @@ impl Class {
             quarantined_until: None,
             quarantine_next: Duration::ZERO,
             whole_batches: 0,
-            items_max: None,
+            ceilings: Ceilings::default(),
             overload_max: None,
             full_good: 0,
             recent: [Duration::ZERO; RECENT],
@@ -62,7 +62,31 @@ impl Class {
 
     /// Most items in a batch of this class: the smallest of what was learned.
     pub(super) fn ceiling(&self) -> u32 {
-        self.items_max.unwrap_or(u32::MAX).min(self.overload_max.unwrap_or(u32::MAX)).max(1)
+        let known = u32::try_from(self.ceilings.max(Bounded::Items)).unwrap_or(u32::MAX);
+        known.min(self.overload_max.map_or(u32::MAX, |(max, _)| max)).max(1)
+    }
+
+    /// The most by one measure, but for overload; `u64::MAX` where nothing is known.
+    pub(super) fn max(&self, bounded: Bounded) -> u64 {
+        self.ceilings.max(bounded)
+    }
+
+    /// A ceiling to be asked again: what it bounds, up to how much a batch may hold for it, and how long a refusal took the last time. None while the
+    /// server is overloaded: then it would refuse anything.
+    pub(super) fn retest(&self, now: Tick) -> Option<(Bounded, u64, Duration)> {
+        self.ceilings.retest(now).filter(|_| self.overload_max.is_none())
+    }
+
+    /// What is in force.
+    pub(super) fn ceilings(&self) -> Vec<CeilingReport> {
+        let overload = self.overload_max.map(|(max, since)| CeilingReport {
+            bounded: Bounded::Items,
+            max: u64::from(max),
+            source: LimitSource::Learned,
+            since,
+            retest: None,
+        });
+        self.ceilings.report().chain(overload).collect()
     }
 
     /// The shortest of the recent executions: an SLO below it cannot be met by any batch. `None` before the first.
@@ -75,39 +99,45 @@ impl Class {
         self.executions.checked_sub(1).and_then(|i| self.recent.get(i % RECENT)).copied()
     }
 
-    fn observe(&mut self, now: Tick, limits: &Limits, batch: BatchSize, observed: &Observed) {
-        let BatchSize { items, shared, full } = batch;
+    fn observe(&mut self, now: Tick, limits: &Limits, batch: &BatchSize, observed: &Observed) {
+        let &BatchSize { extent, shared, full, memory, retest } = batch;
+        let items = extent.items;
+        // With isolation the whole takes longer than the refusal did.
+        let took = observed.first_byte.unwrap_or(observed.duration);
         match observed.outcome {
             ObservedOutcome::Ok => {
                 if let Some(slot) = self.recent.get_mut(self.executions % RECENT) {
                     *slot = observed.duration;
                 }
                 self.executions += 1;
+                self.ceilings.worked(now, extent);
                 if shared {
                     self.whole_batches += 1;
                     if self.whole_batches >= TRUSTED_AFTER {
                         self.quarantine_next = Duration::ZERO;
                     }
                 }
-                if full && let Some(max) = self.overload_max {
+                if full && let Some((max, since)) = self.overload_max {
                     self.full_good += 1;
                     if self.full_good >= RISE_AFTER {
                         self.full_good = 0;
-                        self.overload_max = Some(max.saturating_add(1));
+                        self.overload_max = Some((max.saturating_add(1), since));
                     }
                 }
             }
-            // A call alone says nothing about size unless the answer names the limit.
-            ObservedOutcome::TooLarge { limit } if !shared && named(limit, items).is_none() => {}
-            ObservedOutcome::Overloaded { .. } if !shared => {}
             ObservedOutcome::TooLarge { limit } if let Some(found) = named(limit, items) => {
-                self.items_max = Some(self.items_max.map_or(found, |known| known.min(found)));
+                self.ceilings.named(now, found, took);
             }
-            // Without a name it may have been the bytes of this one batch: halved, and it rises again as after an overload.
-            ObservedOutcome::TooLarge { .. } | ObservedOutcome::Overloaded { .. } => {
+            // A call alone says nothing about size unless the answer names the limit.
+            ObservedOutcome::TooLarge { .. } | ObservedOutcome::OutOfMemory | ObservedOutcome::Overloaded { .. }
+                if !shared => {}
+            ObservedOutcome::TooLarge { .. } => self.ceilings.too_large(now, extent, retest, took),
+            ObservedOutcome::OutOfMemory => self.ceilings.out_of_memory(now, extent, memory, took),
+            ObservedOutcome::Overloaded { .. } => {
                 // A larger batch that was sent before and fails after does not raise it again.
                 let found = (items / 2).max(1);
-                self.overload_max = Some(self.overload_max.map_or(found, |known| known.min(found)));
+                let known = self.overload_max.filter(|(known, _)| *known <= found);
+                self.overload_max = Some(known.unwrap_or((found, now)));
                 self.full_good = 0;
             }
             ObservedOutcome::Mismatched => {
@@ -116,7 +146,15 @@ impl Class {
                 self.quarantined_until = Some(now.after(this_time));
                 self.quarantine_next = this_time.saturating_mul(2).min(Limits::QUARANTINE_MAX);
             }
-            ObservedOutcome::OutOfMemory | ObservedOutcome::Failed | ObservedOutcome::Cancelled => {}
+            ObservedOutcome::Failed | ObservedOutcome::Cancelled => {}
+        }
+        if let Some(retest) = retest
+            && !matches!(
+                observed.outcome,
+                ObservedOutcome::Ok | ObservedOutcome::TooLarge { .. } | ObservedOutcome::OutOfMemory
+            )
+        {
+            self.ceilings.retest_lost(now, retest);
         }
     }
 }
@@ -139,8 +177,42 @@ impl Classes {
 
     /// The most items that a server itself publishes for this class; the smaller one stays.
     pub(super) fn publish(&mut self, now: Tick, id: CostClassId, items_max: u32) {
+        self.entry(now, id).ceilings.publish(now, Bounded::Items, u64::from(items_max));
+    }
+
+    /// The most weight that a server itself publishes, by the measure that its cost goes by; the smaller one stays.
+    pub(super) fn publish_weight(&mut self, now: Tick, id: CostClassId, bounded: Bounded, weight_max: u64) {
+        self.entry(now, id).ceilings.publish(now, bounded, weight_max);
+    }
+
+    /// A batch leaves to ask a ceiling again.
+    pub(super) fn testing(&mut self, id: CostClassId, bounded: Bounded) {
+        if let Some(class) = self.map.get_mut(&id) {
+            class.ceilings.testing(bounded);
+        }
+    }
+
+    /// The server was judged another one.
+    pub(super) fn changed(&mut self, now: Tick, id: CostClassId) {
+        if let Some(class) = self.map.get_mut(&id) {
+            class.ceilings.changed(now);
+        }
+    }
+
+    /// What was learned of a class, to be kept.
+    pub(super) fn snapshot(&self, id: CostClassId) -> Vec<CeilingSnapshot> {
+        self.map.get(&id).map(|class| class.ceilings.snapshot().collect()).unwrap_or_default()
+    }
+
+    /// Takes up what an earlier process learned.
+    pub(super) fn restore(&mut self, now: Tick, id: CostClassId, kept: &[CeilingSnapshot]) {
         let class = self.entry(now, id);
-        class.items_max = Some(class.items_max.map_or(items_max, |known| known.min(items_max)).max(1));
+        kept.iter().for_each(|kept| class.ceilings.restore(now, kept));
+    }
+
+    /// The least of all ceilings by one measure; `u64::MAX` where there is none.
+    pub(super) fn least(&self, bounded: Bounded) -> u64 {
+        self.map.values().map(|class| class.max(bounded)).min().unwrap_or(u64::MAX)
     }
 
     pub(super) fn observe(
@@ -148,7 +220,7 @@ impl Classes {
         now: Tick,
         id: CostClassId,
         limits: &Limits,
-        batch: BatchSize,
+        batch: &BatchSize,
         observed: &Observed,
     ) {
         self.entry(now, id).observe(now, limits, batch, observed);
@@ -170,11 +242,15 @@ impl Classes {
 /// What of a batch matters to its class.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BatchSize {
-    pub(super) items: u32,
+    pub(super) extent: Extent,
     /// More than one member.
     pub(super) shared: bool,
     /// As many items as allowed.
     pub(super) full: bool,
+    /// The measure that stands for the server's memory: the one that its cost goes by.
+    pub(super) memory: Bounded,
+    /// The ceiling that it was sent to ask again.
+    pub(super) retest: Option<Bounded>,
 }
 
 #[cfg(test)]
@@ -185,8 +261,9 @@ mod tests {
 
     fn observe(classes: &mut Classes, at: u64, items: u32, outcome: ObservedOutcome) {
         let observed = Observed { duration: Duration::from_millis(5), first_byte: None, outcome };
-        let size = BatchSize { items, shared: items > 1, full: true };
-        classes.observe(Tick::from_millis(at), ID, &Limits::default(), size, &observed);
+        let extent = Extent { items, sum: u64::from(items), heaviest: 1 };
+        let size = BatchSize { extent, shared: items > 1, full: true, memory: Bounded::PaddedWeight, retest: None };
+        classes.observe(Tick::from_millis(at), ID, &Limits::default(), &size, &observed);
     }
 
     #[test]
@@ -198,10 +275,27 @@ mod tests {
     }
 
     #[test]
-    fn without_a_named_limit_the_size_is_halved() {
+    fn without_a_named_limit_it_is_the_middle_between_what_worked_and_what_was_refused() {
         let mut classes = Classes::default();
-        observe(&mut classes, 0, 64, ObservedOutcome::TooLarge { limit: None });
-        assert_eq!(classes.get(ID).unwrap().ceiling(), 32);
+        observe(&mut classes, 0, 16, ObservedOutcome::Ok);
+        observe(&mut classes, 1, 64, ObservedOutcome::TooLarge { limit: None });
+        assert_eq!(classes.get(ID).unwrap().ceiling(), 40);
+    }
+
+    #[test]
+    fn a_lone_refusal_says_nothing_unless_it_names_the_limit() {
+        let mut classes = Classes::default();
+        let lone = |classes: &mut Classes, outcome| {
+            let observed = Observed { duration: Duration::from_millis(5), first_byte: None, outcome };
+            let extent = Extent { items: 64, sum: 64, heaviest: 1 };
+            let size = BatchSize { extent, shared: false, full: true, memory: Bounded::PaddedWeight, retest: None };
+            classes.observe(Tick::default(), ID, &Limits::default(), &size, &observed);
+            classes.get(ID).unwrap().ceiling()
+        };
+        for outcome in [ObservedOutcome::TooLarge { limit: None }, ObservedOutcome::OutOfMemory] {
+            assert_eq!(lone(&mut classes, outcome), u32::MAX);
+        }
+        assert_eq!(lone(&mut classes, ObservedOutcome::TooLarge { limit: Some(16) }), 16);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::batch::{Cause, Lone};
 use super::call::{CallId, KeyId};
+use super::ceiling::{Bounded, Extent};
 use super::class::Class;
 use super::limits::{Limits, Policy, ScopeLimits};
 use super::queue::{Queue, Queued};
@@ -32,12 +33,22 @@ pub(super) struct Choice {
     pub(super) ids: Vec<CallId>,
     pub(super) items: u32,
     pub(super) weight: u64,
+    /// Of the heaviest item.
+    pub(super) heaviest: u64,
     pub(super) bytes: u64,
     /// The limit that ended the batch, if one did.
     pub(super) bound: Option<Cause>,
     pub(super) lone: Option<Lone>,
-    /// As many items as allowed.
-    pub(super) full: bool,
+}
+
+/// What bounds a batch, but for its bytes: of the policy, what is published and what was learned the smallest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Walls {
+    pub(super) items: u32,
+    /// Σw.
+    pub(super) sum: u64,
+    /// Items × the heaviest one's weight.
+    pub(super) padded: u64,
 }
 
 /// What a decision looks at besides the queue.
@@ -67,13 +78,14 @@ pub(super) fn ready(view: View<'_>, queue: &Queue, key: KeyId, head: &Queued, cl
         return Ready::Now(Cause::Idle);
     }
     let scope = view.limits.scope(head.call.scope);
-    let cap = cap(scope, class).min(threshold);
+    let walls = Walls::new(scope, class, false);
+    let cap = walls.items.min(threshold);
     let line = queue.line_held(key);
     if line.items >= u64::from(cap) {
         return Ready::Now(Cause::Full);
     }
     // A batch that a limit cuts does not grow by waiting.
-    if line.weight > scope.batch_weight_max.unwrap_or(u64::MAX) {
+    if line.weight > walls.sum {
         return Ready::Now(Cause::Weight);
     }
     if line.bytes > scope.batch_bytes_max {
@@ -91,17 +103,50 @@ pub(super) fn ready(view: View<'_>, queue: &Queue, key: KeyId, head: &Queued, cl
     }
 }
 
-/// How long before a deadline a held batch must leave: the last execution and a quarter more, or [`LEAD_SPARE`] if that is more than the quarter; half of
-/// the whole budget while nothing is known.
+/// How long before a deadline a held batch must leave: what is expected of an execution, half of the whole budget while nothing is known.
 fn lead(class: Option<&Class>, head: &Queued, at: Tick) -> Duration {
-    class
-        .and_then(Class::last)
-        .map_or_else(|| at.since(head.arrived) / 2, |last| last.saturating_add(LEAD_SPARE.max(last / 4)))
+    class.and_then(expected).unwrap_or_else(|| at.since(head.arrived) / 2)
 }
 
-/// Most items in a batch of this line.
-fn cap(scope: &ScopeLimits, class: Option<&Class>) -> u32 {
-    scope.batch_items_max.min(class.map_or(u32::MAX, Class::ceiling)).max(1)
+/// What is expected of an execution, by the last one: a quarter more, or [`LEAD_SPARE`] if that is more than the quarter.
+pub(super) fn expected(class: &Class) -> Option<Duration> {
+    class.last().map(|last| last.saturating_add(LEAD_SPARE.max(last / 4)))
+}
+
+// === impl Walls ===
+
+impl Walls {
+    /// `padded`: the class pays for every item as if it were the heaviest, so that is what a policy's weight bounds too.
+    pub(super) fn new(scope: &ScopeLimits, class: Option<&Class>, padded: bool) -> Self {
+        let known = |bounded| class.map_or(u64::MAX, |class| class.max(bounded));
+        let weight_max = scope.batch_weight_max.unwrap_or(u64::MAX);
+        let (sum_max, padded_max) = if padded { (u64::MAX, weight_max) } else { (weight_max, u64::MAX) };
+        Self {
+            items: scope.batch_items_max.min(class.map_or(u32::MAX, Class::ceiling)).max(1),
+            sum: known(Bounded::Weight).min(sum_max),
+            padded: known(Bounded::PaddedWeight).min(padded_max),
+        }
+    }
+
+    /// With one of them set to this much, where the policy allows it.
+    pub(super) fn raised(self, scope: &ScopeLimits, padded: bool, bounded: Bounded, max: u64) -> Self {
+        let own = Self::new(scope, None, padded);
+        match bounded {
+            Bounded::Items => Self { items: u32::try_from(max).unwrap_or(u32::MAX).min(own.items), ..self },
+            Bounded::Weight => Self { sum: max.min(own.sum), ..self },
+            Bounded::PaddedWeight => Self { padded: max.min(own.padded), ..self },
+        }
+    }
+
+    /// Whether a batch keeps the walls of weight.
+    pub(super) fn hold_weight(&self, sum: u64, items: u32, heaviest: u64) -> bool {
+        sum <= self.sum && Extent { items, sum, heaviest }.of(Bounded::PaddedWeight) <= self.padded
+    }
+
+    /// Whether weights are bounded at all.
+    pub(super) fn bound_weight(&self) -> bool {
+        self.sum < u64::MAX || self.padded < u64::MAX
+    }
 }
 
 /// The calls that leave together: from the front, in order, while every limit holds and up to `want` items. The first always leaves, however large it is.
@@ -109,11 +154,12 @@ pub(super) fn choose<'a>(
     view: View<'_>,
     mut line: impl Iterator<Item = &'a Queued>,
     class: Option<&Class>,
+    walls: Walls,
     want: Option<u32>,
 ) -> Option<Choice> {
     let first = &line.next()?.call;
     let scope = view.limits.scope(first.scope);
-    let cap = cap(scope, class);
+    let cap = walls.items;
     let quarantined = class.is_some_and(|class| class.quarantined(view.now));
     let full = match view.limits.policy {
         Policy::WorkConserving | Policy::Adaptive { .. } => cap,
@@ -126,10 +172,10 @@ pub(super) fn choose<'a>(
         ids,
         items: first.items,
         weight: first.weight.sum,
+        heaviest: first.weight.max,
         bytes: first.bytes,
         bound: None,
         lone: None,
-        full: first.items >= cap,
     };
     if first.alone {
         return Some(choice);
@@ -144,7 +190,6 @@ pub(super) fn choose<'a>(
     }
     // What was wanted is no limit.
     let bound = (fill == full).then_some(Cause::Full);
-    let weight_max = scope.batch_weight_max.unwrap_or(u64::MAX);
     let mut exclusive: BTreeSet<u64> = first.exclusive.iter().copied().collect();
     for queued in line {
         if choice.items >= fill {
@@ -158,7 +203,9 @@ pub(super) fn choose<'a>(
             choice.bound = bound;
             break;
         }
-        if choice.weight.saturating_add(call.weight.sum) > weight_max {
+        let weight = choice.weight.saturating_add(call.weight.sum);
+        let heaviest = choice.heaviest.max(call.weight.max);
+        if !walls.hold_weight(weight, choice.items + call.items, heaviest) {
             choice.bound = Some(Cause::Weight);
             break;
         }
@@ -172,12 +219,12 @@ pub(super) fn choose<'a>(
         exclusive.extend(call.exclusive.iter().copied());
         choice.ids.push(call.id);
         choice.items += call.items;
-        choice.weight += call.weight.sum;
+        choice.weight = weight;
+        choice.heaviest = heaviest;
         choice.bytes += call.bytes;
     }
     if choice.items >= fill {
         choice.bound = bound;
     }
-    choice.full = choice.items >= cap;
     Some(choice)
 }

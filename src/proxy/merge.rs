@@ -132,6 +132,7 @@ impl Proxy {
             caller_deadline: times.caller,
             timeout: route.timeout,
             published_items_max: published.and_then(|known| known.items_max),
+            published_weight_max: published.and_then(|known| known.weight_max),
         };
         let submitted = self.until(times.caller, self.scheduler.submit(submission));
         match submitted.await {

@@ -50,8 +50,9 @@ struct Driver<'a> {
     tenants: Interner<Box<[u8]>>,
     exclusives: Interner<Box<[u8]>>,
     cost_classes: RecentInterner<Box<[u8]>>,
-    /// The least learned ceiling, as the gauge shows it.
+    /// The least learned ceilings on items and on weight, as the gauges show them.
     ceiling: Option<u32>,
+    weight_ceiling: Option<u64>,
     queued: HashMap<CallId, Queued>,
     in_flight: HashMap<BatchId, Option<AbortHandle>>,
     ended: mpsc::Sender<Ended>,
@@ -115,6 +116,7 @@ impl<'a> Driver<'a> {
             queued: HashMap::new(),
             in_flight: HashMap::new(),
             ceiling: None,
+            weight_ceiling: None,
             ended,
         }
     }
@@ -184,6 +186,9 @@ impl<'a> Driver<'a> {
         let cost_class = CostClassId(self.cost_classes.get(&*call.cost_class));
         if let Some(items_max) = submission.published_items_max {
             self.core.publish(now, cost_class, items_max);
+        }
+        if let Some(weight_max) = submission.published_weight_max {
+            self.core.publish_weight(now, cost_class, weight_max);
         }
         let offered = Call {
             id,
@@ -339,11 +344,17 @@ impl<'a> Driver<'a> {
         while let Some((class, input)) = self.core.plan_due() {
             self.plan(class, input);
         }
+        // None while there is no such ceiling, which a gauge shows as a limit that never binds.
         let least = self.core.least_ceiling();
-        if let Some(least) = least
-            && self.ceiling.replace(least) != Some(least)
-        {
-            self.shell.metrics.limit("batch_items_max", "learned", f64::from(least));
+        if least != self.ceiling {
+            self.ceiling = least;
+            self.shell.metrics.limit("batch_items_max", "learned", least.map_or(f64::INFINITY, f64::from));
+        }
+        let least = self.core.least_weight_ceiling();
+        if least != self.weight_ceiling {
+            self.weight_ceiling = least;
+            let shown = least.map_or(f64::INFINITY, |least| f64::from(u32::try_from(least).unwrap_or(u32::MAX)));
+            self.shell.metrics.limit("batch_weight_max", "learned", shown);
         }
     }
 }

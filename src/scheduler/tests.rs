@@ -95,6 +95,7 @@ fn submission() -> Submission {
         caller_deadline: None,
         timeout: Duration::from_secs(30),
         published_items_max: None,
+        published_weight_max: None,
     }
 }
 

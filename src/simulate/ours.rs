@@ -39,6 +39,8 @@ struct Execution {
     batch: BatchId,
     started: Tick,
     members: Vec<CallId>,
+    /// When the whole batch was answered, if parts of it were sent after that.
+    answered: Option<Tick>,
     isolation: Option<Isolating>,
 }
 
@@ -99,7 +101,8 @@ impl Ours {
                     members.iter().for_each(|_| self.budget.client(desk.now()));
                     self.budget.upstream(desk.now());
                     let sent = desk.send(members.clone());
-                    let execution = Execution { batch: batch.id, started: desk.now(), members, isolation: None };
+                    let execution =
+                        Execution { batch: batch.id, started: desk.now(), members, answered: None, isolation: None };
                     self.in_flight.insert(sent, execution);
                 }
                 Decision::Expire { id, .. } => desk.expire(id),
@@ -119,7 +122,8 @@ impl Ours {
 
     fn complete(&mut self, desk: &Desk, execution: &Execution, outcome: ObservedOutcome) {
         let now = desk.now();
-        let observed = Observed { duration: now.since(execution.started), first_byte: None, outcome };
+        let first_byte = execution.answered.map(|at| at.since(execution.started));
+        let observed = Observed { duration: now.since(execution.started), first_byte, outcome };
         self.core.complete(now, execution.batch, observed);
     }
 
@@ -148,6 +152,7 @@ impl Ours {
             (None, Some(verdict)) => {
                 let items = execution.members.iter().map(|id| desk.arrival(*id).call.items).collect();
                 let plan = Isolation::new(items, ISOLATE_ABOVE, verdict);
+                execution.answered = Some(desk.now());
                 execution.isolation = Some(Isolating { plan, part: whole, outcome: observed(done.status) });
             }
             (Some(isolating), verdict) => {

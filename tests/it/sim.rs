@@ -7,6 +7,7 @@
 //! What it leaves out: bytes, sockets and tasks; those are the shell's, and its own tests hold them.
 
 pub(crate) mod batch;
+mod ceiling;
 mod checks;
 pub(crate) mod draw;
 pub(crate) mod learned;

@@ -56,6 +56,7 @@ struct All<'a> {
     /// Items that come while one batch runs.
     price: f64,
     cap: u32,
+    walls: Walls,
     shed: bool,
 }
 
@@ -82,7 +83,7 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64) ->
         let Some(head) = calls.get(heads).copied() else { break };
         by_weight.retain(|place| *place >= heads);
         sum_up(&calls, &by_weight, &mut sums);
-        let all = All { calls: &calls, by_weight: &by_weight, sums: &sums, second_slack, price, cap: line.cap, shed };
+        let all = All { calls: &calls, by_weight: &by_weight, sums: &sums, second_slack, price, cap: line.cap, walls: line.walls, shed };
         all.runs(cost, head, &mut out);
         if heads == 0 {
             let values = out.iter().filter_map(|run| all.value(cost, *run).map(|value| (*run, value)));
@@ -109,7 +110,7 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64) ->
     // A run counts from the first of those that were left when it was found.
     let mut by_weight = all_by_weight;
     by_weight.retain(|place| *place >= heads);
-    All { calls: &calls, by_weight: &by_weight, sums: &sums, second_slack, price, cap: line.cap, shed }
+    All { calls: &calls, by_weight: &by_weight, sums: &sums, second_slack, price, cap: line.cap, walls: line.walls, shed }
         .chosen(run, head)
 }
 
@@ -154,6 +155,14 @@ impl All<'_> {
             }
             let least = self.sums[to].0.saturating_sub(self.cap);
             let mut from = self.sums.partition_point(|sum| sum.0 < least).min(last);
+            let heaviest = self.at(last).weight.max;
+            let within = |from: usize| {
+                let (items, weight) = (self.sums[to].0 - self.sums[from].0, self.sums[to].1 - self.sums[from].1);
+                self.walls.hold_weight(weight, items, heaviest)
+            };
+            while from < last && !within(from) {
+                from += 1;
+            }
             loop {
                 let run = self.run(cost, from, to);
                 let late = self.shed && u128::from(run.time) * tail >= slack;

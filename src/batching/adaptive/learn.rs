@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::super::arrivals::{Arrivals, Rate};
 use super::super::batch::{BatchId, Observed, ObservedOutcome};
 use super::super::call::{Call, CostClassId, KeyId, Weight};
-use super::super::cost::{Cost, Report as CostReport, Sample as CostSample, Snapshot};
+use super::super::ceiling::{Bounded, Extent};
+use super::super::cost::{Base, Cost, Report as CostReport, Sample as CostSample, Snapshot};
 use super::super::guard::{AsideReport, Ended, Part};
 use super::super::plan::{Due, Plan, PlanInput, SIZES_MAX_ITEMS};
 use super::super::slots::{Flight, Sample, UpstreamSnapshot};
@@ -22,19 +23,15 @@ const MODELS_MAX: usize = 64;
 /// Merge keys whose arrivals are watched: more than commonly share one upstream; beyond it the one unused for longest goes.
 const KEYS_MAX: usize = 64;
 
-/// What was learned of an upstream, to be shown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
-    /// C: batches in flight that the upstream runs side by side.
-    pub slots: u32,
-    /// By how many nanoseconds the next batch may leave before one comes back.
-    pub lead_nanos: u64,
-    /// T: the running mean of execution times, in nanoseconds.
-    pub mean_nanos: u64,
-    /// Whether calls are passed one by one, and the last comparison.
-    pub aside: AsideReport,
-    /// The cost curves.
-    pub classes: Vec<(CostClassId, CostReport)>,
+/// What was learned of an upstream by this policy, to be shown.
+#[derive(Debug, Clone)]
+pub(in super::super) struct Learned {
+    pub(in super::super) slots: u32,
+    pub(in super::super) lead_nanos: u64,
+    pub(in super::super) mean_nanos: u64,
+    pub(in super::super) aside: AsideReport,
+    pub(in super::super) classes: Vec<(CostClassId, CostReport)>,
+    pub(in super::super) exploration_nanos: u64,
 }
 
 /// What is learned of a cost class.
@@ -125,9 +122,9 @@ impl Adaptive {
         self.flights.insert(id, Sent { flight, due, alone, batch });
     }
 
-    /// A batch ended.
-    pub(in super::super) fn returned(&mut self, now: Tick, id: BatchId, observed: &Observed) {
-        let Some(Sent { flight, batch, .. }) = self.flights.remove(&id) else { return };
+    /// A batch ended. True if the server was judged another one by it.
+    pub(in super::super) fn returned(&mut self, now: Tick, id: BatchId, observed: &Observed) -> bool {
+        let Some(Sent { flight, batch, .. }) = self.flights.remove(&id) else { return false };
         for other in self.flights.values_mut() {
             other.due = self.slots.due_after_return(&other.flight, other.due, now, other.alone);
             other.flight.saw_return(now);
@@ -141,7 +138,7 @@ impl Adaptive {
                 }
                 Kind::Pass | Kind::Batch | Kind::Plain => {}
             }
-            return;
+            return false;
         }
         for (arrived, items, slo) in &batch.calls {
             self.guard.ended(now, Ended { arrived: *arrived, items: *items, expired: false, slo: *slo });
@@ -155,12 +152,13 @@ impl Adaptive {
                 self.guard.batch_done();
             }
         }
-        self.learn(now, &flight, &batch, nanos(observed.duration));
+        self.learn(now, &flight, &batch, nanos(observed.duration))
     }
 
-    /// What a batch that was answered well teaches.
-    fn learn(&mut self, now: Tick, flight: &Flight, batch: &Leaving, took: u64) {
-        let Some(model) = self.models.get_mut(&batch.class) else { return };
+    /// What a batch that was answered well teaches; true if that is that the server is another one.
+    fn learn(&mut self, now: Tick, flight: &Flight, batch: &Leaving, took: u64) -> bool {
+        let Some(model) = self.models.get_mut(&batch.class) else { return false };
+        let mut changed = false;
         model.batches += 1;
         model.worked = model.worked.max(batch.items);
         let alone = model.cost.time_of(batch.items, batch.weight);
@@ -170,7 +168,7 @@ impl Adaptive {
             Kind::Probe(_) | Kind::Plain | Kind::Pass => Sample::No,
         };
         if sample != Sample::No {
-            let changed = model.cost.observe(CostSample { items: batch.items, weight: batch.weight, nanos: took });
+            changed = model.cost.observe(CostSample { items: batch.items, weight: batch.weight, nanos: took });
             if sample == Sample::Alone {
                 self.mean_time = self.mean_time - self.mean_time / MEAN_TIME_PARTS + took / MEAN_TIME_PARTS;
             }
@@ -184,6 +182,7 @@ impl Adaptive {
         if let Some(watched) = self.keys.get_mut(&batch.key) {
             watched.arrivals.answered(now, batch.items, self.mean_time);
         }
+        changed
     }
 
     /// A plan to be solved, if one is due: on a thread that may block, then [`Adaptive::set_plan`].
@@ -221,14 +220,45 @@ impl Adaptive {
         self.models.entry(class).or_insert_with(fresh).used = self.uses;
     }
 
-    pub(in super::super) fn report(&self) -> Report {
-        Report {
+    pub(in super::super) fn report(&self) -> Learned {
+        Learned {
             slots: self.slots(),
             lead_nanos: self.slots.lead(),
             mean_nanos: self.mean_time,
             aside: self.guard.report(),
             classes: self.models.iter().map(|(id, model)| (*id, model.cost.report())).collect(),
+            exploration_nanos: 0,
         }
+    }
+
+    /// Whether a class pays for every item as if it were the heaviest.
+    pub(in super::super) fn is_padded(&self, class: CostClassId) -> bool {
+        self.models.get(&class).is_some_and(|model| model.cost.base_kind() == Base::Padded)
+    }
+
+    /// The measure that stands for a server's memory: what its cost goes by, and while weights say nothing the larger one.
+    pub(in super::super) fn memory(&self, class: CostClassId) -> Bounded {
+        let ragged = self.models.get(&class).is_some_and(|model| model.cost.base_kind() == Base::Ragged);
+        if ragged { Bounded::Weight } else { Bounded::PaddedWeight }
+    }
+
+    /// What a batch takes but once in fifty times; `None` before anything was learned.
+    pub(in super::super) fn late(&self, class: CostClassId, extent: Extent) -> Option<u64> {
+        let cost = &self.models.get(&class).filter(|model| model.cost.samples() > 0)?.cost;
+        let weight = Weight { sum: extent.sum, max: extent.heaviest };
+        let alone = if cost.weights_matter() { cost.time_of(extent.items, weight) } else { cost.time(extent.items) };
+        Some(cost.late(alone))
+    }
+
+    /// What a lone item takes but once in fifty times.
+    pub(in super::super) fn lone(&self, class: CostClassId) -> Option<Duration> {
+        let cost = &self.models.get(&class).filter(|model| model.cost.samples() > 0)?.cost;
+        Some(Duration::from_nanos(cost.late(cost.time(1))))
+    }
+
+    /// Nanoseconds that a batch sent now is expected to wait upstream.
+    pub(in super::super) fn wait(&self, now: Tick) -> u64 {
+        self.slots.wait(self.in_flight(), self.earliest_due(), now)
     }
 
     pub(in super::super) fn snapshot(&self) -> Vec<(CostClassId, Snapshot)> {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::call::{CallId, DeadlineSource, KeyId};
 use super::super::cost::Cost;
+use super::super::decide::Walls;
 use super::super::queue::Queued;
 use super::super::skill::Skill;
 use super::super::tick::Tick;
@@ -21,6 +22,7 @@ pub(super) struct Line<'a> {
     pub(super) cap: u32,
     /// What a batch sent now is expected to wait upstream.
     pub(super) wait: u64,
+    pub(super) walls: Walls,
 }
 
 // === impl Line ===
@@ -28,8 +30,7 @@ pub(super) struct Line<'a> {
 impl Line<'_> {
     /// Nanoseconds until a call's deadline; `u64::MAX` without one.
     pub(super) fn slack(&self, queued: &Queued) -> u64 {
-        let useful = queued.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout);
-        useful.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(self.ctx.now.0))
+        slack_of(queued, self.ctx.now)
     }
 
     /// Nanoseconds for which a hold may last at most: a call that is held must still be there to be sent.
@@ -74,6 +75,12 @@ impl Line<'_> {
         let deadline = self.head.call.deadline?.at.0;
         Some(Tick(patience.min(deadline.saturating_sub(next + next / 10))))
     }
+}
+
+/// Nanoseconds until a call's answer is useless; `u64::MAX` if it never is.
+pub(in super::super) fn slack_of(queued: &Queued, now: Tick) -> u64 {
+    let useful = queued.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout);
+    useful.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(now.0))
 }
 
 /// The SLO of a call, if it has one.

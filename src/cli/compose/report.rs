@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::batching::{AsideReport, Base, CostReport, Mode, Report, TrialReport};
+use crate::batching::{AsideReport, Base, CeilingInForce, CostReport, Infeasible, Mode, Report, TrialReport};
 
 /// The whole of it. Times are in microseconds unless their name says otherwise.
 pub(super) fn json(report: &Report) -> Value {
@@ -12,6 +12,32 @@ pub(super) fn json(report: &Report) -> Value {
         "mean_execution_us": micros(report.mean_nanos),
         "standing_aside": aside(&report.aside),
         "cost_classes": report.classes.iter().map(|(id, cost)| class(id.0, cost)).collect::<Vec<_>>(),
+        "limits": report.ceilings.iter().map(ceiling).collect::<Vec<_>>(),
+        "paused": report.paused.iter().map(|(id, until)| json!({"class": id.0, "until_seconds": seconds(until.0)})).collect::<Vec<_>>(),
+        "infeasible": report.infeasible.iter().map(infeasible).collect::<Vec<_>>(),
+        "exploration_us": micros(report.exploration_nanos),
+    })
+}
+
+/// What bounds batches, and who says so. Instants are seconds since the process started.
+fn ceiling(CeilingInForce { class, scope, ceiling }: &CeilingInForce) -> Value {
+    json!({
+        "class": class.0,
+        "route": scope.0,
+        "limit": ceiling.bounded.as_str(),
+        "max": ceiling.max,
+        "source": ceiling.source.as_str(),
+        "since_seconds": seconds(ceiling.since.0),
+        "retest_seconds": ceiling.retest.map(|at| seconds(at.0)),
+    })
+}
+
+fn infeasible(found: &Infeasible) -> Value {
+    json!({
+        "class": found.class.0,
+        "route": found.scope.0,
+        "slo_us": micros(found.slo_nanos),
+        "lone_call_us": micros(found.lone_nanos),
     })
 }
 
@@ -54,7 +80,7 @@ fn aside(aside: &AsideReport) -> Value {
 
 fn trial(trial: &TrialReport) -> Value {
     json!({
-        "at_seconds": trial.at.0 / 1_000_000_000,
+        "at_seconds": seconds(trial.at.0),
         "before": mode(trial.before),
         "verdict": mode(trial.verdict),
         "batch_mean_us": u64::try_from(trial.batch_mean.as_micros()).unwrap_or(u64::MAX),
@@ -73,4 +99,8 @@ const fn mode(mode: Mode) -> &'static str {
 
 const fn micros(nanos: u64) -> u64 {
     nanos / 1000
+}
+
+const fn seconds(nanos: u64) -> u64 {
+    nanos / 1_000_000_000
 }

@@ -30,7 +30,7 @@ const FAILED: [u64; 3] = [436, 467, 507];
 const STEPS_SHOWN: usize = 60;
 
 /// What the seeds above must touch, or they prove little.
-const TOUCHED: [&str; 27] = [
+const TOUCHED: [&str; 28] = [
     "aborted",
     "accepted",
     "alone: client batch full",
@@ -53,6 +53,7 @@ const TOUCHED: [&str; 27] = [
     "held beside an idle upstream",
     "late: slo, caller",
     "left without drain",
+    "paused",
     "planned",
     "refused",
     "shared",

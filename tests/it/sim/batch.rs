@@ -10,7 +10,11 @@ use super::promise::{Held, promise};
 /// It names the limit that bound it, or why its line was due.
 pub(crate) fn named(batch: &Batch, leaving: &Leaving, due: Cause) -> Held {
     // The drain names its batches whatever bound them (`scheduling.md` §2.1).
-    let cause = if due == Cause::Drain { due } else { leaving.bound.unwrap_or(due) };
+    let cause = match due {
+        Cause::Drain => due,
+        _ if leaving.retest.is_some() => Cause::Probe,
+        _ => leaving.bound.unwrap_or(due),
+    };
     let said = (batch.cause, batch.lone);
     // Of a batch that holds too much it is told below which limit it passed.
     let broken =
@@ -43,16 +47,23 @@ pub(crate) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
 }
 
 /// If several share it, it passes no limit; a single call may.
-pub(crate) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>) -> Held {
+pub(crate) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>, leaving: &Leaving) -> Held {
     let [first, _, ..] = members else { return Ok(()) };
     let id = batch.id.0;
     let scope = rules.limits.scope(first.call.scope);
-    let cap = rules.cap(scope);
+    let (cap, walls) = (leaving.walls.items, leaving.walls);
     promise(InvariantId::WithinLimits, batch.items <= cap, || {
         format!("batch {id} has {} items of {cap}", batch.items)
     })?;
-    promise(InvariantId::WithinLimits, scope.batch_weight_max.is_none_or(|max| batch.weight <= max), || {
-        format!("batch {id} weighs {} of {:?}", batch.weight, scope.batch_weight_max)
+    let heaviest = members.iter().map(|waiting| waiting.call.weight.max).max().unwrap_or(0);
+    let padded = heaviest * u64::from(batch.items);
+    promise(InvariantId::WithinLimits, batch.weight <= walls.weight && padded <= walls.padded, || {
+        format!("batch {id} weighs {}, padded {padded}, of {walls:?}", batch.weight)
+    })?;
+    // A ceiling that was learned may be asked again; what the policy says never.
+    let limits = (scope.batch_items_max, scope.batch_weight_max.unwrap_or(u64::MAX));
+    promise(InvariantId::WithinLimits, batch.items <= limits.0 && batch.weight <= limits.1, || {
+        format!("batch {id} has {} items and weighs {} of {limits:?}", batch.items, batch.weight)
     })?;
     promise(InvariantId::WithinLimits, batch.bytes <= scope.batch_bytes_max, || {
         format!("batch {id} has {} bytes of {}", batch.bytes, scope.batch_bytes_max)

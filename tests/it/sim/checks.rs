@@ -7,9 +7,11 @@ use super::story;
 const SEEDS: u64 = 1500;
 
 /// What the seeds above must touch, or they prove little.
-const TOUCHED: [&str; 26] = [
+const TOUCHED: [&str; 31] = [
     "accepted",
     "aborted",
+    "asked again: items",
+    "asked again: weight",
     "alone: client batch full",
     "alone: quarantined",
     "cancelled: in flight",
@@ -21,12 +23,14 @@ const TOUCHED: [&str; 26] = [
     "cause: drain",
     "cause: full",
     "cause: idle",
+    "cause: probe",
     "cause: weight",
     "ceiling lowered",
     "ceiling raised",
     "cut: exclusive",
     "expired",
     "held",
+    "paused",
     "quarantine grew",
     "quarantine small again",
     "refused: bytes full",
@@ -34,6 +38,7 @@ const TOUCHED: [&str; 26] = [
     "refused: tenant share",
     "shared",
     "slo forgiven",
+    "weight ceiling moved",
 ];
 
 #[test]

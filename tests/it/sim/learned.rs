@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use groupage::batching::{Limits, Observed, ObservedOutcome, Tick};
+use groupage::batching::{Bounded, Limits, Observed, ObservedOutcome, Tick};
+
+use super::ceiling::Ceiling;
 
 /// Executions whose shortest one says what a lone call can hope for.
 const RECENT: usize = 16;
@@ -11,17 +13,23 @@ const RECENT: usize = 16;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) items: u32,
+    pub(crate) weight: u64,
+    /// Of the heaviest item.
+    pub(crate) heaviest: u64,
     /// More than one member.
     pub(crate) shared: bool,
     /// It held as many items as a batch of its class might when it left.
     pub(crate) full: bool,
+    /// The ceiling that it was sent to ask again.
+    pub(crate) retest: Option<Bounded>,
 }
 
 /// One cost class.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Learned {
-    /// The smallest size that was named, published or found by halving.
-    named: Option<u32>,
+    items: Ceiling,
+    weight: Ceiling,
+    padded: Ceiling,
     /// The size since the upstream said that it is overloaded.
     overload: Option<u32>,
     /// Full good batches since the overload size last moved.
@@ -37,7 +45,43 @@ pub(crate) struct Learned {
 
 impl Learned {
     pub(crate) fn ceiling(&self) -> Option<u32> {
-        [self.named, self.overload].into_iter().flatten().min()
+        let items = self.items.max().map(|max| u32::try_from(max).unwrap_or(u32::MAX));
+        [items, self.overload].into_iter().flatten().min()
+    }
+
+    /// The most by one measure, but for overload.
+    pub(crate) fn max(&self, bounded: Bounded) -> Option<u64> {
+        self.by(bounded).max()
+    }
+
+    /// What may be asked again now: up to how much, and how long the last refusal took.
+    pub(crate) fn retest(&self, now: Tick) -> Option<(Bounded, u64, Duration)> {
+        if self.overload.is_some() {
+            return None;
+        }
+        Bounded::ALL.into_iter().find_map(|bounded| {
+            self.by(bounded).retest(now, bounded == Bounded::Items).map(|(up_to, took)| (bounded, up_to, took))
+        })
+    }
+
+    pub(crate) fn testing(&mut self, bounded: Bounded) {
+        self.by_mut(bounded).testing(true);
+    }
+
+    fn by(&self, bounded: Bounded) -> &Ceiling {
+        match bounded {
+            Bounded::Items => &self.items,
+            Bounded::Weight => &self.weight,
+            Bounded::PaddedWeight => &self.padded,
+        }
+    }
+
+    fn by_mut(&mut self, bounded: Bounded) -> &mut Ceiling {
+        match bounded {
+            Bounded::Items => &mut self.items,
+            Bounded::Weight => &mut self.weight,
+            Bounded::PaddedWeight => &mut self.padded,
+        }
     }
 
     pub(crate) fn quarantined(&self, now: Tick) -> bool {
@@ -59,15 +103,29 @@ impl Learned {
         self.times.get(from..).is_some_and(|recent| !recent.is_empty() && recent.iter().all(|time| *time > slo))
     }
 
-    pub(crate) fn publish(&mut self, items_max: u32) {
-        self.name(items_max.max(1));
+    pub(crate) fn publish(&mut self, bounded: Bounded, max: u64) {
+        self.by_mut(bounded).publish(max.max(1));
     }
 
     pub(crate) fn observe(&mut self, now: Tick, quarantine: Duration, size: Size, observed: &Observed) {
+        let sizes = [u64::from(size.items), size.weight, size.heaviest * u64::from(size.items)];
+        let took = observed.first_byte.unwrap_or(observed.duration);
+        if let Some(bounded) = size.retest {
+            let asked = matches!(
+                observed.outcome,
+                ObservedOutcome::Ok | ObservedOutcome::TooLarge { .. } | ObservedOutcome::OutOfMemory
+            );
+            if !asked {
+                self.by_mut(bounded).lost(now);
+            }
+        }
         match observed.outcome {
             ObservedOutcome::Ok => {
                 self.times.push(observed.duration);
                 self.whole += u32::from(size.shared);
+                for (bounded, size) in Bounded::ALL.into_iter().zip(sizes) {
+                    self.by_mut(bounded).worked(now, size);
+                }
                 if size.full && self.overload.is_some() {
                     self.good += 1;
                 }
@@ -78,9 +136,29 @@ impl Learned {
                 }
             }
             // A limit that the refused batch kept already is none.
-            ObservedOutcome::TooLarge { limit: Some(limit) } if limit > 0 && limit < size.items => self.name(limit),
-            // What is not shared says nothing about how large a batch may be. A size without a name rises again as after an overload.
-            ObservedOutcome::TooLarge { .. } | ObservedOutcome::Overloaded { .. } if size.shared => {
+            ObservedOutcome::TooLarge { limit: Some(limit) } if limit > 0 && limit < size.items => {
+                self.items.named(now, limit.into(), took);
+            }
+            // What is not shared says nothing about how large a batch may be.
+            ObservedOutcome::TooLarge { .. } if size.shared => {
+                // Of two that were both larger than ever the one that grew more; the number of items if nothing tells them apart.
+                let (items, weight) = (self.items.worked, self.weight.worked);
+                let by_weight = sizes[1] > weight
+                    && (sizes[0] <= items
+                        || u128::from(sizes[1]) * u128::from(items) > u128::from(sizes[0]) * u128::from(weight));
+                let blamed = if by_weight { Bounded::Weight } else { Bounded::Items };
+                let bounded = size.retest.unwrap_or(blamed);
+                let size =
+                    Bounded::ALL.into_iter().zip(sizes).find(|(of, _)| *of == bounded).map_or(0, |(_, size)| size);
+                self.by_mut(bounded).refused(now, size, took);
+            }
+            ObservedOutcome::OutOfMemory if size.shared => {
+                // What weighs nothing is counted.
+                let (ceiling, size) =
+                    if sizes[2] > 0 { (&mut self.padded, sizes[2]) } else { (&mut self.items, sizes[0]) };
+                ceiling.out_of_memory(now, size, took);
+            }
+            ObservedOutcome::Overloaded { .. } if size.shared => {
                 let half = size.items / 2;
                 // An overload never lets batches grow.
                 self.overload = Some(self.overload.map_or(half, |known| known.min(half)));
@@ -98,9 +176,5 @@ impl Learned {
             | ObservedOutcome::Failed
             | ObservedOutcome::Cancelled => {}
         }
-    }
-
-    fn name(&mut self, items_max: u32) {
-        self.named = Some(self.named.map_or(items_max, |known| known.min(items_max)));
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use groupage::batching::{
-    Batch, BatchId, Batcher, Call, CallId, Cause, CostClassId, Counts, DeadlineSource, Decision, InvariantId, Limits,
-    Lone, Observed, ObservedOutcome, Rejection, RejectionReason, ScopeId, Tick,
+    Batch, BatchId, Batcher, Bounded, Call, CallId, Cause, CostClassId, Counts, DeadlineSource, Decision, InvariantId,
+    KeyId, Limits, Lone, Observed, ObservedOutcome, Rejection, RejectionReason, ReplayBudget, ScopeId, Tick,
 };
 
 use super::batch;
@@ -25,6 +25,10 @@ pub(crate) struct Model {
     queue: Vec<Waiting>,
     flights: BTreeMap<BatchId, Flight>,
     learned: BTreeMap<CostClassId, Learned>,
+    /// Merge keys that the upstream wants nothing of, and until when.
+    paused: BTreeMap<KeyId, Tick>,
+    /// Replays in hand, every failed batch counted as if its members had all been sent again.
+    replays: ReplayBudget,
     /// Calls accepted, with how they left.
     fates: BTreeMap<CallId, Option<&'static str>>,
     batches: u64,
@@ -42,7 +46,10 @@ struct Pace {
 
 #[derive(Debug)]
 struct Flight {
+    /// None if it went alone.
+    key: Option<KeyId>,
     class: CostClassId,
+    calls: usize,
     scope: ScopeId,
     size: Size,
     /// Members that have neither gone nor been answered.
@@ -69,6 +76,8 @@ impl Model {
             queue: Vec::new(),
             flights: BTreeMap::new(),
             learned: BTreeMap::new(),
+            paused: BTreeMap::new(),
+            replays: ReplayBudget::new(0),
             fates: BTreeMap::new(),
             batches: 0,
             pace: None,
@@ -82,6 +91,7 @@ impl Model {
         | Event::Cancel(now, _)
         | Event::Complete(now, ..)
         | Event::Publish(now, ..)
+        | Event::PublishWeight(now, ..)
         | Event::Drain(now)
         | Event::Poll(now) = event
         {
@@ -103,7 +113,10 @@ impl Model {
                 self.limits = limits.clone();
             }
             (Event::Publish(_, class, items_max), Said::Nothing) => {
-                self.learned.entry(*class).or_default().publish(*items_max);
+                self.learned.entry(*class).or_default().publish(Bounded::Items, (*items_max).into());
+            }
+            (Event::PublishWeight(_, class, weight_max), Said::Nothing) => {
+                self.learned.entry(*class).or_default().publish(Bounded::Weight, *weight_max);
             }
             (Event::Drain(_), Said::Nothing) => self.draining = true,
             (Event::Poll(_), Said::Decided(decision)) => {
@@ -151,7 +164,18 @@ impl Model {
     }
 
     fn rules(&self, class: CostClassId) -> Rules<'_> {
-        Rules { now: self.now, limits: &self.limits, learned: self.learned.get(&class), draining: self.draining }
+        Rules {
+            now: self.now,
+            limits: &self.limits,
+            learned: self.learned.get(&class),
+            draining: self.draining,
+            replays: self.replays.room(self.now),
+        }
+    }
+
+    /// Until when nothing of this key is sent; while draining nothing waits.
+    fn paused(&self, key: KeyId) -> Option<Tick> {
+        self.paused.get(&key).copied().filter(|until| !self.draining && *until > self.now)
     }
 
     /// Lines in order of their first calls.
@@ -311,11 +335,29 @@ impl Model {
     }
 
     fn completed(&mut self, batch: BatchId, observed: &Observed) {
-        let Some(Flight { class, size, .. }) = self.flights.remove(&batch) else { return };
+        let Some(Flight { key, class, calls, size, .. }) = self.flights.remove(&batch) else { return };
+        match observed.outcome {
+            ObservedOutcome::Ok | ObservedOutcome::Cancelled => {}
+            ObservedOutcome::Overloaded { retry_after } => {
+                // At most a second.
+                let until = retry_after.map(|after| self.now.after(after.min(Duration::from_secs(1))));
+                if let (Some(key), Some(until)) = (key, until) {
+                    let known = self.paused.entry(key).or_default();
+                    *known = until.max(*known);
+                    self.saw("paused");
+                }
+            }
+            _ => (0..calls).filter(|_| size.shared).for_each(|_| self.replays.upstream(self.now)),
+        }
         let learned = self.learned.entry(class).or_default();
+        let weights = |learned: &Learned| learned.max(Bounded::Weight).min(learned.max(Bounded::PaddedWeight));
         let before = (learned.ceiling(), learned.quarantine());
+        let weight = weights(learned);
         learned.observe(self.now, self.limits.quarantine, size, observed);
         let after = (learned.ceiling(), learned.quarantine());
+        if weights(learned) != weight {
+            self.saw("weight ceiling moved");
+        }
         if after.0 < before.0 || before.0.is_none() && after.0.is_some() {
             self.saw("ceiling lowered");
         } else if after.0 > before.0 {
@@ -376,13 +418,38 @@ impl Model {
             members.push(self.leave(member.id, "dispatched")?);
         }
         batch::whole(batch, &members, self.now)?;
-        batch::within(batch, &members, self.rules(batch.cost_class))?;
+        batch::within(batch, &members, self.rules(batch.cost_class), &leaving)?;
         promise(InvariantId::WithinLimits, members.len() <= leaving.calls, || {
             format!("batch {id} holds {} calls where {} may share it", members.len(), leaving.calls)
         })?;
-        let size = Size { items: batch.items, shared: members.len() > 1, full };
-        let waiting = batch.members.iter().map(|member| member.id).collect();
-        self.flights.insert(batch.id, Flight { class: batch.cost_class, scope, size, waiting, abort: Abort::No });
+        let size = Size {
+            items: batch.items,
+            weight: batch.weight,
+            heaviest: members.iter().map(|waiting| waiting.call.weight.max).max().unwrap_or(0),
+            shared: members.len() > 1,
+            full,
+            retest: leaving.retest,
+        };
+        if size.shared {
+            members.iter().for_each(|_| self.replays.client(self.now));
+            self.replays.upstream(self.now);
+        }
+        if let Some(bounded) = leaving.retest {
+            self.learned.entry(batch.cost_class).or_default().testing(bounded);
+            self.saw(if bounded == Bounded::Items { "asked again: items" } else { "asked again: weight" });
+        }
+        self.flights.insert(
+            batch.id,
+            Flight {
+                key: (!members[0].call.alone).then_some(batch.key),
+                class: batch.cost_class,
+                calls: members.len(),
+                scope,
+                size,
+                waiting: batch.members.iter().map(|member| member.id).collect(),
+                abort: Abort::No,
+            },
+        );
         self.saw(match batch.cause {
             Cause::Full => "cause: full",
             Cause::Weight => "cause: weight",
@@ -391,7 +458,8 @@ impl Model {
             Cause::Delay => "cause: delay",
             Cause::Idle => "cause: idle",
             Cause::Drain => "cause: drain",
-            Cause::Lead | Cause::Probe => "cause: not built yet",
+            Cause::Probe => "cause: probe",
+            Cause::Lead => "cause: lead, which only the policy that learns has",
         });
         if members.len() > 1 {
             self.saw("shared");
@@ -413,7 +481,7 @@ impl Model {
         let lines = self.lines();
         let first = lines
             .iter()
-            .filter(|line| self.scope_is_free(line.head().call.scope))
+            .filter(|line| self.scope_is_free(line.head().call.scope) && self.paused(line.key).is_none())
             .find_map(|line| if let Due::Now(cause) = self.due(line) { Some((line, cause)) } else { None });
         let Some((line, due)) = first else {
             return Err(Broken {
@@ -450,13 +518,15 @@ impl Model {
         let mut held = false;
         for line in self.lines().iter().filter(|line| self.slot_is_free() && self.scope_is_free(line.head().call.scope))
         {
-            match self.due(line) {
-                Due::Now(cause) => {
+            match (self.due(line), self.paused(line.key)) {
+                (Due::At(at), Some(until)) => wakes.push(at.max(until)),
+                (Due::Now(_), Some(until)) => wakes.push(until),
+                (Due::Now(cause), None) => {
                     return promise(InvariantId::NoIdleWait, false, || {
                         format!("key {} waits beside a free slot and is due: {cause:?}", line.key.0)
                     });
                 }
-                Due::At(at) => {
+                (Due::At(at), None) => {
                     wakes.push(at);
                     held = true;
                 }

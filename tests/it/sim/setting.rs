@@ -46,6 +46,16 @@ pub(crate) struct Setting {
     /// How often in a thousand an execution goes wrong, and how.
     faults: u64,
     fault: Option<ObservedOutcome>,
+    refuses: Option<Refuses>,
+}
+
+/// What an upstream does not take.
+#[derive(Debug, Clone, Copy)]
+struct Refuses {
+    items: Option<u32>,
+    weight: Option<u64>,
+    /// It does not refuse more weight but runs out of memory.
+    memory: bool,
 }
 
 // === impl Setting ===
@@ -95,6 +105,11 @@ impl Setting {
                 Some(ObservedOutcome::Mismatched),
                 Some(ObservedOutcome::Overloaded { retry_after: None }),
             ]),
+            refuses: draw.chance(200).then(|| Refuses {
+                items: draw.chance(500).then(|| draw.count(1, 6)),
+                weight: draw.chance(600).then(|| draw.between(4, 40)),
+                memory: draw.chance(300),
+            }),
         }
     }
 
@@ -167,14 +182,22 @@ impl Setting {
         }
     }
 
-    /// How an execution of this many items will end.
-    pub(crate) fn execution(&self, draw: &mut Draw, items: u32) -> Observed {
+    /// How an execution of this many items and this weight will end.
+    pub(crate) fn execution(&self, draw: &mut Draw, items: u32, weight: u64) -> Observed {
         let millis = self.base + self.each * u64::from(items);
         let duration = Duration::from_millis(millis) + draw.span(self.coarse, self.jitter);
-        let outcome = if draw.chance(self.faults) {
+        let heavy = self.refuses.is_some_and(|refuses| refuses.weight.is_some_and(|max| weight > max));
+        let many = self.refuses.is_some_and(|refuses| refuses.items.is_some_and(|max| items > max));
+        let outcome = if heavy && self.refuses.is_some_and(|refuses| refuses.memory) {
+            ObservedOutcome::OutOfMemory
+        } else if heavy || many {
+            ObservedOutcome::TooLarge { limit: None }
+        } else if draw.chance(self.faults) {
             self.fault.unwrap_or_else(|| match draw.between(0, 7) {
                 0 | 1 => ObservedOutcome::TooLarge { limit: draw.chance(600).then(|| draw.count(0, 10)) },
-                2 | 3 => ObservedOutcome::Overloaded { retry_after: None },
+                2 | 3 => {
+                    ObservedOutcome::Overloaded { retry_after: draw.chance(300).then(|| draw.span(self.coarse, 3000)) }
+                }
                 4 | 5 => ObservedOutcome::Mismatched,
                 6 => ObservedOutcome::OutOfMemory,
                 _ => ObservedOutcome::Failed,

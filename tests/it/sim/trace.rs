@@ -15,6 +15,7 @@ pub(crate) enum Event {
     Complete(Tick, BatchId, Observed),
     SetLimits(Limits),
     Publish(Tick, CostClassId, u32),
+    PublishWeight(Tick, CostClassId, u64),
     Drain(Tick),
     Poll(Tick),
 }
@@ -52,6 +53,7 @@ pub(crate) fn tell(core: &mut Batcher, event: &Event) -> Said {
         Event::Complete(now, batch, observed) => core.complete(now, batch, observed),
         Event::SetLimits(limits) => core.set_limits(limits),
         Event::Publish(now, class, items_max) => core.publish(now, class, items_max),
+        Event::PublishWeight(now, class, weight_max) => core.publish_weight(now, class, weight_max),
         Event::Drain(now) => core.drain(now),
     }
     Said::Nothing
@@ -125,6 +127,9 @@ impl fmt::Display for Event {
             }
             Self::SetLimits(limits) => write!(f, "set {limits:?}"),
             Self::Publish(now, class, items_max) => write!(f, "{now:?} publish class {}: {items_max} items", class.0),
+            Self::PublishWeight(now, class, weight_max) => {
+                write!(f, "{now:?} publish class {}: weight {weight_max}", class.0)
+            }
             Self::Drain(now) => write!(f, "{now:?} drain"),
             Self::Poll(now) => write!(f, "{now:?} poll"),
         }

@@ -150,12 +150,13 @@ impl World {
     /// What is rare, and what means nothing.
     fn turn(&mut self) -> Held {
         let unknown = 1_000_000;
-        let event = match self.draw.between(0, 6) {
+        let event = match self.draw.between(0, 7) {
             0..=2 => Event::SetLimits(self.setting.limits(&mut self.draw)),
             3 => Event::Publish(self.now, CostClassId(self.draw.count(0, 2)), self.draw.count(0, 9)),
             4 => Event::Cancel(self.now, CallId(self.draw.between(0, unknown))),
+            7 => Event::PublishWeight(self.now, CostClassId(self.draw.count(0, 2)), self.draw.between(0, 60)),
             5 => Event::Answered(CallId(unknown + self.calls)),
-            _ => Event::Complete(self.now, BatchId(unknown), self.setting.execution(&mut self.draw, 3)),
+            _ => Event::Complete(self.now, BatchId(unknown), self.setting.execution(&mut self.draw, 3, 9)),
         };
         self.tell(event).map(|_| ())
     }
@@ -181,7 +182,7 @@ impl World {
     }
 
     fn execute(&mut self, batch: &Batch) {
-        let observed = self.setting.execution(&mut self.draw, batch.items);
+        let observed = self.setting.execution(&mut self.draw, batch.items, batch.weight);
         let end = self.now.after(observed.duration);
         self.plan(end, Planned::End(batch.id, observed));
         // Isolation answers members one by one before the end; so do upstreams that answer early.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use groupage::batching::{Batch, DeadlineSource, InvariantId, Limits, Tick};
+use groupage::batching::{Batch, Cause, DeadlineSource, InvariantId, Limits, Tick};
 
 use super::watch::{Known, Waiting};
 use crate::sim::promise::{Held, promise};
@@ -50,7 +50,12 @@ pub(super) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
 pub(super) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>) -> Held {
     let id = batch.id.0;
     let scope = rules.limits.scope(members[0].call.scope);
-    let cap = [rules.ceiling, rules.known.items_max].into_iter().flatten().fold(scope.batch_items_max, u32::min);
+    let known = rules.known;
+    // What the policy says and what is published is never passed; what was learned may be asked again, a name by one item more.
+    let firm = [known.published, known.items_max.map(|max| max.saturating_add(1))].into_iter().flatten();
+    let firm = firm.fold(scope.batch_items_max, u32::min);
+    let cap = [rules.ceiling, known.items_max].into_iter().flatten().fold(firm, u32::min);
+    let cap = if batch.cause == Cause::Probe { firm } else { cap };
     if members.len() == 1 {
         let larger = batch.items > cap && !members[0].call.alone;
         return promise(InvariantId::TrueCause, !larger || batch.lone.is_some(), || {
@@ -63,12 +68,15 @@ pub(super) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>) -> He
     promise(InvariantId::WithinLimits, scope.batch_weight_max.is_none_or(|max| batch.weight <= max), || {
         format!("batch {id} weighs {} of {:?}", batch.weight, scope.batch_weight_max)
     })?;
+    promise(InvariantId::WithinLimits, known.weight_published.is_none_or(|max| batch.weight <= max), || {
+        format!("batch {id} weighs {} of {:?}, which the server publishes", batch.weight, known.weight_published)
+    })?;
     promise(InvariantId::WithinLimits, batch.bytes <= scope.batch_bytes_max, || {
         format!("batch {id} has {} bytes of {}", batch.bytes, scope.batch_bytes_max)
     })?;
     let alone = members.iter().any(|waiting| waiting.call.alone) || batch.lone.is_some();
     promise(InvariantId::OneKey, !alone, || format!("a call that goes alone shares batch {id}"))?;
-    promise(InvariantId::Quarantined, rules.known.quarantined_until <= rules.now, || {
+    promise(InvariantId::Quarantined, known.quarantined_until <= rules.now, || {
         format!("batch {id} is shared, its class being in quarantine")
     })?;
     let mut values = BTreeSet::new();

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use groupage::batching::{
-    Batch, BatchId, Batcher, Call, CallId, Cause, CostClassId, DeadlineSource, Decision, Expiry, InvariantId, Limits,
-    Lone, Observed, ObservedOutcome, Policy, Rejection, ScopeId, Tick,
+    Batch, BatchId, Batcher, Call, CallId, Cause, CostClassId, DeadlineSource, Decision, Expiry, InvariantId, KeyId,
+    Limits, Lone, Observed, ObservedOutcome, Policy, Rejection, ScopeId, Tick,
 };
 
 use super::batch::{self, Rules};
@@ -24,6 +24,8 @@ pub(super) struct Watch {
     classes: BTreeMap<CostClassId, Known>,
     /// Calls accepted, with how they left.
     fates: BTreeMap<CallId, Option<&'static str>>,
+    /// Merge keys of which the upstream wants nothing, and until when.
+    paused: BTreeMap<KeyId, Tick>,
     batches: u64,
     /// The longest execution that went well, by class.
     slowest: BTreeMap<CostClassId, Duration>,
@@ -46,6 +48,8 @@ pub(super) struct Waiting {
 
 #[derive(Debug)]
 struct Flight {
+    /// None if it went alone.
+    key: Option<KeyId>,
     class: CostClassId,
     scope: ScopeId,
     items: u32,
@@ -66,7 +70,13 @@ enum Abort {
 /// What the upstream has said about a class.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Known {
+    /// It names, and may be asked again.
     pub(super) items_max: Option<u32>,
+    /// The least items that it refused.
+    refused: Option<u32>,
+    /// It publishes, which is never passed.
+    pub(super) published: Option<u32>,
+    pub(super) weight_published: Option<u64>,
     pub(super) quarantined_until: Tick,
 }
 
@@ -92,6 +102,7 @@ impl Watch {
             flights: BTreeMap::new(),
             classes: BTreeMap::new(),
             fates: BTreeMap::new(),
+            paused: BTreeMap::new(),
             batches: 0,
             slowest: BTreeMap::new(),
             punctual,
@@ -143,6 +154,7 @@ impl Watch {
         | Event::Cancel(now, _)
         | Event::Complete(now, ..)
         | Event::Publish(now, ..)
+        | Event::PublishWeight(now, ..)
         | Event::Drain(now)
         | Event::Poll(now) = event
         {
@@ -160,7 +172,14 @@ impl Watch {
             }
             (Event::Complete(_, batch, observed), _) => self.completed(*batch, observed),
             (Event::SetLimits(limits), _) => self.limits = limits.clone(),
-            (Event::Publish(_, class, items_max), _) => self.name(*class, (*items_max).max(1)),
+            (Event::Publish(_, class, items_max), _) => {
+                let known = self.classes.entry(*class).or_default();
+                known.published = Some(known.published.unwrap_or(u32::MAX).min((*items_max).max(1)));
+            }
+            (Event::PublishWeight(_, class, weight_max), _) => {
+                let known = self.classes.entry(*class).or_default();
+                known.weight_published = Some(known.weight_published.unwrap_or(u64::MAX).min((*weight_max).max(1)));
+            }
             (Event::Drain(_), _) => self.draining = true,
             (Event::Poll(_), Said::Decided(Decision::Dispatch(batch))) => {
                 self.forgive()?;
@@ -198,6 +217,12 @@ impl Watch {
     fn name(&mut self, class: CostClassId, items_max: u32) {
         let known = self.classes.entry(class).or_default();
         known.items_max = Some(known.items_max.map_or(items_max, |known| known.min(items_max)));
+        known.refused = Some(known.refused.unwrap_or(u32::MAX).min(items_max.saturating_add(1)));
+    }
+
+    /// Until when nothing of this key may leave.
+    fn paused(&self, key: KeyId) -> Option<Tick> {
+        self.paused.get(&key).copied().filter(|until| !self.draining && *until > self.now)
     }
 
     fn leave(&mut self, id: CallId, fate: &'static str) -> Result<Waiting, Broken> {
@@ -251,20 +276,33 @@ impl Watch {
     }
 
     fn completed(&mut self, batch: BatchId, observed: &Observed) {
-        let Some(Flight { class, items, members, .. }) = self.flights.remove(&batch) else { return };
+        let Some(Flight { key, class, items, members, .. }) = self.flights.remove(&batch) else { return };
         match observed.outcome {
             ObservedOutcome::Ok => {
                 let slowest = self.slowest.entry(class).or_default();
                 *slowest = observed.duration.max(*slowest);
+                // It took as much as it had refused: it refuses no more.
+                let known = self.classes.entry(class).or_default();
+                if known.refused.is_some_and(|refused| refused <= items) {
+                    (known.refused, known.items_max) = (None, None);
+                }
             }
             ObservedOutcome::TooLarge { limit: Some(limit) } if (1..items).contains(&limit) => self.name(class, limit),
+            ObservedOutcome::Overloaded { retry_after: Some(after) } if key.is_some() => {
+                let until = self.paused.entry(key.unwrap_or(KeyId(0))).or_default();
+                *until = self.now.after(after.min(Duration::from_secs(1))).max(*until);
+                self.saw("paused");
+            }
             ObservedOutcome::Mismatched => {
                 let known = self.classes.entry(class).or_default();
                 known.quarantined_until = known.quarantined_until.max(self.now.after(self.limits.quarantine));
             }
-            ObservedOutcome::TooLarge { .. } | ObservedOutcome::Overloaded { .. } if members > 1 => {
+            ObservedOutcome::TooLarge { .. } | ObservedOutcome::OutOfMemory if members > 1 => {
+                let known = self.classes.entry(class).or_default();
+                known.refused = Some(known.refused.unwrap_or(u32::MAX).min(items));
                 self.saw("ceiling lowered");
             }
+            ObservedOutcome::Overloaded { .. } if members > 1 => self.saw("ceiling lowered"),
             _ => {}
         }
     }
@@ -285,7 +323,10 @@ impl Watch {
             let of = [waiting.call.deadline, waiting.call.later].into_iter().flatten();
             let passed = of.map(|deadline| deadline.at).any(|at| at <= self.now);
             promise(InvariantId::OnTime, passed, || format!("call {} expires before its deadline", id.0))?;
-            let held = self.punctual && self.flights.is_empty() && !waiting.beside_idle.is_zero();
+            let held = self.punctual
+                && self.flights.is_empty()
+                && !waiting.beside_idle.is_zero()
+                && !self.paused.contains_key(&waiting.call.key);
             return promise(InvariantId::NoIdleWait, !(held && self.adapts()), || {
                 format!(
                     "call {} was held beside an idle upstream for {:?} until it was late",
@@ -323,13 +364,18 @@ impl Watch {
             return promise(InvariantId::Balanced, false, || format!("batch {id} is empty"));
         };
         let scope = first.call.scope;
+        let alone = first.call.alone;
         let shared = members.len() > 1;
+        promise(InvariantId::HoldsOut, self.paused(batch.key).is_none() || batch.cause == Cause::Probe, || {
+            format!("batch {id} leaves before the upstream wants it")
+        })?;
         self.within_slots(batch, scope)?;
         batch::whole(batch, &members, self.now)?;
         let known = self.classes.get(&batch.cost_class).copied().unwrap_or_default();
         batch::within(batch, &members, Rules { now: self.now, limits: &self.limits, known, ceiling })?;
         let waiting = batch.members.iter().map(|member| member.id).collect();
         let flight = Flight {
+            key: (!alone).then_some(batch.key),
             class: batch.cost_class,
             scope,
             items: batch.items,
@@ -411,7 +457,7 @@ impl Watch {
         promise(InvariantId::NoIdleWait, !self.draining, || format!("{first:?} is held while the process ends"))?;
         let held = |waiting: &&Waiting| {
             let max = self.limits.scope(waiting.call.scope).queue_delay_max;
-            waiting.beside_idle >= max && self.adapts()
+            waiting.beside_idle >= max && self.adapts() && !self.paused.contains_key(&waiting.call.key)
         };
         let too_long = self.queue.values().find(held);
         promise(InvariantId::NoIdleWait, too_long.is_none(), || {
@@ -428,7 +474,8 @@ impl Watch {
                 format!("the deadline has passed of call {}, and it stays queued", waiting.call.id.0)
             })?;
             let slo = deadline.at.since(waiting.arrived);
-            let hopeless = self.slowest.get(&waiting.call.cost_class).is_some_and(|slowest| *slowest > slo);
+            // The core goes by what a lone call takes but once in fifty times: at most 1.6 × the mean (`scheduling.md` §3, "tail q").
+            let hopeless = self.slowest.get(&waiting.call.cost_class).is_some_and(|slowest| *slowest * 16 / 10 > slo);
             promise(InvariantId::OnTime, hopeless, || {
                 format!("the SLO has passed of call {}, which could be met, and it stays queued", waiting.call.id.0)
             })?;

@@ -251,7 +251,12 @@ impl World {
 
     fn edit(&mut self) -> Held {
         if self.draw.chance(150) {
-            let (class, items_max) = (CostClassId(self.draw.count(0, 2)), self.draw.count(0, 40));
+            let class = CostClassId(self.draw.count(0, 2));
+            if self.draw.chance(500) {
+                let weight_max = self.draw.between(0, 2000);
+                return self.tell(Event::PublishWeight(self.now, class, weight_max)).map(|_| ());
+            }
+            let items_max = self.draw.count(0, 40);
             return self.tell(Event::Publish(self.now, class, items_max)).map(|_| ());
         }
         self.limits = self.setting.limits(&mut self.draw);

@@ -1,0 +1,163 @@
+//! What was learned, to be shown and to be kept.
+//!
+//! What it leaves out: words and formats; those are of whoever shows or keeps it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::super::adaptive::Learned;
+use super::super::call::{Call, CostClassId, DeadlineSource, ScopeId};
+use super::super::ceiling::{Bounded, CeilingReport, CeilingSnapshot, LimitSource};
+use super::super::cost::{Report as CostReport, Snapshot};
+use super::super::guard::AsideReport;
+use super::super::tick::Tick;
+use super::Batcher;
+
+/// Pairs of cost class and route remembered with their last SLO: as many as there are cost curves.
+const ASKED_MAX: usize = 64;
+
+/// What was learned of an upstream, to be shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// C: batches in flight that the upstream runs side by side.
+    pub slots: u32,
+    /// By how many nanoseconds the next batch may leave before one comes back.
+    pub lead_nanos: u64,
+    /// T: the running mean of execution times, in nanoseconds.
+    pub mean_nanos: u64,
+    /// Whether calls are passed one by one, and the last comparison.
+    pub aside: AsideReport,
+    /// The cost curves.
+    pub classes: Vec<(CostClassId, CostReport)>,
+    /// What bounds batches, by cost class and route: of policy, published and learned the smallest.
+    pub ceilings: Vec<CeilingInForce>,
+    /// Cost classes with a merge key that the upstream told to come back later, and until when none of it is sent.
+    pub paused: Vec<(CostClassId, Tick)>,
+    /// SLOs that no execution can meet: they are served as well as can be.
+    pub infeasible: Vec<Infeasible>,
+    /// Execution time in all of batches that were sent in another size than seemed best, to learn, in nanoseconds.
+    pub exploration_nanos: u64,
+}
+
+/// What bounds the batches of a cost class on a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CeilingInForce {
+    /// The cost class.
+    pub class: CostClassId,
+    /// The route.
+    pub scope: ScopeId,
+    /// The smallest that holds.
+    pub ceiling: CeilingReport,
+}
+
+/// An SLO below what a lone call takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Infeasible {
+    /// The cost class.
+    pub class: CostClassId,
+    /// The route.
+    pub scope: ScopeId,
+    /// The SLO as calls bring it, in nanoseconds.
+    pub slo_nanos: u64,
+    /// What a lone call takes but once in fifty times, in nanoseconds.
+    pub lone_nanos: u64,
+}
+
+/// What is kept of a cost class for a restart.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClassSnapshot {
+    /// The cost curve.
+    pub cost: Snapshot,
+    /// The ceilings that were learned; published ones are asked for again.
+    pub ceilings: Vec<CeilingSnapshot>,
+}
+
+/// Who asked for what, and since when the limits hold.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Asked {
+    pub(super) limits_since: Tick,
+    /// The last SLO, if it had one.
+    slos: BTreeMap<(CostClassId, ScopeId), Option<Duration>>,
+}
+
+// === impl Asked ===
+
+impl Asked {
+    pub(super) fn came(&mut self, now: Tick, call: &Call) {
+        let slo = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
+        let slo = slo.map(|deadline| deadline.at.since(now));
+        let key = (call.cost_class, call.scope);
+        if !self.slos.contains_key(&key) && self.slos.len() >= ASKED_MAX {
+            self.slos.pop_first();
+        }
+        self.slos.insert(key, slo);
+    }
+}
+
+// === impl Batcher ===
+
+impl Batcher {
+    /// What was learned, as far as it can be kept for a restart.
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<(CostClassId, ClassSnapshot)> {
+        let kept = |(class, cost)| (class, ClassSnapshot { cost, ceilings: self.classes.snapshot(class) });
+        self.adaptive.snapshot().into_iter().map(kept).collect()
+    }
+
+    /// Takes up what was learned of a cost class before, with so little weight that a wrong one is soon corrected.
+    pub fn restore(&mut self, now: Tick, class: CostClassId, snapshot: &ClassSnapshot) {
+        let now = self.advance(now);
+        self.adaptive.restore(class, &snapshot.cost);
+        if !snapshot.ceilings.is_empty() {
+            self.classes.restore(now, class, &snapshot.ceilings);
+        }
+    }
+
+    /// What was learned, to be shown.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let Learned { slots, lead_nanos, mean_nanos, aside, classes, exploration_nanos } = self.adaptive.report();
+        Report {
+            slots,
+            lead_nanos,
+            mean_nanos,
+            aside,
+            classes,
+            ceilings: self.ceilings(),
+            paused: self.paused.all(self.now).map(|(_, class, until)| (class, until)).collect(),
+            infeasible: self.infeasible().collect(),
+            exploration_nanos,
+        }
+    }
+
+    fn infeasible(&self) -> impl Iterator<Item = Infeasible> {
+        self.asked.slos.iter().filter_map(|(&(class, scope), slo)| {
+            let (slo, lone) = ((*slo)?, self.adaptive.lone(class)?);
+            let whole = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            (slo < lone).then(|| Infeasible { class, scope, slo_nanos: whole(slo), lone_nanos: whole(lone) })
+        })
+    }
+
+    fn ceilings(&self) -> Vec<CeilingInForce> {
+        let mut all = Vec::new();
+        for &(class, scope) in self.asked.slos.keys() {
+            let limits = self.limits.scope(scope);
+            let policy = |bounded, max| CeilingReport {
+                bounded,
+                max,
+                source: LimitSource::Policy,
+                since: self.asked.limits_since,
+                retest: None,
+            };
+            let weighed = if self.is_padded(class) { Bounded::PaddedWeight } else { Bounded::Weight };
+            let mut known = vec![policy(Bounded::Items, u64::from(limits.batch_items_max))];
+            known.extend(limits.batch_weight_max.map(|max| policy(weighed, max)));
+            known.extend(self.classes.get(class).map(super::super::class::Class::ceilings).unwrap_or_default());
+            for bounded in Bounded::ALL {
+                let least = known.iter().filter(|ceiling| ceiling.bounded == bounded).min_by_key(|ceiling| ceiling.max);
+                all.extend(least.map(|ceiling| CeilingInForce { class, scope, ceiling: *ceiling }));
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,140 @@
+//! One ceiling as it must be known by now, counted plainly.
+
+use std::time::Duration;
+
+use groupage::batching::Tick;
+
+/// The first time between retests: of what was found by trying, and of what the server named or its memory holds; and the longest.
+const FOUND: Duration = Duration::from_secs(1);
+const FIRM: Duration = Duration::from_secs(600);
+const LONGEST: Duration = Duration::from_secs(86_400);
+
+/// By one measure.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ceiling {
+    /// The most that worked.
+    pub(crate) worked: u64,
+    published: Option<u64>,
+    learned: Option<Learned>,
+}
+
+#[derive(Debug, Clone)]
+struct Learned {
+    max: u64,
+    /// The least that was refused.
+    refused: u64,
+    firm: bool,
+    retest: Tick,
+    wait: Duration,
+    took: Duration,
+    testing: bool,
+}
+
+// === impl Ceiling ===
+
+impl Ceiling {
+    pub(crate) fn max(&self) -> Option<u64> {
+        [self.learned.as_ref().map(|learned| learned.max), self.published].into_iter().flatten().min()
+    }
+
+    pub(crate) fn publish(&mut self, max: u64) {
+        self.published = Some(self.published.map_or(max, |known| known.min(max)));
+    }
+
+    /// Up to how much may be asked now, and how long the last refusal took.
+    pub(crate) fn retest(&self, now: Tick, counted: bool) -> Option<(u64, Duration)> {
+        let learned = self.learned.as_ref().filter(|learned| !learned.testing && learned.retest <= now)?;
+        let far = learned.refused > learned.max + learned.max / 8 + 1;
+        let up_to = match () {
+            // Half the way: asking for memory is dear.
+            () if learned.firm && far => half_way(learned.max, learned.refused),
+            () if counted => learned.refused,
+            () => learned.refused + learned.refused / 8,
+        };
+        let up_to = self.published.map_or(up_to, |published| published.min(up_to));
+        (up_to > learned.max).then_some((up_to, learned.took))
+    }
+
+    pub(crate) fn testing(&mut self, testing: bool) {
+        self.learned.iter_mut().for_each(|learned| learned.testing = testing);
+    }
+
+    /// The retest was not answered.
+    pub(crate) fn lost(&mut self, now: Tick) {
+        self.testing(false);
+        self.learned.iter_mut().for_each(|learned| learned.retest = now.after(learned.wait));
+    }
+
+    pub(crate) fn worked(&mut self, now: Tick, size: u64) {
+        self.worked = self.worked.max(size);
+        if self.learned.as_ref().is_some_and(|learned| learned.refused <= size) {
+            self.learned = None;
+        }
+        let Some(learned) = &mut self.learned else { return };
+        if size > learned.max {
+            learned.testing = false;
+            learned.wait = if learned.firm { FIRM } else { FOUND };
+            learned.retest = now.after(learned.wait);
+        }
+        let found = if learned.firm { size } else { half_way(self.worked, learned.refused) };
+        learned.max = learned.max.max(found);
+    }
+
+    pub(crate) fn refused(&mut self, now: Tick, size: u64, took: Duration) {
+        self.contradicted(size);
+        let refused = self.refused_least(size).max(2);
+        let found = half_way(self.worked, refused);
+        let max = self.learned.as_ref().map_or(found, |known| known.max.min(found));
+        let firm = self.learned.as_ref().is_some_and(|known| known.firm && known.max == max);
+        let same = self.learned.as_ref().is_some_and(|known| known.max < size);
+        self.learn(now, (max, refused, firm), same, took);
+    }
+
+    pub(crate) fn named(&mut self, now: Tick, limit: u64, took: Duration) {
+        self.worked = self.worked.min(limit);
+        match self.learned.clone().filter(|known| known.max <= limit) {
+            // A smaller one stays.
+            Some(known) => {
+                let firm = known.firm || known.max == limit;
+                self.learn(now, (known.max, known.refused.min(limit + 1), firm), true, took);
+            }
+            None => self.learn(now, (limit, limit + 1, true), false, took),
+        }
+    }
+
+    pub(crate) fn out_of_memory(&mut self, now: Tick, size: u64, took: Duration) {
+        self.contradicted(size);
+        let refused = self.refused_least(size);
+        let known = self.learned.as_ref().map(|known| known.max).filter(|max| *max < size);
+        let max = known.unwrap_or((size / 2).max(1));
+        self.learn(now, (max, refused.max(max + 1), true), known.is_some(), took);
+    }
+
+    /// What was refused worked once: that was another server.
+    fn contradicted(&mut self, size: u64) {
+        if size <= self.worked {
+            self.worked = 0;
+        }
+    }
+
+    fn refused_least(&self, size: u64) -> u64 {
+        self.learned.as_ref().map_or(size, |known| known.refused.min(size))
+    }
+
+    /// `same`: it says what was known. After a retest that is asked half as often.
+    fn learn(&mut self, now: Tick, (max, refused, firm): (u64, u64, bool), same: bool, took: Duration) {
+        let first = if firm { FIRM } else { FOUND };
+        let wait = match self.learned.as_ref().filter(|_| same) {
+            Some(known) if known.testing => (known.wait * 2).clamp(first, LONGEST),
+            Some(known) => known.wait,
+            None => first,
+        };
+        self.learned = Some(Learned { max, refused, firm, retest: now.after(wait), wait, took, testing: false });
+    }
+}
+
+/// Between what worked and what was refused, and below that.
+fn half_way(worked: u64, refused: u64) -> u64 {
+    let worked = worked.min(refused);
+    (worked + (refused - worked) / 2).min(refused - 1).max(1)
+}
