@@ -32,11 +32,12 @@ mod math;
 mod plan;
 mod queue;
 mod slots;
+mod tally;
 mod tick;
 
-pub use adaptive::Report;
+pub use adaptive::{Learned, OperatingPoint, PlanAge, Report};
 pub use batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
-pub use batcher::{Batcher, Counts};
+pub use batcher::{Batcher, ClassWhy, Counts, Why};
 pub use budget::ReplayBudget;
 pub use call::{
     Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, TenantId, Weight,
@@ -47,4 +48,5 @@ pub use invariant::InvariantId;
 pub use isolate::{Isolation, Part, Verdict};
 pub use limits::{Limits, Policy, ScopeLimits};
 pub use plan::{Plan, PlanInput, solve};
+pub use tally::{Hold, Tally, Totals};
 pub use tick::Tick;

@@ -11,6 +11,7 @@ mod gather;
 mod group;
 mod learn;
 mod line;
+mod show;
 mod want;
 
 use std::collections::BTreeMap;
@@ -24,9 +25,11 @@ use super::guard::{Chance, Ended, Guard, Mode, Part};
 use super::limits::Limits;
 use super::queue::{Queue, Queued};
 use super::slots::{Slot, Slots, View as SlotView};
+use super::tally::Hold;
 use super::tick::Tick;
 
 pub use learn::Report;
+pub use show::{Learned, OperatingPoint, PlanAge};
 pub(super) use learn::{Kind, Leaving};
 pub(super) use line::slo_of;
 
@@ -64,6 +67,13 @@ pub(super) struct Adaptive {
     /// When the last `next` that said nothing wants to look again.
     wake: Option<Tick>,
     uses: u64,
+    /// How often a line was kept waiting, by [`Hold::ALL`].
+    holds: [u64; Hold::ALL.len()],
+    /// How often the upstream was judged to be another one, and when last.
+    changes: u64,
+    changed: Option<Tick>,
+    /// The class that was learned of last.
+    last_class: Option<CostClassId>,
 }
 
 /// What the decision looks at.
@@ -117,6 +127,10 @@ impl Adaptive {
             clocks: Clocks::default(),
             wake: None,
             uses: 0,
+            holds: [0; Hold::ALL.len()],
+            changes: 0,
+            changed: None,
+            last_class: None,
         }
     }
 
@@ -217,8 +231,14 @@ impl Adaptive {
         };
         match self.slots.decide(now, view, &mut self.draw) {
             Slot::Free => {}
-            Slot::At(at) => return Answer::Hold(at),
-            Slot::No => return Answer::Skip,
+            Slot::At(at) => {
+                self.note_hold(key, Hold::SlotBusy);
+                return Answer::Hold(at);
+            }
+            Slot::No => {
+                self.note_hold(key, Hold::SlotBusy);
+                return Answer::Skip;
+            }
         }
         let send = |items, cause| Answer::Do(Next::Send { key, items, cause, kind: Kind::Batch });
         if head.call.alone || class.is_some_and(|class| class.quarantined(now)) {
@@ -245,6 +265,7 @@ impl Adaptive {
             if gain > 0
                 && let Some(held) = hold(Tick(now.0.saturating_add(gain)))
             {
+                self.note_hold(key, Hold::Gather);
                 return held;
             }
         }
@@ -252,6 +273,7 @@ impl Adaptive {
             && let Some(until) = line.spend(&model.cost)
             && let Some(held) = hold(until)
         {
+            self.note_hold(key, Hold::Preset);
             return held;
         }
         let shared = ctx.queue.tenants() > 1;
@@ -265,7 +287,10 @@ impl Adaptive {
         let want = match self.want(&line) {
             Want::Send(items) => items,
             Want::Hold { until, otherwise } => match hold(until) {
-                Some(held) => return held,
+                Some(held) => {
+                    self.note_hold(key, Hold::Plan);
+                    return held;
+                }
                 None => otherwise,
             },
         };

@@ -1,6 +1,7 @@
 //! The state machine that ties the parts together.
 
 mod pace;
+mod why;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,8 +17,13 @@ use super::invariant::{InvariantId, check_invariant};
 use super::limits::{Limits, Policy};
 use super::plan::{Plan, PlanInput};
 use super::queue::Queue;
+use super::tally::{Sent, Tallies};
 use super::tick::Tick;
 use pace::{FreeTime, Pace};
+pub use why::{ClassWhy, Why};
+
+/// Lines looked at to see whether calls of other keys wait beside a batch.
+const BESIDE_MAX: usize = 16;
 
 /// The core of one upstream.
 ///
@@ -39,6 +45,7 @@ pub struct Batcher {
     pace: Pace,
     draw: Draw,
     adaptive: Adaptive,
+    tallies: Tallies,
 }
 
 /// Who leaves.
@@ -103,6 +110,7 @@ impl Batcher {
             next_batch: 0,
             pace: Pace::default(),
             draw: Draw::new(seed),
+            tallies: Tallies::default(),
         }
     }
 
@@ -131,6 +139,7 @@ impl Batcher {
     pub fn offer(&mut self, now: Tick, call: Call) -> Result<(), Rejection> {
         let now = self.advance(now);
         if let Some(reason) = self.refuse(&call) {
+            self.tallies.rejected(call.cost_class, reason, call.items);
             return Err(Rejection { reason, retry_after: self.retry_after() });
         }
         let mut order = Tick(0);
@@ -301,7 +310,8 @@ impl Batcher {
     /// Decides by this plan from now on.
     pub fn set_plan(&mut self, now: Tick, class: CostClassId, plan: Plan) {
         self.advance(now);
-        self.adaptive.set_plan(class, plan);
+        let now = self.now;
+        self.adaptive.set_plan(now, class, plan);
     }
 
     fn advance(&mut self, now: Tick) -> Tick {
@@ -366,12 +376,17 @@ impl Batcher {
                 self.queue.give_up_deadline(id);
                 continue;
             }
-            if let Some(queued) = self.queue.remove(id) {
-                self.adaptive.expired(now, &queued);
-            }
-            return Some(Decision::Expire { id, reason: Expiry::Deadline });
+            return Some(self.end_early(now, id, Expiry::Deadline));
         }
         None
+    }
+
+    fn end_early(&mut self, now: Tick, id: CallId, reason: Expiry) -> Decision {
+        if let Some(queued) = self.queue.remove(id) {
+            self.adaptive.expired(now, &queued);
+            self.tallies.expired(queued.call.cost_class, reason, queued.call.items);
+        }
+        Decision::Expire { id, reason }
     }
 
     /// The first line, by the arrival of its head, that may leave now: a line that is held keeps no other from leaving.
@@ -400,19 +415,14 @@ impl Batcher {
         match self.adaptive.next(ctx, lines) {
             Next::Send { key, items, cause, kind } => self.dispatch(now, key, cause, Who::Front(Some(items)), kind),
             Next::Chosen { key, cause, kind } => self.dispatch(now, key, cause, Who::Chosen, kind),
-            Next::Expire { id, reason } => {
-                if let Some(queued) = self.queue.remove(id) {
-                    self.adaptive.expired(now, &queued);
-                }
-                Some(Decision::Expire { id, reason })
-            }
+            Next::Expire { id, reason } => Some(self.end_early(now, id, reason)),
             Next::Nothing => None,
         }
     }
 
     fn dispatch(&mut self, now: Tick, key: KeyId, cause: Cause, who: Who, kind: Kind) -> Option<Decision> {
         let head = &self.queue.line(key).next()?.call;
-        let (cost_class, scope) = (head.cost_class, head.scope);
+        let (cost_class, scope, goes_alone) = (head.cost_class, head.scope, head.alone);
         let class = self.classes.get(cost_class);
         let choice = match who {
             Who::Front(want) => choose(self.view(), self.queue.line(key), class, want)?,
@@ -434,6 +444,7 @@ impl Batcher {
         let mut members = Vec::with_capacity(ids.len());
         let mut start = 0;
         let mut max = 0;
+        let (mut waited, mut slo) = (Duration::ZERO, None);
         let adaptive = matches!(self.limits.policy, Policy::Adaptive { .. });
         let alone = self.queue.tenants() <= 1;
         for &call in &ids {
@@ -441,6 +452,8 @@ impl Batcher {
             check_invariant!(InvariantId::OneKey, queued.call.key == key);
             check_invariant!(InvariantId::NotLate, queued.call.deadline.is_none_or(|deadline| deadline.at > now));
             max = max.max(queued.call.weight.max);
+            waited = waited.saturating_add(now.since(queued.arrived));
+            slo = slo_of(&queued).or(slo);
             if adaptive {
                 self.adaptive.charge(&queued.call, items, alone);
             }
@@ -459,11 +472,27 @@ impl Batcher {
         let left = self.queue.line_held(key).items;
         let in_all = Weight { sum: weight, max };
         let leaving = Leaving { key, class: cost_class, items, weight: in_all, kind, calls: compared, left };
-        self.adaptive.sent(now, id, leaving);
+        let predicted = self.adaptive.sent(now, id, leaving).map(Duration::from_nanos);
         self.free.note(now, self.slot_is_free());
         // What cut the batch short names it; only the drain names every batch of its own (`scheduling.md` §2.1).
         let cause = if cause == Cause::Drain { cause } else { bound.unwrap_or(cause) };
-        Some(Decision::Dispatch(Batch { id, key, cost_class, members, items, weight, bytes, cause, lone }))
+        let other = |(other, head): (KeyId, &super::queue::Queued)| {
+            other != key && head.call.cost_class == cost_class && !head.call.alone
+        };
+        self.tallies.sent(Sent {
+            class: cost_class,
+            cause,
+            lone,
+            alone: goes_alone,
+            calls: members.len(),
+            items,
+            items_max: self.limits.scope(scope).batch_items_max,
+            beside: self.in_flight.len() > 1,
+            apart: !full && self.queue.lines().take(BESIDE_MAX).any(other),
+            waited,
+            slo,
+        });
+        Some(Decision::Dispatch(Batch { id, key, cost_class, members, items, weight, bytes, cause, lone, predicted }))
     }
 
     /// Whole seconds between the predicted drain time and 1.5 times that, at least 1 (README R14).
