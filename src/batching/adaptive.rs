@@ -29,9 +29,9 @@ use super::tally::Hold;
 use super::tick::Tick;
 
 pub use learn::Report;
-pub use show::{Learned, OperatingPoint, PlanAge};
 pub(super) use learn::{Kind, Leaving};
 pub(super) use line::slo_of;
+pub use show::{Learned, OperatingPoint, PlanAge};
 
 use choose::Chosen;
 use fair::Clocks;
