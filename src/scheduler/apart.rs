@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
-use crate::batching::{self, CostClassId, Tick};
+use crate::batching::{self, CostClassId, Policy, Tick};
 use crate::protocol::{Endpoint, KeyPart, PartKind};
 
 /// Keys compared for one cost class: as many as the core watches the arrivals of.
@@ -48,6 +48,8 @@ pub struct Why {
     pub apart: Vec<ClassApart>,
     /// The wall of executions in flight.
     pub slots_max: u32,
+    /// Which policy decides.
+    pub policy: Policy,
 }
 
 /// What keeps calls of one cost class apart.

@@ -247,6 +247,7 @@ impl<'a> Driver<'a> {
             names: self.cost_classes.iter().map(|(bytes, id)| (CostClassId(id), bytes.clone())).collect(),
             apart: self.apart.report(),
             slots_max: self.shell.config.limits.slots,
+            policy: self.shell.config.limits.policy,
         }
     }
 
