@@ -480,6 +480,7 @@ impl Batcher {
             other != key && head.call.cost_class == cost_class && !head.call.alone
         };
         self.tallies.sent(Sent {
+            now,
             class: cost_class,
             cause,
             lone,

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::batch::{Cause, Expiry, Lone};
 use super::call::{CostClassId, RejectionReason};
+use super::tick::Tick;
 
 /// Batches that the counts of a class tell of, at least; they are halved at twice as many.
 const RECENT: u64 = 1000;
@@ -45,6 +46,8 @@ pub struct Totals {
 /// Counts of one cost class, of its last one to two thousand batches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
+    /// From when on: it moves along as the counts are halved, so that counts over time are rates.
+    pub since: Tick,
     /// Batches of calls that may be merged, those of one call among them.
     pub batches: u64,
     /// Their calls.
@@ -80,6 +83,7 @@ pub struct Tally {
 /// A batch that leaves.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
+    pub(super) now: Tick,
     pub(super) class: CostClassId,
     pub(super) cause: Cause,
     pub(super) lone: Option<Lone>,
@@ -124,7 +128,8 @@ impl Hold {
 // === impl Tally ===
 
 impl Tally {
-    fn halve(&mut self) {
+    fn halve(&mut self, now: Tick) {
+        self.since = Tick(self.since.0 + now.0.saturating_sub(self.since.0) / 2);
         let Self { batches, calls, items, shared, beside, apart, waited_nanos, alone, passed, rejected, .. } = self;
         for count in [batches, calls, items, shared, beside, apart, waited_nanos, alone, passed, rejected] {
             *count /= 2;
@@ -149,6 +154,9 @@ impl Tallies {
     pub(super) fn sent(&mut self, sent: Sent) {
         *slot(&mut self.totals.causes, Cause::ALL.iter().position(|cause| *cause == sent.cause)) += 1;
         let tally = self.of(sent.class);
+        if tally.batches + tally.alone + tally.passed == 0 {
+            tally.since = sent.now;
+        }
         tally.items_max = sent.items_max;
         tally.slo = sent.slo.or(tally.slo);
         if sent.alone {
@@ -167,7 +175,7 @@ impl Tallies {
             *slot(&mut tally.causes, Cause::ALL.iter().position(|cause| *cause == sent.cause)) += 1;
         }
         if tally.batches.max(tally.alone).max(tally.passed) >= 2 * RECENT {
-            tally.halve();
+            tally.halve(sent.now);
         }
     }
 
@@ -210,6 +218,7 @@ mod tests {
 
     fn batch(calls: usize, items: u32) -> Sent {
         Sent {
+            now: Tick(0),
             class: CLASS,
             cause: Cause::Idle,
             lone: None,
@@ -231,13 +240,15 @@ mod tests {
     #[test]
     fn a_class_tells_of_its_last_batches_and_the_totals_of_all() {
         let mut tallies = Tallies::default();
-        for _ in 0..10_000 {
-            tallies.sent(batch(1, 1));
+        for at in 0..10_000 {
+            tallies.sent(Sent { now: Tick::from_millis(at), ..batch(1, 1) });
         }
-        for _ in 0..4000 {
-            tallies.sent(batch(8, 8));
+        for at in 10_000..14_000 {
+            tallies.sent(Sent { now: Tick::from_millis(at), ..batch(8, 8) });
         }
         let tally = of(&tallies);
+        let millis = 14_000 - tally.since.0 / 1_000_000;
+        assert!(millis.abs_diff(tally.batches) <= 10, "a batch a millisecond: {tally:?}");
         assert!((RECENT..2 * RECENT).contains(&tally.batches), "{tally:?}");
         assert!(tally.items / tally.batches >= 7, "what was long ago has faded: {tally:?}");
         assert_eq!(tallies.totals().causes.iter().sum::<u64>(), 14_000);

@@ -12,7 +12,7 @@ use super::want::most_efficient;
 /// Where on its curve a cost class works. Times are for typical weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OperatingPoint {
-    /// The size with the most items per time, as far as batches may be as large.
+    /// The size with the most items per time, of those that have worked and are allowed.
     pub best_items: u32,
     /// What it takes.
     pub best_nanos: u64,
@@ -110,8 +110,8 @@ impl Adaptive {
     ) -> Option<OperatingPoint> {
         let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
         let cost = &model.cost;
-        // What was never tried is a guess: twice the largest that worked is as far as a batch may go.
-        let best = most_efficient(cost, cap.min(model.worked.saturating_mul(2)).max(1));
+        // Beyond what has worked the curve is a guess.
+        let best = most_efficient(cost, cap.min(model.worked).max(1));
         let rates = self.keys.iter().filter(|(_, watched)| watched.class == Some(class));
         Some(OperatingPoint {
             best_items: best,

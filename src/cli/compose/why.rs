@@ -51,7 +51,7 @@ fn describe(class: &mut Map<String, Value>, of: &ClassWhy, why: &Why) {
         class.insert("path".into(), json!(name.path));
         class.insert("model".into(), json!(name.model));
     }
-    class.insert("recent".into(), recent(&of.tally));
+    class.insert("recent".into(), recent(&of.tally, why.now));
     class.insert("operating_point".into(), of.point.as_ref().map_or(Value::Null, |at| point(at, &of.tally)));
     class.insert("plan".into(), of.plan.as_ref().map_or(Value::Null, |age| plan(age, why.now)));
     class.insert("ceiling_items".into(), json!(of.ceiling));
@@ -60,8 +60,12 @@ fn describe(class: &mut Map<String, Value>, of: &ClassWhy, why: &Why) {
     class.insert("apart".into(), kept.map_or(Value::Null, apart));
 }
 
-fn recent(tally: &Tally) -> Value {
+fn recent(tally: &Tally, now: Tick) -> Value {
+    let micros_over = (now.since(tally.since).as_micros()).max(1);
+    let rate = u128::from(tally.items) * 1_000_000_000 / micros_over;
     json!({
+        "over_us": u64::try_from(micros_over).unwrap_or(u64::MAX),
+        "items_per_second_milli": u64::try_from(rate).unwrap_or(u64::MAX),
         "batches": tally.batches,
         "calls": tally.calls,
         "items": tally.items,

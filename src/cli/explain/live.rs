@@ -71,7 +71,7 @@ fn kind(class: &Value) -> Kind {
         ceiling: class["ceiling_items"].as_u64().map(|_| small(&class["ceiling_items"])),
         quarantined: class["quarantined"] == true,
         slo_us: recent["slo_us"].as_u64(),
-        rate_milli: point["items_per_second_milli"].as_u64(),
+        rate_milli: recent["items_per_second_milli"].as_u64(),
         point: point.is_object().then(|| Point {
             best_items: small(&point["best_items"]),
             best_us: number(&point["best_us"]),

