@@ -36,10 +36,12 @@ mod shift;
 mod skill;
 mod shelf;
 mod slots;
+mod tally;
 mod tick;
 
+pub use adaptive::{Learned, OperatingPoint, PlanAge};
 pub use batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
-pub use batcher::{Batcher, CeilingInForce, ClassSnapshot, Counts, Infeasible, Report};
+pub use batcher::{Batcher, CeilingInForce, ClassSnapshot, ClassWhy, Counts, Infeasible, Report, Why};
 pub use budget::ReplayBudget;
 pub use call::{
     Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, TenantId, Weight,
@@ -54,4 +56,5 @@ pub use plan::{Plan, PlanInput, solve};
 pub use shift::DeadlineShift;
 pub use skill::Skill;
 pub use slots::UpstreamSnapshot;
+pub use tally::{Hold, Tally, Totals};
 pub use tick::Tick;

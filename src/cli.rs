@@ -4,6 +4,7 @@
 
 mod compose;
 mod demo;
+mod explain;
 mod proxy;
 mod simulate;
 mod validate;
@@ -35,6 +36,8 @@ enum Command {
     Config(validate::ConfigArgs),
     /// Try it: a stand-in model server, a load, and the proxy in between
     Demo(demo::Args),
+    /// Say in sentences what keeps batches from being larger: of a running proxy, or from its access log
+    Explain(explain::Args),
     /// Run scenarios in virtual time: the policy that learns, beside what others do with the same arrivals
     Simulate(simulate::Args),
 }
@@ -52,6 +55,7 @@ pub fn run() -> ExitCode {
         Command::Validate(args) => validate::run(&args),
         Command::Config(args) => validate::config(args),
         Command::Demo(args) => demo::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Simulate(args) => simulate::run(&args),
     }
 }

@@ -11,6 +11,7 @@
 //!
 //! What it leaves out: sockets, time, tasks, and what is decided from a call (`batching`, `scheduler`, `upstream`).
 
+mod apart;
 mod call;
 mod dialect;
 mod fresh;
@@ -33,6 +34,7 @@ mod split;
 mod tei;
 mod usage;
 
+pub use apart::{ClassName, KeyPart, PartKind, class_name};
 pub use call::{Call, Head, Merge, Mismatch, MismatchKind, Outgoing, Reason, Reply, TooLarge};
 pub use dialect::Dialect;
 pub use pointer::Pointer;

@@ -11,6 +11,7 @@ mod collect;
 mod connection;
 mod cut;
 mod deadline;
+mod debug;
 mod io;
 mod listener;
 mod merge;

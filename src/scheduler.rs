@@ -4,6 +4,7 @@
 //! core's next wake-up. If it panics, its calls get `internal`, and it starts again with an empty queue; three panics in a minute are the end
 //! ([`Scheduler::failed`]).
 
+mod apart;
 mod driver;
 mod execution;
 mod interner;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use self::apart::{ClassApart, Differs, Why};
 pub use self::execution::Grant;
 use crate::backend::Backend;
 use crate::batching::{BatchId, CallId, Cause, CostClassId, Deadline, Limits, Lone, Plan, Report, ScopeId};
@@ -76,6 +78,10 @@ pub struct Ticket {
     pub queue_delay: Duration,
     /// Why a mergeable call went alone.
     pub lone: Option<Lone>,
+    /// How long after dispatch the answer was expected; `None` while nothing was known of its cost.
+    pub predicted: Option<Duration>,
+    /// When it left.
+    pub sent: Option<crate::batching::Tick>,
 }
 
 /// How a submitted call ended.
@@ -111,6 +117,7 @@ enum Event {
     Answered(CallId),
     Plan(u64, CostClassId, Plan),
     Report(oneshot::Sender<Report>),
+    Why(oneshot::Sender<Why>),
     Drain,
     #[cfg(test)]
     Panic,
@@ -173,6 +180,13 @@ impl Handle {
         let (reply, report) = oneshot::channel();
         self.events.try_send(Event::Report(reply)).ok()?;
         tokio::time::timeout(Duration::from_secs(1), report).await.ok()?.ok()
+    }
+
+    /// What was decided and why; `None` when the driver does not answer within a second.
+    pub async fn why(&self) -> Option<Why> {
+        let (reply, why) = oneshot::channel();
+        self.events.try_send(Event::Why(reply)).ok()?;
+        tokio::time::timeout(Duration::from_secs(1), why).await.ok()?.ok()
     }
 
     /// Nothing waits from now on.

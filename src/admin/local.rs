@@ -75,6 +75,7 @@ async fn stats(Extract(state): Extract<State>) -> Response {
             "shared": load(&stats.shared_batches),
             "in_flight": load(&stats.in_flight),
         },
+        "passed": state.metrics.passed_counts().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
         "buffered_bytes": state.buffers.held(),
     }))
 }

@@ -11,6 +11,7 @@ mod gather;
 mod group;
 mod learn;
 mod line;
+mod show;
 mod want;
 
 use std::collections::BTreeMap;
@@ -27,10 +28,12 @@ use super::limits::Limits;
 use super::queue::{Queue, Queued};
 use super::skill::{Missing, Skill};
 use super::slots::{Slot, Slots, View as SlotView};
+use super::tally::Hold;
 use super::tick::Tick;
 
-pub(super) use learn::{Kind, Learned, Leaving};
+pub(super) use learn::{Curves, Kind, Leaving};
 pub(super) use line::{slack_of, slo_of};
+pub use show::{Learned, OperatingPoint, PlanAge};
 
 use choose::Chosen;
 use fair::Clocks;
@@ -66,6 +69,13 @@ pub(super) struct Adaptive {
     /// When the last `next` that said nothing wants to look again.
     wake: Option<Tick>,
     uses: u64,
+    /// How often a line was kept waiting, by [`Hold::ALL`].
+    holds: [u64; Hold::ALL.len()],
+    /// How often the upstream was judged to be another one, and when last.
+    changes: u64,
+    changed: Option<Tick>,
+    /// The class that was learned of last.
+    last_class: Option<CostClassId>,
 }
 
 /// What the decision looks at.
@@ -123,6 +133,10 @@ impl Adaptive {
             clocks: Clocks::default(),
             wake: None,
             uses: 0,
+            holds: [0; Hold::ALL.len()],
+            changes: 0,
+            changed: None,
+            last_class: None,
         }
     }
 
@@ -246,8 +260,14 @@ impl Adaptive {
         }
         match self.slots.decide(now, view, &mut self.draw) {
             Slot::Free => {}
-            Slot::At(at) => return Answer::NoSlot(Some(at)),
-            Slot::No => return Answer::NoSlot(None),
+            Slot::At(at) => {
+                self.note_hold(key, Hold::SlotBusy);
+                return Answer::NoSlot(Some(at));
+            }
+            Slot::No => {
+                self.note_hold(key, Hold::SlotBusy);
+                return Answer::NoSlot(None);
+            }
         }
         let send = |items, cause| Answer::Do(Next::Send { key, items, cause, kind: Kind::Batch });
         if head.call.alone || class.is_some_and(|class| class.quarantined(now)) {
@@ -277,6 +297,7 @@ impl Adaptive {
             if gain > 0
                 && let Some(held) = hold(Tick(now.0.saturating_add(gain)))
             {
+                self.note_hold(key, Hold::Gather);
                 return held;
             }
         }
@@ -284,6 +305,7 @@ impl Adaptive {
             && let Some(until) = line.spend(&model.cost)
             && let Some(held) = hold(until)
         {
+            self.note_hold(key, Hold::Preset);
             return held;
         }
         let shared = ctx.queue.tenants() > 1;
@@ -301,7 +323,10 @@ impl Adaptive {
         let want = match self.want(&line) {
             Want::Send(items) => items,
             Want::Hold { until, otherwise } => match hold(until) {
-                Some(held) => return held,
+                Some(held) => {
+                    self.note_hold(key, Hold::Plan);
+                    return held;
+                }
                 None => otherwise,
             },
         };

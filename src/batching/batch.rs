@@ -73,6 +73,8 @@ pub struct Batch {
     pub cause: Cause,
     /// Why a mergeable call leaves alone, if it does for a reason of ours.
     pub lone: Option<Lone>,
+    /// When its answer is expected, from now on; `None` while nothing is known of its cost.
+    pub predicted: Option<Duration>,
 }
 
 /// Why a queued call ended.
@@ -134,6 +136,22 @@ pub struct Observed {
     pub first_byte: Option<Duration>,
     /// How it ended.
     pub outcome: ObservedOutcome,
+}
+
+// === impl Expiry ===
+
+impl Expiry {
+    /// Every reason.
+    pub const ALL: [Self; 2] = [Self::Deadline, Self::LatePredicted];
+
+    /// The word in reports.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Deadline => "deadline",
+            Self::LatePredicted => "late_predicted",
+        }
+    }
 }
 
 // === impl Cause ===

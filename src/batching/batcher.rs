@@ -4,6 +4,7 @@ mod pace;
 mod pause;
 mod retest;
 mod shown;
+mod why;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,15 +21,20 @@ use super::invariant::{InvariantId, check_invariant};
 use super::limits::{Limits, Policy};
 use super::plan::{Plan, PlanInput};
 use super::queue::Queue;
+use super::shelf::Shelf;
 use super::skill::{Missing, Skill};
 use super::slots::UpstreamSnapshot;
-use super::shelf::Shelf;
+use super::tally::{Sent, Tallies};
 use super::tick::Tick;
 use pace::{FreeTime, Pace};
 use pause::Paused;
 use shown::Asked;
 
 pub use shown::{CeilingInForce, ClassSnapshot, Infeasible, Report};
+pub use why::{ClassWhy, Why};
+
+/// Lines looked at to see whether calls of other keys wait beside a batch.
+const BESIDE_MAX: usize = 16;
 
 /// The core of one upstream.
 ///
@@ -56,6 +62,7 @@ pub struct Batcher {
     /// its members had been sent again.
     replays: ReplayBudget,
     asked: Asked,
+    tallies: Tallies,
 }
 
 /// Who leaves.
@@ -126,6 +133,7 @@ impl Batcher {
             paused: Paused::default(),
             replays: ReplayBudget::new(0),
             asked: Asked::default(),
+            tallies: Tallies::default(),
         }
     }
 
@@ -176,6 +184,7 @@ impl Batcher {
     pub fn offer(&mut self, now: Tick, call: Call) -> Result<(), Rejection> {
         let now = self.advance(now);
         if let Some(reason) = self.refuse(&call) {
+            self.tallies.rejected(call.cost_class, reason, call.items);
             return Err(Rejection { reason, retry_after: self.retry_after() });
         }
         self.asked.came(now, &call);
@@ -365,7 +374,8 @@ impl Batcher {
     /// Decides by this plan from now on.
     pub fn set_plan(&mut self, now: Tick, class: CostClassId, plan: Plan) {
         self.advance(now);
-        self.adaptive.set_plan(class, plan);
+        let now = self.now;
+        self.adaptive.set_plan(now, class, plan);
     }
 
     fn advance(&mut self, now: Tick) -> Tick {
@@ -442,12 +452,17 @@ impl Batcher {
                 self.queue.give_up_deadline(id);
                 continue;
             }
-            if let Some(queued) = self.queue.remove(id) {
-                self.adaptive.expired(now, &queued);
-            }
-            return Some(Decision::Expire { id, reason: Expiry::Deadline });
+            return Some(self.end_early(now, id, Expiry::Deadline));
         }
         None
+    }
+
+    fn end_early(&mut self, now: Tick, id: CallId, reason: Expiry) -> Decision {
+        if let Some(queued) = self.queue.remove(id) {
+            self.adaptive.expired(now, &queued);
+            self.tallies.expired(queued.call.cost_class, reason, queued.call.items);
+        }
+        Decision::Expire { id, reason }
     }
 
     /// The first line, by the arrival of its head, that may leave now: a line that is held keeps no other from leaving.
@@ -480,12 +495,7 @@ impl Batcher {
         match self.adaptive.next(ctx, lines) {
             Next::Send { key, items, cause, kind } => self.dispatch(now, key, cause, Who::Front(Some(items)), kind),
             Next::Chosen { key, cause, kind } => self.dispatch(now, key, cause, Who::Chosen, kind),
-            Next::Expire { id, reason } => {
-                if let Some(queued) = self.queue.remove(id) {
-                    self.adaptive.expired(now, &queued);
-                }
-                Some(Decision::Expire { id, reason })
-            }
+            Next::Expire { id, reason } => Some(self.end_early(now, id, reason)),
             Next::Nothing => None,
         }
     }
@@ -518,6 +528,7 @@ impl Batcher {
         self.next_batch += 1;
         let mut members = Vec::with_capacity(ids.len());
         let mut start = 0;
+        let (mut waited, mut slo) = (Duration::ZERO, None);
         let adaptive = matches!(self.limits.policy, Policy::Adaptive { .. });
         let alone = self.queue.tenants() <= 1;
         for &call in &ids {
@@ -525,6 +536,8 @@ impl Batcher {
             check_invariant!(InvariantId::OneKey, queued.call.key == key);
             let late = queued.call.deadline.is_some_and(|deadline| deadline.at <= now);
             check_invariant!(InvariantId::NotLate, !late || self.missing.has(Skill::Shedding));
+            waited = waited.saturating_add(now.since(queued.arrived));
+            slo = slo_of(&queued).or(slo);
             if adaptive {
                 self.adaptive.charge(&queued.call, items, alone);
             }
@@ -559,7 +572,7 @@ impl Batcher {
         let left = self.queue.line_held(key).items;
         let in_all = Weight { sum: weight, max };
         let leaving = Leaving { key, class: cost_class, items, weight: in_all, kind, calls: compared, left };
-        self.adaptive.sent(now, id, leaving);
+        let predicted = self.adaptive.sent(now, id, leaving).map(Duration::from_nanos);
         self.free.note(now, self.slot_is_free());
         // What cut the batch short names it; only the drain names every batch of its own (`scheduling.md` §2.1).
         let cause = match cause {
@@ -567,7 +580,24 @@ impl Batcher {
             _ if retest.is_some() => Cause::Probe,
             _ => bound.unwrap_or(cause),
         };
-        Some(Decision::Dispatch(Batch { id, key, cost_class, members, items, weight, bytes, cause, lone }))
+        let other = |(other, head): (KeyId, &super::queue::Queued)| {
+            other != key && head.call.cost_class == cost_class && !head.call.alone
+        };
+        self.tallies.sent(Sent {
+            now,
+            class: cost_class,
+            cause,
+            lone,
+            alone: !shareable,
+            calls: members.len(),
+            items,
+            items_max: self.limits.scope(scope).batch_items_max,
+            beside: self.in_flight.len() > 1,
+            apart: items < walls.items && self.queue.lines().take(BESIDE_MAX).any(other),
+            waited,
+            slo,
+        });
+        Some(Decision::Dispatch(Batch { id, key, cost_class, members, items, weight, bytes, cause, lone, predicted }))
     }
 
     /// Whole seconds between the predicted drain time and 1.5 times that, at least 1 (README R14).

@@ -102,6 +102,23 @@ pub struct Rejection {
     pub retry_after: Duration,
 }
 
+// === impl RejectionReason ===
+
+impl RejectionReason {
+    /// Every reason.
+    pub const ALL: [Self; 3] = [Self::QueueFull, Self::BytesFull, Self::TenantShare];
+
+    /// The word in reports.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::BytesFull => "bytes_full",
+            Self::TenantShare => "tenant_share",
+        }
+    }
+}
+
 // === impl Call ===
 
 impl Call {

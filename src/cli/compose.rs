@@ -2,6 +2,7 @@
 
 mod report;
 mod routes;
+mod why;
 
 use std::io;
 use std::net::SocketAddr;
@@ -186,7 +187,11 @@ fn announce(listen: &[SocketAddr], admin: &Ports, upstream: &Target) {
 fn learned(handle: scheduler::Handle) -> admin::Learned {
     Arc::new(move || {
         let handle = handle.clone();
-        Box::pin(async move { handle.report().await.as_ref().map(report::json) })
+        Box::pin(async move {
+            let mut learned = report::json(&handle.report().await?);
+            why::add(&mut learned, &handle.why().await?);
+            Some(learned)
+        })
     })
 }
 

@@ -128,6 +128,8 @@ const FRAMING: [HeaderName; 3] = [header::CONTENT_LENGTH, header::TRANSFER_ENCOD
 pub const USAGE: HeaderName = HeaderName::from_static("x-groupage-usage");
 /// The stable code of an answer of our own.
 pub const ERROR: HeaderName = HeaderName::from_static("x-groupage-error");
+/// `x-groupage-debug: 1` asks what became of a call.
+pub const DEBUG: HeaderName = HeaderName::from_static("x-groupage-debug");
 /// The reason word of an answer of our own.
 pub const REASON: HeaderName = HeaderName::from_static("x-groupage-reason");
 pub(crate) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");

@@ -12,6 +12,7 @@ use super::Proxy;
 use super::alone::Lonely;
 use super::collect::{Collected, collect};
 use super::deadline::deadlines;
+use super::debug::asked;
 use super::record::Ending;
 use crate::backend::Lane;
 use crate::batching::Lone;
@@ -29,15 +30,18 @@ impl Proxy {
         let arrived = self.clock.now();
         self.metrics.stats.seen.fetch_add(1, Ordering::Relaxed);
         let mut ending = Ending::begin(self, arrived);
+        if asked(request.headers_mut()) {
+            ending.tell();
+        }
         if let Some(tenant) = &self.config.tenant_header {
             keep_identity(request.headers_mut(), tenant);
         }
         if request.method() == Method::CONNECT {
-            ending.end(CallOutcome::Rejected, StatusCode::METHOD_NOT_ALLOWED);
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
             // What follows belongs to a tunnel that there is not.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            ending.end(CallOutcome::Rejected, &mut response);
             return response;
         }
         let Some(endpoint) = self.config.routes.recognise(request.method(), request.uri().path()) else {
@@ -45,6 +49,7 @@ impl Proxy {
         };
         let route = self.route(endpoint.route);
         ending.recognised(endpoint.label.as_str(), &route.name);
+        ending.within(route.slo);
         let length = content_length(&request);
         let why_pass = if self.config.passthrough || route.passthrough {
             Some(Reason::PolicyOff)
@@ -143,10 +148,10 @@ impl Proxy {
             }
             Ok(Outcome::Reply(reply, ticket)) => {
                 let began = self.clock.now();
-                let response = self.respond(*reply);
+                let mut response = self.respond(*reply);
                 self.metrics.overhead(Stage::Write, self.clock.now().since(began));
                 ending.ticket(&ticket);
-                ending.end(CallOutcome::Served, response.status());
+                ending.end(CallOutcome::Served, &mut response);
                 response
             }
             Ok(Outcome::Alone(grant)) => {
@@ -163,8 +168,8 @@ impl Proxy {
                 let answered = self.until(times.caller, self.alone(lonely, grant, endpoint, call.streaming)).await;
                 ending.ticket(&ticket);
                 match answered.flatten() {
-                    Ok(response) => {
-                        ending.end(CallOutcome::Served, response.status());
+                    Ok(mut response) => {
+                        ending.end(CallOutcome::Served, &mut response);
                         response
                     }
                     Err(kind) => self.refuse(kind.into(), ending, endpoint.dialect),
@@ -175,8 +180,9 @@ impl Proxy {
 
     fn refuse(&self, failure: Failure, ending: Ending, dialect: Dialect) -> Response<Body> {
         tracing::debug!(code = failure.kind.code(), reason = failure.kind.reason(), "answered by the proxy");
-        ending.fail(&failure);
-        self.rescue(dialect, &failure)
+        let mut response = self.rescue(dialect, &failure);
+        ending.fail(&failure, &mut response);
+        response
     }
 
     /// Waits for `work`, at most until the caller's own deadline or the end of the drain.

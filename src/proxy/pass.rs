@@ -33,13 +33,14 @@ impl Proxy {
         }
         // A lane is always ready: it connects when it is called.
         match self.cut.end(lane.call(request)).await.unwrap_or_else(|| Err(FailureKind::Draining.into())) {
-            Ok(response) => {
-                ending.end(Outcome::Passed, response.status());
+            Ok(mut response) => {
+                ending.end(Outcome::Passed, &mut response);
                 response
             }
             Err(failure) => {
-                ending.fail(&failure);
-                self.rescue(dialect, &failure)
+                let mut response = self.rescue(dialect, &failure);
+                ending.fail(&failure, &mut response);
+                response
             }
         }
     }

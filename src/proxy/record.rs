@@ -3,9 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use http::Response;
+
 use super::Proxy;
+use super::debug::Told;
 use crate::accesslog::{Record, short_digest};
 use crate::batching::Tick;
+use crate::body::Body;
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Call, Merge, Reason};
@@ -21,6 +25,9 @@ pub(super) struct Ending {
     /// Items to count; zero until the call was read.
     items: u32,
     record: Option<Box<Record>>,
+    /// What the caller wants to be told.
+    told: Option<Box<Told>>,
+    slo: Option<std::time::Duration>,
     began: Tick,
 }
 
@@ -30,7 +37,26 @@ impl Ending {
     pub(super) fn begin(proxy: &Arc<Proxy>, began: Tick) -> Self {
         let sampled = proxy.access_log.as_ref().is_some_and(crate::accesslog::AccessLog::samples);
         let record = sampled.then(|| Box::new(Record { time_us: Clock::wall_micros(), ..Record::default() }));
-        Self { proxy: proxy.clone(), protocol: "none", outcome: Outcome::Cancelled, items: 0, record, began }
+        Self {
+            proxy: proxy.clone(),
+            protocol: "none",
+            outcome: Outcome::Cancelled,
+            items: 0,
+            record,
+            told: None,
+            slo: None,
+            began,
+        }
+    }
+
+    /// The caller asks what becomes of it.
+    pub(super) fn tell(&mut self) {
+        self.told = Some(Box::default());
+    }
+
+    /// It is to be answered within so long.
+    pub(super) fn within(&mut self, slo: Option<std::time::Duration>) {
+        self.slo = slo;
     }
 
     /// An adapter recognised the call.
@@ -62,6 +88,9 @@ impl Ending {
     /// The call was not merged.
     pub(super) fn passed(&mut self, reason: Reason) {
         self.proxy.count_passed(reason);
+        if let Some(told) = &mut self.told {
+            told.reason = Some(reason.as_str());
+        }
         if let Some(record) = &mut self.record {
             reason.as_str().clone_into(&mut record.reason);
         }
@@ -70,6 +99,9 @@ impl Ending {
     /// What is known of its execution.
     pub(super) fn ticket(&mut self, ticket: &Ticket) {
         let began = self.began;
+        if let Some(told) = &mut self.told {
+            told.ticket = *ticket;
+        }
         if let Some(record) = &mut self.record {
             record.queue_us = micros(ticket.queue_delay);
             record.exec_us = micros(self.proxy.clock.now().since(began)).saturating_sub(record.queue_us);
@@ -79,16 +111,17 @@ impl Ending {
         }
     }
 
-    /// It ends with this status.
-    pub(super) fn end(mut self, outcome: Outcome, status: http::StatusCode) {
+    /// It ends with this answer.
+    pub(super) fn end(mut self, outcome: Outcome, response: &mut Response<Body>) {
         self.outcome = outcome;
         if let Some(record) = &mut self.record {
-            record.status = status.as_u16();
+            record.status = response.status().as_u16();
         }
+        self.answer(response);
     }
 
-    /// It ends with this failure.
-    pub(super) fn fail(mut self, failure: &Failure) {
+    /// It ends with this failure, told by this answer.
+    pub(super) fn fail(mut self, failure: &Failure, response: &mut Response<Body>) {
         self.outcome = match failure.kind {
             FailureKind::QueueFull | FailureKind::BytesFull | FailureKind::TenantShare | FailureKind::Draining => {
                 Outcome::Rejected
@@ -99,6 +132,20 @@ impl Ending {
         if let Some(record) = &mut self.record {
             record.status = failure.kind.status();
             failure.kind.reason().clone_into(&mut record.reason);
+        }
+        if self.items > 0 {
+            self.proxy.metrics.items_unserved(self.outcome, failure.kind, self.items);
+        }
+        if let Some(told) = &mut self.told {
+            told.reason = Some(failure.kind.reason());
+        }
+        self.answer(response);
+    }
+
+    /// Tells a caller that asked.
+    fn answer(&self, response: &mut Response<Body>) {
+        if let Some(told) = &self.told {
+            told.write(self.began, self.proxy.clock.now(), response.headers_mut());
         }
     }
 }
@@ -111,6 +158,13 @@ impl Drop for Ending {
         }
         if self.items > 0 && self.outcome != Outcome::Passed {
             proxy.metrics.items(self.outcome, self.items);
+        }
+        if let Some(slo) = self.slo {
+            match self.outcome {
+                Outcome::Served => proxy.metrics.slo(proxy.clock.now().since(self.began) <= slo),
+                Outcome::Rejected | Outcome::Expired | Outcome::Failed => proxy.metrics.slo(false),
+                Outcome::Cancelled | Outcome::Passed => {}
+            }
         }
         proxy.metrics.stats.answered.fetch_add(1, Ordering::Relaxed);
         if let (Some(mut record), Some(log)) = (self.record.take(), &proxy.access_log) {

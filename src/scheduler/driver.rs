@@ -9,6 +9,7 @@ use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
+use super::apart::{Apart, Why};
 use super::execution::{Ended, Grant, Slot, Waiting, execute};
 use super::interner::{Interner, RecentInterner};
 use super::{Config, Event, Outcome, SLOTS_BOUND, Submission, Ticket};
@@ -55,6 +56,10 @@ struct Driver<'a> {
     weight_ceiling: Option<u64>,
     queued: HashMap<CallId, Queued>,
     in_flight: HashMap<BatchId, Option<AbortHandle>>,
+    /// What keeps calls of one kind apart.
+    apart: Apart,
+    /// Changes of the upstream that the counter has been told of.
+    changes: u64,
     ended: mpsc::Sender<Ended>,
 }
 
@@ -117,6 +122,8 @@ impl<'a> Driver<'a> {
             in_flight: HashMap::new(),
             ceiling: None,
             weight_ceiling: None,
+            apart: Apart::default(),
+            changes: 0,
             ended,
         }
     }
@@ -167,6 +174,7 @@ impl<'a> Driver<'a> {
             Event::Plan(..) => {}
             // Who asked may have gone.
             Event::Report(reply) => _ = reply.send(self.core.report()),
+            Event::Why(reply) => _ = reply.send(self.why()),
             Event::Drain => self.core.drain(self.now()),
             #[cfg(test)]
             Event::Panic => panic!("asked for by a test"),
@@ -179,11 +187,17 @@ impl<'a> Driver<'a> {
         }
         let now = self.now();
         let call = &submission.call;
+        let cost_class = CostClassId(self.cost_classes.get(&*call.cost_class));
         let (key, alone) = match &call.merge {
-            Merge::With(key) if !submission.alone => (self.keys.acquire(&**key), false),
+            Merge::With(key) if !submission.alone => {
+                let (id, new) = self.keys.acquire_told(&**key);
+                if new {
+                    self.apart.came(cost_class, &submission.endpoint, key);
+                }
+                (id, false)
+            }
             _ => (self.keys.fresh(), true),
         };
-        let cost_class = CostClassId(self.cost_classes.get(&*call.cost_class));
         if let Some(items_max) = submission.published_items_max {
             self.core.publish(now, cost_class, items_max);
         }
@@ -219,13 +233,27 @@ impl<'a> Driver<'a> {
     /// Has a plan solved on a thread that may block: it takes up to some ten milliseconds of a core, and the old plan serves meanwhile.
     fn plan(&self, class: CostClassId, input: PlanInput) {
         let (events, generation) = (self.shell.events.clone(), self.generation);
+        let (metrics, clock) = (self.shell.metrics.clone(), self.shell.clock);
         tokio::task::spawn_blocking(move || {
+            let began = clock.now();
             let plan = solve(&input);
+            metrics.plan_solved(clock.now().since(began));
             if let Some(events) = events.upgrade() {
                 // A full channel loses it: the next one comes.
                 events.try_send(Event::Plan(generation, class, plan)).ok();
             }
         });
+    }
+
+    fn why(&self) -> Why {
+        Why {
+            core: self.core.why(self.now()),
+            now: self.now(),
+            names: self.cost_classes.iter().map(|(bytes, id)| (CostClassId(id), bytes.clone())).collect(),
+            apart: self.apart.report(),
+            slots_max: self.shell.config.limits.slots,
+            policy: self.shell.config.limits.policy,
+        }
     }
 
     /// Drops what is known of a call that leaves the queue.
@@ -284,10 +312,12 @@ impl<'a> Driver<'a> {
         for (id, _) in gone {
             self.core.cancel(now, id);
         }
-        let mut sent = Dispatched { cause: batch.cause, members: here.len(), items: 0, items_max: 0, weight: 0 };
+        let mut sent =
+            Dispatched { cause: batch.cause, members: here.len(), items: 0, items_max: 0, weight: 0, weight_max: 0 };
         for (_, Queued { submission, .. }) in &here {
             sent.items += submission.call.items;
             sent.weight += submission.call.weight.sum;
+            sent.weight_max = sent.weight_max.max(submission.call.weight.max);
             sent.items_max = self.shell.config.limits.scope(submission.scope).batch_items_max;
         }
         if sent.members > 0 {
@@ -300,6 +330,8 @@ impl<'a> Driver<'a> {
             cause: Some(batch.cause),
             queue_delay: now.since(queued.arrived),
             lone: batch.lone,
+            predicted: batch.predicted,
+            sent: Some(now),
         };
         let slot = Slot::new(self.ended.clone(), self.generation, batch.id, self.shell.clock);
         let (ids, mut here): (Vec<CallId>, Vec<Queued>) = here.into_iter().unzip();
@@ -344,6 +376,9 @@ impl<'a> Driver<'a> {
         while let Some((class, input)) = self.core.plan_due() {
             self.plan(class, input);
         }
+        let learned = self.core.learned();
+        self.shell.metrics.learned(&learned, learned.changes.saturating_sub(self.changes));
+        self.changes = learned.changes;
         // None while there is no such ceiling, which a gauge shows as a limit that never binds.
         let least = self.core.least_ceiling();
         if least != self.ceiling {

@@ -46,15 +46,24 @@ impl<K: Hash + Eq> Interner<K> {
         K: std::borrow::Borrow<Q> + for<'a> From<&'a Q>,
         Q: Hash + Eq + ?Sized,
     {
+        self.acquire_told(value).0
+    }
+
+    /// The same, and whether the value was not known.
+    pub(super) fn acquire_told<Q>(&mut self, value: &Q) -> (u64, bool)
+    where
+        K: std::borrow::Borrow<Q> + for<'a> From<&'a Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         if let Some(entry) = self.ids.get_mut(value) {
             self.in_use += usize::from(entry.users == 0);
             entry.users += 1;
-            return entry.id;
+            return (entry.id, false);
         }
         let id = self.fresh();
         self.ids.insert(value.into(), Entry { id, users: 1, left: 0 });
         self.in_use += 1;
-        id
+        (id, true)
     }
 
     /// A number that no value has.
@@ -91,6 +100,11 @@ impl<K: Hash + Eq> Interner<K> {
 impl<K: Hash + Eq + Clone> RecentInterner<K> {
     pub(super) fn new(max: usize) -> Self {
         Self { ids: HashMap::new(), next: 0, uses: 0, max }
+    }
+
+    /// Every value that is remembered, with its number.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&K, u32)> {
+        self.ids.iter().map(|(key, (id, _))| (key, *id))
     }
 
     /// The number of a value.

@@ -1,5 +1,7 @@
 //! Every metric name, its help text and its buckets. A test compares `docs/metrics.md` with this list.
 
+use crate::error::FailureKind;
+
 /// A metric of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Metric {
@@ -9,6 +11,12 @@ pub enum Metric {
     CallsPassed,
     /// Items by outcome.
     Items,
+    /// Items that were refused, by reason.
+    ItemsRejected,
+    /// Items that were ended early, by reason.
+    ItemsExpired,
+    /// Calls by whether they were answered within the SLO.
+    SloCalls,
     /// Batches by cause.
     Dispatches,
     /// Items in a batch.
@@ -17,6 +25,8 @@ pub enum Metric {
     BatchWeight,
     /// Items as a share of the most allowed.
     BatchOccupancy,
+    /// The part of a batch that is padding.
+    BatchPadding,
     /// Time from acceptance to dispatch.
     QueueDelay,
     /// Time of one trip upstream.
@@ -33,6 +43,24 @@ pub enum Metric {
     SlotsInUse,
     /// Most batches in flight.
     SlotsLimit,
+    /// Executions that the upstream was found to run side by side.
+    SlotsLearned,
+    /// How early the next batch leaves.
+    Lead,
+    /// What a batch costs, whatever is in it.
+    ModelFixed,
+    /// What an item adds.
+    ModelItem,
+    /// How far the line is off.
+    ModelError,
+    /// How much longer the slowest batches take.
+    ModelTail,
+    /// How often the upstream was found to be another one.
+    ModelChanges,
+    /// Time to solve a plan.
+    PlanSolve,
+    /// Whether calls are passed one by one.
+    StandingAside,
     /// Upstream calls made to isolate a failed batch.
     IsolationExecutions,
     /// Items that were answered by isolation.
@@ -98,18 +126,37 @@ pub enum Stage {
     Write,
 }
 
+/// Why items are refused, in the order of the metrics page.
+pub const REJECTED: [FailureKind; 5] = [
+    FailureKind::QueueFull,
+    FailureKind::BytesFull,
+    FailureKind::TenantShare,
+    FailureKind::LatePredicted,
+    FailureKind::Draining,
+];
+
+/// Why items are ended early, in the order of the metrics page.
+pub const EXPIRED: [FailureKind; 2] = [FailureKind::Deadline, FailureKind::LatePredicted];
+
+/// What came of an SLO.
+pub const SLO_RESULTS: [&str; 2] = ["met", "missed"];
+
 // === impl Metric ===
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 37] = [
         Self::Calls,
         Self::CallsPassed,
         Self::Items,
+        Self::ItemsRejected,
+        Self::ItemsExpired,
+        Self::SloCalls,
         Self::Dispatches,
         Self::BatchItems,
         Self::BatchWeight,
         Self::BatchOccupancy,
+        Self::BatchPadding,
         Self::QueueDelay,
         Self::ExecutionDuration,
         Self::Overhead,
@@ -118,6 +165,15 @@ impl Metric {
         Self::QueueItemsLimit,
         Self::SlotsInUse,
         Self::SlotsLimit,
+        Self::SlotsLearned,
+        Self::Lead,
+        Self::ModelFixed,
+        Self::ModelItem,
+        Self::ModelError,
+        Self::ModelTail,
+        Self::ModelChanges,
+        Self::PlanSolve,
+        Self::StandingAside,
         Self::IsolationExecutions,
         Self::ItemsIsolated,
         Self::UpstreamCallsSaved,
@@ -142,6 +198,21 @@ impl Metric {
                 "Calls that were not merged, and why: forwarded untouched, or sent alone.",
             ),
             Self::Items => ("groupage_items_total", Kind::Counter, "outcome", "Items of recognised calls by outcome."),
+            Self::ItemsRejected => {
+                ("groupage_items_rejected_total", Kind::Counter, "reason", "Items that were not accepted, and why.")
+            }
+            Self::ItemsExpired => (
+                "groupage_items_expired_total",
+                Kind::Counter,
+                "reason",
+                "Items ended before they were sent: their deadline passed, or would have.",
+            ),
+            Self::SloCalls => (
+                "groupage_slo_calls_total",
+                Kind::Counter,
+                "result",
+                "Recognised calls of routes with an SLO, by whether they were answered within it.",
+            ),
             Self::Dispatches => {
                 ("groupage_dispatches_total", Kind::Counter, "cause", "Executions by the cause of their dispatch.")
             }
@@ -154,6 +225,12 @@ impl Metric {
                 Kind::Ratio,
                 "",
                 "Items of an execution as a share of batchItemsMax.",
+            ),
+            Self::BatchPadding => (
+                "groupage_batch_padding_ratio",
+                Kind::Ratio,
+                "",
+                "The part of an execution that would be padding if every item were as heavy as the heaviest.",
             ),
             Self::QueueDelay => {
                 ("groupage_queue_delay_seconds", Kind::Seconds, "", "Time from acceptance to dispatch.")
@@ -175,6 +252,57 @@ impl Metric {
             Self::QueueItemsLimit => ("groupage_queue_items_limit", Kind::Gauge, "", "Most items that may be queued."),
             Self::SlotsInUse => ("groupage_slots_in_use", Kind::Gauge, "", "Executions in flight."),
             Self::SlotsLimit => ("groupage_slots_limit", Kind::Gauge, "", "Most executions in flight."),
+            Self::SlotsLearned => (
+                "groupage_slots_learned",
+                Kind::Gauge,
+                "",
+                "Executions that the upstream was found to run side by side.",
+            ),
+            Self::Lead => (
+                "groupage_lead_seconds",
+                Kind::Gauge,
+                "",
+                "How long before an execution ends the next one may leave, as learned.",
+            ),
+            Self::ModelFixed => (
+                "groupage_model_fixed_seconds",
+                Kind::Gauge,
+                "",
+                "What an execution costs whatever is in it, as learned of the calls that were sent last.",
+            ),
+            Self::ModelItem => (
+                "groupage_model_item_seconds",
+                Kind::Gauge,
+                "",
+                "What an item adds to it, as learned of the calls that were sent last.",
+            ),
+            Self::ModelError => {
+                ("groupage_model_error_ratio", Kind::Gauge, "", "How far executions are off that line, on average.")
+            }
+            Self::ModelTail => (
+                "groupage_model_tail_ratio",
+                Kind::Gauge,
+                "",
+                "Within how many times what was expected of them 98 of 100 executions end.",
+            ),
+            Self::ModelChanges => (
+                "groupage_model_changes_total",
+                Kind::Counter,
+                "",
+                "How often the upstream was found to be another one, and all that was learned was forgotten.",
+            ),
+            Self::PlanSolve => (
+                "groupage_plan_solve_seconds",
+                Kind::Seconds,
+                "",
+                "Time to work out which size to send at which load, on a thread of its own.",
+            ),
+            Self::StandingAside => (
+                "groupage_standing_aside",
+                Kind::Gauge,
+                "",
+                "1 while calls are passed one by one, since the upstream batches better by itself.",
+            ),
             Self::IsolationExecutions => (
                 "groupage_isolation_executions_total",
                 Kind::Counter,

@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-use super::names::{Kind, Metric, Outcome, Stage};
-use crate::batching::{Cause, Counts, ObservedOutcome, Tick};
+use super::names::{EXPIRED, Kind, Metric, Outcome, REJECTED, SLO_RESULTS, Stage};
+use crate::batching::{Cause, Counts, Learned, ObservedOutcome, Tick};
+use crate::error::FailureKind;
 
 /// Histogram samples after which the recorder is tidied: it keeps each one until then (16 bytes; some 64 KiB).
 const UPKEEP_EVERY: usize = 4096;
@@ -24,11 +26,17 @@ pub struct Metrics {
     /// Live counts for `/api/stats`.
     pub stats: Stats,
     items: [Counter; Outcome::ALL.len()],
+    rejected: [Counter; REJECTED.len()],
+    expired: [Counter; EXPIRED.len()],
+    slo: [Counter; SLO_RESULTS.len()],
+    /// The counts of [`Passed`], to be read.
+    passed: Mutex<Vec<(&'static str, Arc<AtomicU64>)>>,
     dispatches: [Counter; Cause::ALL.len()],
     overhead: [Histogram; Stage::ALL.len()],
     batch_items: Histogram,
     batch_weight: Histogram,
     batch_occupancy: Histogram,
+    batch_padding: Histogram,
     queue_delay: Histogram,
     execution_ok: Histogram,
     execution_failed: Histogram,
@@ -39,12 +47,26 @@ pub struct Metrics {
     queue_items_limit: Gauge,
     slots_in_use: Gauge,
     slots_limit: Gauge,
+    learned: LearnedGauges,
+    plan_solve: Histogram,
     isolation_executions: Counter,
     items_isolated: Counter,
     saved: Counter,
     connections: Gauge,
     connections_shed: Counter,
     buffered_bytes: Gauge,
+}
+
+/// What is shown of [`Learned`].
+struct LearnedGauges {
+    slots: Gauge,
+    lead: Gauge,
+    fixed: Gauge,
+    item: Gauge,
+    error: Gauge,
+    tail: Gauge,
+    changes: Counter,
+    standing_aside: Gauge,
 }
 
 /// The counters of one protocol's calls.
@@ -55,7 +77,7 @@ pub struct CallLabels {
 
 /// The counter of one reason for not merging.
 #[derive(Clone)]
-pub struct Passed(Counter);
+pub struct Passed(Counter, Arc<AtomicU64>);
 
 /// A batch as it was sent: without who left at the last moment.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +92,8 @@ pub struct Dispatched {
     pub items_max: u32,
     /// Their weight.
     pub weight: u64,
+    /// That of the heaviest item.
+    pub weight_max: u64,
 }
 
 /// Live counts.
@@ -123,11 +147,16 @@ impl Metrics {
             samples: AtomicUsize::new(0),
             stats: Stats::default(),
             items: Outcome::ALL.map(|o| counter(Metric::Items, vec![Label::new("outcome", o.as_str())])),
+            rejected: REJECTED.map(|k| counter(Metric::ItemsRejected, vec![Label::new("reason", k.reason())])),
+            expired: EXPIRED.map(|k| counter(Metric::ItemsExpired, vec![Label::new("reason", k.reason())])),
+            slo: SLO_RESULTS.map(|r| counter(Metric::SloCalls, vec![Label::new("result", r)])),
+            passed: Mutex::default(),
             dispatches: Cause::ALL.map(|c| counter(Metric::Dispatches, vec![Label::new("cause", c.as_str())])),
             overhead: Stage::ALL.map(|s| histogram(Metric::Overhead, vec![Label::new("stage", s.as_str())])),
             batch_items: histogram(Metric::BatchItems, vec![]),
             batch_weight: histogram(Metric::BatchWeight, vec![]),
             batch_occupancy: histogram(Metric::BatchOccupancy, vec![]),
+            batch_padding: histogram(Metric::BatchPadding, vec![]),
             queue_delay: histogram(Metric::QueueDelay, vec![]),
             execution_ok: histogram(Metric::ExecutionDuration, vec![Label::new("outcome", "ok")]),
             execution_failed: histogram(Metric::ExecutionDuration, vec![Label::new("outcome", "failed")]),
@@ -137,6 +166,17 @@ impl Metrics {
             queue_items_limit: gauge(Metric::QueueItemsLimit),
             slots_in_use: gauge(Metric::SlotsInUse),
             slots_limit: gauge(Metric::SlotsLimit),
+            learned: LearnedGauges {
+                slots: gauge(Metric::SlotsLearned),
+                lead: gauge(Metric::Lead),
+                fixed: gauge(Metric::ModelFixed),
+                item: gauge(Metric::ModelItem),
+                error: gauge(Metric::ModelError),
+                tail: gauge(Metric::ModelTail),
+                changes: counter(Metric::ModelChanges, vec![]),
+                standing_aside: gauge(Metric::StandingAside),
+            },
+            plan_solve: histogram(Metric::PlanSolve, vec![]),
             isolation_executions: counter(Metric::IsolationExecutions, vec![]),
             items_isolated: counter(Metric::ItemsIsolated, vec![]),
             saved: counter(Metric::UpstreamCallsSaved, vec![]),
@@ -174,7 +214,24 @@ impl Metrics {
     /// The counter of one reason for not merging.
     #[must_use]
     pub fn passed(&self, reason: &'static str) -> Passed {
-        Passed(self.recorder.register_counter(&key(Metric::CallsPassed, vec![Label::new("reason", reason)]), &METADATA))
+        let counter =
+            self.recorder.register_counter(&key(Metric::CallsPassed, vec![Label::new("reason", reason)]), &METADATA);
+        let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = match passed.iter().find(|(known, _)| *known == reason) {
+            Some((_, count)) => count.clone(),
+            None => {
+                passed.push((reason, Arc::default()));
+                passed.last().map_or_else(Arc::default, |(_, count)| count.clone())
+            }
+        };
+        Passed(counter, count)
+    }
+
+    /// Calls that were not merged, by reason.
+    #[must_use]
+    pub fn passed_counts(&self) -> Vec<(&'static str, u64)> {
+        let passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
+        passed.iter().map(|(reason, count)| (*reason, count.load(Ordering::Relaxed))).collect()
     }
 
     /// An answer to a batch could not be split.
@@ -195,6 +252,45 @@ impl Metrics {
         self.items[outcome as usize].increment(u64::from(items));
     }
 
+    /// Items were refused or ended early, for this reason.
+    pub fn items_unserved(&self, outcome: Outcome, kind: FailureKind, items: u32) {
+        let place = |kinds: &[FailureKind]| kinds.iter().position(|known| *known == kind);
+        let counter = match outcome {
+            Outcome::Rejected => place(&REJECTED).and_then(|at| self.rejected.get(at)),
+            Outcome::Expired => place(&EXPIRED).and_then(|at| self.expired.get(at)),
+            _ => None,
+        };
+        if let Some(counter) = counter {
+            counter.increment(u64::from(items));
+        }
+    }
+
+    /// A call of a route with an SLO ended.
+    pub fn slo(&self, met: bool) {
+        self.slo[usize::from(!met)].increment(1);
+    }
+
+    /// What the core has learned by now; `changes` are those since it was last told.
+    pub fn learned(&self, learned: &Learned, changes: u64) {
+        let gauges = &self.learned;
+        let seconds = |nanos| to_f64(nanos) / 1e9;
+        let permille = |permille| to_f64(permille) / 1e3;
+        gauges.slots.set(f64::from(learned.slots));
+        gauges.lead.set(seconds(learned.lead_nanos));
+        gauges.fixed.set(seconds(learned.batch_nanos));
+        gauges.item.set(seconds(learned.item_nanos));
+        gauges.error.set(permille(learned.error_permille));
+        gauges.tail.set(permille(learned.tail_permille));
+        gauges.changes.increment(changes);
+        gauges.standing_aside.set(f64::from(u8::from(learned.standing_aside)));
+    }
+
+    /// A plan was solved.
+    pub fn plan_solved(&self, took: Duration) {
+        self.plan_solve.record(took.as_secs_f64());
+        self.sampled(1);
+    }
+
     /// Our own work took this long.
     pub fn overhead(&self, stage: Stage, took: Duration) {
         self.overhead[stage as usize].record(took.as_secs_f64());
@@ -203,12 +299,16 @@ impl Metrics {
 
     /// A batch left, its members having waited so long.
     pub fn dispatched(&self, batch: &Dispatched, delays: impl Iterator<Item = Duration>) {
-        let Dispatched { cause, members, items, items_max, weight } = *batch;
+        let Dispatched { cause, members, items, items_max, weight, weight_max } = *batch;
         let cause = Cause::ALL.iter().position(|known| *known == cause).unwrap_or(0);
         self.dispatches[cause].increment(1);
         self.batch_items.record(f64::from(items));
         self.batch_weight.record(to_f64(weight));
         self.batch_occupancy.record(f64::from(items) / f64::from(items_max.max(1)));
+        let padded = u64::from(items).saturating_mul(weight_max);
+        if items > 1 && padded > 0 {
+            self.batch_padding.record(1.0 - to_f64(weight.min(padded)) / to_f64(padded));
+        }
         self.saved.increment(members.saturating_sub(1) as u64);
         for delay in delays {
             self.queue_delay.record(delay.as_secs_f64());
@@ -218,7 +318,7 @@ impl Metrics {
         if members > 1 {
             self.stats.shared_batches.fetch_add(1, Ordering::Relaxed);
         }
-        self.sampled(3 + members);
+        self.sampled(4 + members);
     }
 
     /// An execution ended.
@@ -307,6 +407,7 @@ impl Passed {
     /// One call more.
     pub fn count(&self) {
         self.0.increment(1);
+        self.1.fetch_add(1, Ordering::Relaxed);
     }
 }
 

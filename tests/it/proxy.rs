@@ -21,6 +21,7 @@ mod process;
 mod servers;
 mod setup;
 mod streams;
+mod why;
 
 #[path = "../support/all.rs"]
 #[expect(dead_code, reason = "each test binary uses a part of the support")]

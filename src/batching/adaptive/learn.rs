@@ -13,6 +13,7 @@ use super::super::cost::{Base, Cost, Report as CostReport, Sample as CostSample,
 use super::super::guard::{AsideReport, Ended, Part};
 use super::super::plan::{Due, Plan, PlanInput, SIZES_MAX_ITEMS};
 use super::super::slots::{Flight, Sample, UpstreamSnapshot};
+use super::super::tally::Hold;
 use super::super::tick::{Tick, nanos};
 use super::Adaptive;
 
@@ -25,7 +26,7 @@ const KEYS_MAX: usize = 64;
 
 /// What was learned of an upstream by this policy, to be shown.
 #[derive(Debug, Clone)]
-pub(in super::super) struct Learned {
+pub(in super::super) struct Curves {
     pub(in super::super) slots: u32,
     pub(in super::super) lead_nanos: u64,
     pub(in super::super) mean_nanos: u64,
@@ -39,6 +40,8 @@ pub(in super::super) struct Learned {
 pub(super) struct Model {
     pub(super) cost: Cost,
     pub(super) plan: Option<Plan>,
+    /// When the plan was made, and after how many batches.
+    pub(super) planned: Option<(Tick, u64)>,
     pub(super) due: Due,
     pub(super) batches: u64,
     /// Most items that were answered together.
@@ -49,6 +52,9 @@ pub(super) struct Model {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Watched {
     pub(super) arrivals: Arrivals,
+    pub(super) class: Option<CostClassId>,
+    /// What its line was last kept waiting for, since its last batch.
+    pub(super) held: Option<Hold>,
     pub(super) used: u64,
 }
 
@@ -103,11 +109,12 @@ impl Adaptive {
         }
         let watched = self.keys.entry(call.key).or_default();
         watched.used = self.uses;
+        watched.class = Some(call.cost_class);
         watched.arrivals.came(now, call.items, idle, self.mean_time);
     }
 
-    /// A batch leaves.
-    pub(in super::super) fn sent(&mut self, now: Tick, id: BatchId, batch: Leaving) {
+    /// A batch leaves; in how many nanoseconds it is expected back, if anything is known of its cost.
+    pub(in super::super) fn sent(&mut self, now: Tick, id: BatchId, batch: Leaving) -> Option<u64> {
         self.learn_of(batch.class);
         let others = self.in_flight();
         let wait = if matches!(batch.kind, Kind::Batch | Kind::Plain) {
@@ -115,11 +122,17 @@ impl Adaptive {
         } else {
             0
         };
-        let alone = self.models.get(&batch.class).map_or(0, |model| model.cost.time_of(batch.items, batch.weight));
+        let model = self.models.get(&batch.class);
+        let alone = model.map_or(0, |model| model.cost.time_of(batch.items, batch.weight));
+        let known = model.is_some_and(|model| model.cost.samples() > 0);
+        if let Some(watched) = self.keys.get_mut(&batch.key) {
+            watched.held = None;
+        }
         let due = Tick(now.0.saturating_add(wait).saturating_add(alone));
         let flight = self.slots.sent(now, others);
         self.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= self.slots();
         self.flights.insert(id, Sent { flight, due, alone, batch });
+        known.then_some(due.0.saturating_sub(now.0))
     }
 
     /// A batch ended. True if the server was judged another one by it.
@@ -160,6 +173,7 @@ impl Adaptive {
         let Some(model) = self.models.get_mut(&batch.class) else { return false };
         let mut changed = false;
         model.batches += 1;
+        self.last_class = Some(batch.class);
         model.worked = model.worked.max(batch.items);
         let alone = model.cost.time_of(batch.items, batch.weight);
         let sample = match batch.kind {
@@ -175,7 +189,10 @@ impl Adaptive {
             if changed {
                 self.slots.forget();
                 self.guard.changed();
+                self.changes += 1;
+                self.changed = Some(now);
                 model.plan = None;
+                model.planned = None;
                 model.due.changed(model.batches);
             }
         }
@@ -205,8 +222,9 @@ impl Adaptive {
         Some((*id, model.plan.as_ref().map_or(input.clone(), |plan| input.after(plan))))
     }
 
-    pub(in super::super) fn set_plan(&mut self, class: CostClassId, plan: Plan) {
+    pub(in super::super) fn set_plan(&mut self, now: Tick, class: CostClassId, plan: Plan) {
         if let Some(model) = self.models.get_mut(&class) {
+            model.planned = Some((now, model.batches));
             model.plan = Some(plan);
         }
     }
@@ -216,12 +234,20 @@ impl Adaptive {
         if !self.models.contains_key(&class) && self.models.len() >= MODELS_MAX {
             forget_oldest(&mut self.models, |model| model.used);
         }
-        let fresh = || Model { cost: Cost::default(), plan: None, due: Due::new(), batches: 0, worked: 1, used: 0 };
+        let fresh = || Model {
+            cost: Cost::default(),
+            plan: None,
+            planned: None,
+            due: Due::new(),
+            batches: 0,
+            worked: 1,
+            used: 0,
+        };
         self.models.entry(class).or_insert_with(fresh).used = self.uses;
     }
 
-    pub(in super::super) fn report(&self) -> Learned {
-        Learned {
+    pub(in super::super) fn report(&self) -> Curves {
+        Curves {
             slots: self.slots(),
             lead_nanos: self.slots.lead(),
             mean_nanos: self.mean_time,

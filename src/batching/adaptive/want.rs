@@ -89,7 +89,7 @@ impl Adaptive {
 }
 
 /// The size up to `most` with the most items per time, a little in favour of larger ones.
-fn most_efficient(cost: &Cost, most: u32) -> u32 {
+pub(super) fn most_efficient(cost: &Cost, most: u32) -> u32 {
     let worth = |items: u32| u128::from(items) * u128::from(2000 + items);
     let better =
         |one: u32, other: u32| worth(one) * u128::from(cost.time(other)) > worth(other) * u128::from(cost.time(one));

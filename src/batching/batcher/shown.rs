@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::adaptive::Learned;
+use super::super::adaptive::Curves;
 use super::super::call::{Call, CostClassId, DeadlineSource, ScopeId};
 use super::super::ceiling::{Bounded, CeilingReport, CeilingSnapshot, LimitSource};
 use super::super::cost::{Report as CostReport, Snapshot};
@@ -116,7 +116,7 @@ impl Batcher {
     /// What was learned, to be shown.
     #[must_use]
     pub fn report(&self) -> Report {
-        let Learned { slots, lead_nanos, mean_nanos, aside, classes, exploration_nanos } = self.adaptive.report();
+        let Curves { slots, lead_nanos, mean_nanos, aside, classes, exploration_nanos } = self.adaptive.report();
         Report {
             slots,
             lead_nanos,

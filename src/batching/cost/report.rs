@@ -1,6 +1,7 @@
 //! What is kept across restarts, and what is told: integers only.
 
-use super::{Base, Sample};
+use super::super::math::whole;
+use super::{Base, Cost, Sample};
 
 /// What a size took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,4 +64,26 @@ pub struct Report {
     pub error_permille: u64,
     /// The tail ratio q.
     pub tail_permille: u64,
+}
+
+/// The line and how well it fits, without the points: cheap enough for every batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) struct Gauges {
+    pub(in super::super) batch_nanos: u64,
+    pub(in super::super) item_nanos: u64,
+    pub(in super::super) error_permille: u64,
+    pub(in super::super) tail_permille: u64,
+}
+
+impl Cost {
+    /// The line and how well it fits.
+    pub(in super::super) fn gauges(&self) -> Gauges {
+        let line = self.models.line();
+        Gauges {
+            batch_nanos: whole(line.batch),
+            item_nanos: whole(line.item),
+            error_permille: whole(self.models.error() * 1e3),
+            tail_permille: self.tail_permille(),
+        }
+    }
 }

@@ -97,7 +97,7 @@ const fn mode(mode: Mode) -> &'static str {
     }
 }
 
-const fn micros(nanos: u64) -> u64 {
+pub(super) const fn micros(nanos: u64) -> u64 {
     nanos / 1000
 }
 

@@ -74,7 +74,7 @@ async fn headers_keep_their_number_their_order_and_every_byte_and_none_is_added(
         ("cookie", b"b=2"),
         ("accept-encoding", b"gzip, br;q=0.5"),
         ("x-forwarded-for", b"10.0.0.1"),
-        ("x-groupage-debug", b"1"),
+        ("x-groupage-other", b"1"),
         ("authorization", b"Bearer x"),
         ("user-agent", b"t/1"),
         ("content-length", b"3"),

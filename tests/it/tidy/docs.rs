@@ -6,7 +6,7 @@ use groupage::batching::Cause;
 use groupage::config::Code;
 use groupage::error::{FailureKind, Fault};
 use groupage::protocol::{Label, MismatchKind, Reason};
-use groupage::telemetry::names::{Kind, Metric, Outcome, Stage};
+use groupage::telemetry::names::{EXPIRED, Kind, Metric, Outcome, REJECTED, SLO_RESULTS, Stage};
 
 use super::{files, golden_section, read, sources};
 
@@ -68,7 +68,10 @@ fn the_metrics_page_is_the_list_in_the_code() {
     row("`outcome` of calls and items", Outcome::ALL.iter().map(|word| word.as_str()).collect());
     row("`protocol`", Label::ALL.iter().map(|word| word.as_str()).collect());
     row("`cause`", Cause::ALL.iter().map(|word| word.as_str()).collect());
-    row("`reason`", Reason::ALL.iter().map(|word| word.as_str()).collect());
+    row("`reason` of calls", Reason::ALL.iter().map(|word| word.as_str()).collect());
+    row("`reason` of rejected items", REJECTED.iter().map(|kind| kind.reason()).collect());
+    row("`reason` of expired items", EXPIRED.iter().map(|kind| kind.reason()).collect());
+    row("`result`", SLO_RESULTS.to_vec());
     row("`stage`", Stage::ALL.iter().map(|word| word.as_str()).collect());
     golden_section("docs/metrics.md", "label values", &words);
 
@@ -93,7 +96,9 @@ fn metric_names_follow_the_conventions_and_stand_in_one_place() {
             name.ends_with("_total"),
             "{name}: counters and nothing else end in _total"
         );
-        assert_eq!(metric.kind() == Kind::Ratio, name.ends_with("_ratio"), "{name}");
+        // A gauge may be a ratio too.
+        let ratio = name.ends_with("_ratio");
+        assert_eq!(metric.kind() == Kind::Ratio, ratio && metric.kind() != Kind::Gauge, "{name}");
         assert!(!name.ends_with("_ms") && !name.ends_with("_micros"), "{name}: base units");
         assert!(metric.help().ends_with('.'), "{name} has no sentence");
     }

@@ -1,0 +1,73 @@
+//! What was decided and why, put together for whoever asks.
+
+use super::super::adaptive::{Learned, OperatingPoint, PlanAge};
+use super::super::call::CostClassId;
+use super::super::class::Class;
+use super::super::tally::{Tally, Totals};
+use super::super::tick::Tick;
+use super::Batcher;
+
+/// What was decided and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Why {
+    /// Since the start.
+    pub totals: Totals,
+    /// How often the upstream was judged to be another one.
+    pub changes: u64,
+    /// When last.
+    pub changed: Option<Tick>,
+    /// By cost class, of late.
+    pub classes: Vec<ClassWhy>,
+}
+
+/// What was decided for one cost class, and where it works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClassWhy {
+    /// Which.
+    pub id: CostClassId,
+    /// Counts of its last batches.
+    pub tally: Tally,
+    /// Where on its curve it works; `None` before the first answer.
+    pub point: Option<OperatingPoint>,
+    /// How old its plan is; `None` without one.
+    pub plan: Option<PlanAge>,
+    /// Most items that were learned or published.
+    pub ceiling: Option<u32>,
+    /// Nothing is merged for now, after an answer that could not be split.
+    pub quarantined: bool,
+}
+
+// === impl Batcher ===
+
+impl Batcher {
+    /// What was decided and why.
+    #[must_use]
+    pub fn why(&self, now: Tick) -> Why {
+        let now = self.now.max(now);
+        let classes = self.tallies.classes().map(|(id, tally)| {
+            let ceiling = self.ceiling(id);
+            let cap = tally.items_max.min(ceiling.unwrap_or(u32::MAX)).max(1);
+            ClassWhy {
+                id,
+                tally,
+                point: self.adaptive.operating_point(now, id, tally.last_items, cap),
+                plan: self.adaptive.plan_age(id),
+                ceiling,
+                quarantined: self.classes.get(id).is_some_and(|class: &Class| class.quarantined(now)),
+            }
+        });
+        let (changes, changed) = self.adaptive.changes();
+        Why {
+            totals: Totals { holds: self.adaptive.holds(), ..self.tallies.totals() },
+            changes,
+            changed,
+            classes: classes.collect(),
+        }
+    }
+
+    /// What was learned, for gauges: cheap enough for every batch.
+    #[must_use]
+    pub fn learned(&self) -> Learned {
+        self.adaptive.learned()
+    }
+}

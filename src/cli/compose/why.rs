@@ -1,0 +1,130 @@
+//! What was decided and why, laid over the JSON of `/api/scheduler`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::report::micros;
+use crate::batching::{Cause, ClassWhy, Expiry, Hold, OperatingPoint, PlanAge, Policy, RejectionReason, Tally, Tick};
+use crate::protocol::class_name;
+use crate::scheduler::{ClassApart, Why};
+
+/// Adds it: totals beside what was learned of the upstream, the rest to each cost class.
+pub(super) fn add(learned: &mut Value, why: &Why) {
+    let Value::Object(all) = learned else { return };
+    let totals = &why.core.totals;
+    all.insert("now_seconds".into(), json!(seconds(why.now)));
+    all.insert("slots_max".into(), json!(why.slots_max));
+    all.insert("policy".into(), json!(policy(why.policy)));
+    all.insert("dispatches".into(), words(Cause::ALL.map(Cause::as_str), totals.causes));
+    all.insert("holds".into(), words(Hold::ALL.map(Hold::as_str), totals.holds));
+    all.insert("items_rejected".into(), words(RejectionReason::ALL.map(RejectionReason::as_str), totals.rejected));
+    all.insert("items_expired".into(), words(Expiry::ALL.map(Expiry::as_str), totals.expired));
+    let changed = why.core.changed.map(seconds);
+    all.insert("model_changes".into(), json!({"count": why.core.changes, "last_at_seconds": changed}));
+    let Some(Value::Array(classes)) = all.get_mut("cost_classes") else { return };
+    for of in &why.core.classes {
+        let id = json!(of.id.0);
+        let at = classes.iter().position(|class| class.get("id") == Some(&id)).unwrap_or_else(|| {
+            classes.push(json!({"id": id}));
+            classes.len() - 1
+        });
+        if let Some(Value::Object(class)) = classes.get_mut(at) {
+            describe(class, of, why);
+        }
+    }
+}
+
+const fn policy(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Adaptive { .. } => "Adaptive",
+        Policy::WorkConserving => "WorkConserving",
+        Policy::Window { .. } => "Window",
+        Policy::Static { .. } => "Static",
+    }
+}
+
+fn describe(class: &mut Map<String, Value>, of: &ClassWhy, why: &Why) {
+    let bytes = why.names.iter().find(|(id, _)| *id == of.id).map(|(_, bytes)| bytes);
+    if let Some(name) = bytes.and_then(|bytes| class_name(bytes)) {
+        class.insert("path".into(), json!(name.path));
+        class.insert("model".into(), json!(name.model));
+    }
+    class.insert("recent".into(), recent(&of.tally, why.now));
+    class.insert("operating_point".into(), of.point.as_ref().map_or(Value::Null, |at| point(at, &of.tally)));
+    class.insert("plan".into(), of.plan.as_ref().map_or(Value::Null, |age| plan(age, why.now)));
+    class.insert("ceiling_items".into(), json!(of.ceiling));
+    class.insert("quarantined".into(), json!(of.quarantined));
+    let kept = why.apart.iter().find(|apart| apart.class == of.id);
+    class.insert("apart".into(), kept.map_or(Value::Null, apart));
+}
+
+fn recent(tally: &Tally, now: Tick) -> Value {
+    let micros_over = (now.since(tally.since).as_micros()).max(1);
+    let rate = u128::from(tally.items) * 1_000_000_000 / micros_over;
+    json!({
+        "over_us": u64::try_from(micros_over).unwrap_or(u64::MAX),
+        "items_per_second_milli": u64::try_from(rate).unwrap_or(u64::MAX),
+        "batches": tally.batches,
+        "calls": tally.calls,
+        "items": tally.items,
+        "shared": tally.shared,
+        "beside": tally.beside,
+        "apart": tally.apart,
+        "mean_wait_us": micros(tally.waited_nanos.checked_div(tally.calls).unwrap_or(0)),
+        "causes": words(Cause::ALL.map(Cause::as_str), tally.causes),
+        "alone": tally.alone,
+        "passed": tally.passed,
+        "items_rejected": tally.rejected,
+        "items_expired": words(Expiry::ALL.map(Expiry::as_str), tally.expired),
+        "items_max": tally.items_max,
+        "slo_us": tally.slo.map(|slo| u64::try_from(slo.as_micros()).unwrap_or(u64::MAX)),
+    })
+}
+
+fn point(at: &OperatingPoint, tally: &Tally) -> Value {
+    json!({
+        "last_items": tally.last_items,
+        "last_us": micros(at.last_nanos),
+        "best_items": at.best_items,
+        "best_us": micros(at.best_nanos),
+        "double_us": micros(at.double_nanos),
+        "lone_us": micros(at.lone_nanos),
+        "lone_late_us": micros(at.lone_late_nanos),
+        "worked_items": at.worked,
+        "items_per_second_milli": at.rate_milli,
+    })
+}
+
+fn plan(age: &PlanAge, now: Tick) -> Value {
+    json!({
+        "age_seconds": now.since(age.made).as_secs(),
+        "age_batches": age.batches,
+        "items_max": age.items_max,
+    })
+}
+
+fn apart(apart: &ClassApart) -> Value {
+    let differs: Vec<Value> = apart
+        .differs
+        .iter()
+        .map(|part| {
+            json!({
+                "what": part.kind.as_str(),
+                "name": part.name,
+                "values": part.values,
+                "keys_without": part.keys_without,
+            })
+        })
+        .collect();
+    json!({"keys": apart.keys, "differs": differs})
+}
+
+fn words<const N: usize>(words: [&'static str; N], counts: [u64; N]) -> Value {
+    json!(words.into_iter().zip(counts).collect::<BTreeMap<_, _>>())
+}
+
+fn seconds(at: Tick) -> u64 {
+    Duration::from_nanos(at.0).as_secs()
+}

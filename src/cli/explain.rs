@@ -1,0 +1,97 @@
+//! `groupage explain`: what keeps batches from being larger, in sentences with their numbers.
+//!
+//! `facts` is what is known, from a running proxy (`live`) or from its access log (`log`); `say` makes sentences of it, and is pure. What a number means
+//! is decided there and nowhere else, so both sources say the same of the same facts.
+//!
+//! What it leaves out: advice that needs a trial (`groupage simulate` answers what-if), and anything that changes the proxy.
+
+mod facts;
+mod get;
+mod live;
+mod log;
+mod say;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use serde_json::json;
+
+use facts::Facts;
+use say::Sentence;
+
+/// The exit code when there is nothing to read: the proxy cannot be reached, or the file not be opened (sysexits: `EX_NOINPUT`).
+const EXIT_NO_INPUT: u8 = 66;
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Whom to ask.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The admin port of a running proxy
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9191")]
+    admin: String,
+    /// Read an access log instead: JSON lines, `-` for standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "admin")]
+    access_log: Option<String>,
+    /// How to print
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let facts = match &args.access_log {
+        Some(path) => log::read(path),
+        None => live::ask(&args.admin),
+    };
+    let facts = match facts {
+        Ok(facts) => facts,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(EXIT_NO_INPUT);
+        }
+    };
+    let sentences = say::explain(&facts);
+    match args.output {
+        Output::Text => print!("{}", text(&facts, &sentences, std::io::stdout().is_terminal())),
+        Output::Json => println!("{}", json(&facts, &sentences)),
+    }
+    ExitCode::SUCCESS
+}
+
+/// A paragraph for each thing that is spoken of.
+fn text(facts: &Facts, sentences: &[Sentence], bold: bool) -> String {
+    let mut out = format!("{}\n", facts.over);
+    let mut about = "";
+    for sentence in sentences {
+        if sentence.about != about {
+            about = &sentence.about;
+            out.push_str(&if bold { format!("\n\u{1b}[1m{about}\u{1b}[0m\n") } else { format!("\n{about}\n") });
+        }
+        let indent = if sentence.about.is_empty() { "" } else { "  " };
+        out.push_str(&format!("{indent}{}\n", sentence.text));
+    }
+    out
+}
+
+fn json(facts: &Facts, sentences: &[Sentence]) -> serde_json::Value {
+    let sentences: Vec<_> = sentences
+        .iter()
+        .map(|sentence| {
+            json!({
+                "about": sentence.about,
+                "what": sentence.what,
+                "text": sentence.text,
+                "numbers": sentence.numbers,
+            })
+        })
+        .collect();
+    json!({"over": facts.over, "sentences": sentences})
+}

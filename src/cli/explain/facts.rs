@@ -1,0 +1,134 @@
+//! What is known of a proxy, wherever it comes from. Times are in microseconds.
+
+/// Counts by word, as metrics and logs have them.
+pub(super) type Words = Vec<(String, u64)>;
+
+/// Everything that sentences are made of.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Facts {
+    /// Of what the sentences tell: which proxy, over how long.
+    pub(super) over: String,
+    /// Calls seen, merged or not.
+    pub(super) calls: u64,
+    /// Those that were not merged, by reason.
+    pub(super) passed: Words,
+    /// Items that were refused or ended early, by reason.
+    pub(super) unserved: Words,
+    /// Items that were accepted or refused: what `unserved` is a share of.
+    pub(super) items: u64,
+    /// What is known of the upstream's slots.
+    pub(super) slots: Option<Slots>,
+    /// Whether calls are passed one by one, and why.
+    pub(super) aside: Option<Aside>,
+    /// Seconds since the upstream was found to be another one.
+    pub(super) changed_seconds: Option<u64>,
+    /// By route, or by route and model.
+    pub(super) kinds: Vec<Kind>,
+}
+
+/// Slots.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Slots {
+    /// C.
+    pub(super) learned: u32,
+    /// The wall.
+    pub(super) max: u32,
+    /// The number is the policy's; none was learned.
+    pub(super) fixed: bool,
+}
+
+/// What batching was compared with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Aside {
+    /// Calls are passed one by one.
+    pub(super) passing: bool,
+    /// It is being compared now.
+    pub(super) trying: bool,
+    /// The last comparison: how long ago in seconds, and the means of both ways.
+    pub(super) last: Option<(u64, u64, u64)>,
+}
+
+/// Calls of one kind.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Kind {
+    /// As a user would call it.
+    pub(super) name: String,
+    /// Batches of mergeable calls, those of one call among them.
+    pub(super) batches: u64,
+    /// Their calls.
+    pub(super) calls: u64,
+    /// Their items.
+    pub(super) items: u64,
+    /// Batches that left while others were in flight; `None` where nobody counted.
+    pub(super) beside: Option<u64>,
+    /// Batches with room left beside which calls of another merge key waited.
+    pub(super) apart_batches: u64,
+    /// Calls sent one by one while standing aside.
+    pub(super) passed: u64,
+    /// Mean wait of a call.
+    pub(super) wait_us: u64,
+    /// Mean time of an execution, where no curve was learned.
+    pub(super) exec_us: Option<u64>,
+    /// Batches by cause.
+    pub(super) causes: Words,
+    /// The policy's most items.
+    pub(super) items_max: Option<u32>,
+    /// The most items that were learned or published.
+    pub(super) ceiling: Option<u32>,
+    /// Nothing is merged for now.
+    pub(super) quarantined: bool,
+    /// What users want.
+    pub(super) slo_us: Option<u64>,
+    /// Thousandths of an item a second.
+    pub(super) rate_milli: Option<u64>,
+    /// Where on its curve it works.
+    pub(super) point: Option<Point>,
+    /// Merge keys of late.
+    pub(super) keys: u64,
+    /// What differs between them, what alone keeps most apart first.
+    pub(super) differs: Vec<Differs>,
+}
+
+/// Where on its curve a kind of calls works.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Point {
+    /// The most efficient size.
+    pub(super) best_items: u32,
+    /// What it takes.
+    pub(super) best_us: u64,
+    /// What twice as many would take.
+    pub(super) double_us: u64,
+    /// What one takes.
+    pub(super) lone_us: u64,
+    /// What one takes in 98 of 100 cases.
+    pub(super) lone_late_us: u64,
+}
+
+/// A part of merge keys that is not the same in all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Differs {
+    /// What it is, as `/api/scheduler` has it.
+    pub(super) what: String,
+    /// The header or field.
+    pub(super) name: String,
+    /// Its values.
+    pub(super) values: u64,
+    /// Keys left without it.
+    pub(super) keys_without: u64,
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// Batches that left for this cause, as a share.
+    pub(super) fn share(&self, cause: &str) -> f64 {
+        let count = self.causes.iter().find(|(word, _)| word == cause).map_or(0, |(_, count)| *count);
+        ratio(count, self.batches)
+    }
+}
+
+/// A share or a mean; 0 of nothing.
+#[expect(clippy::cast_precision_loss, reason = "counts of calls stay below 2^53, and these are told with two digits")]
+pub(super) fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}

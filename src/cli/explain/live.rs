@@ -1,0 +1,130 @@
+//! Facts of a running proxy, by its admin port: what `/api/scheduler`, `/api/stats` and nothing else say.
+
+use serde_json::Value;
+
+use super::facts::{Aside, Differs, Facts, Kind, Point, Slots, Words};
+use super::get::get;
+
+/// Asks.
+///
+/// # Errors
+/// What went wrong, in words.
+pub(super) fn ask(address: &str) -> Result<Facts, String> {
+    let json = |path| {
+        let body = get(address, path)?;
+        serde_json::from_slice(&body).map_err(|error| format!("{address} answers {path} with no JSON: {error}"))
+    };
+    let (scheduler, stats): (Value, Value) = (json("/api/scheduler")?, json("/api/stats")?);
+    Ok(facts(address, &scheduler, &stats))
+}
+
+fn facts(address: &str, scheduler: &Value, stats: &Value) -> Facts {
+    let uptime = stats["uptime_seconds"].as_f64().unwrap_or_default();
+    let now = number(&scheduler["now_seconds"]);
+    let calls = number(&stats["calls"]["seen"]);
+    let unserved: Words =
+        [words(&scheduler["items_rejected"]), words(&scheduler["items_expired"])].into_iter().flatten().collect();
+    let refused: u64 = words(&scheduler["items_rejected"]).iter().map(|(_, items)| items).sum();
+    let adaptive = scheduler["policy"] == "Adaptive";
+    let aside = &scheduler["standing_aside"];
+    let last = &aside["last"];
+    Facts {
+        over: format!("the proxy at {address}, up for {uptime:.0} s, {calls} calls"),
+        calls,
+        passed: words(&stats["passed"]),
+        unserved,
+        items: number(&stats["items"]["accepted"]) + refused,
+        slots: Some(Slots {
+            learned: small(&scheduler[if adaptive { "slots" } else { "slots_max" }]),
+            max: small(&scheduler["slots_max"]),
+            fixed: !adaptive,
+        }),
+        aside: Some(Aside {
+            passing: aside["mode"] == "pass",
+            trying: aside["trying"] == true,
+            last: last.is_object().then(|| {
+                let ago = now.saturating_sub(number(&last["at_seconds"]));
+                (ago, number(&last["batch_mean_us"]), number(&last["pass_mean_us"]))
+            }),
+        }),
+        changed_seconds: scheduler["model_changes"]["last_at_seconds"].as_u64().map(|at| now.saturating_sub(at)),
+        kinds: scheduler["cost_classes"].as_array().into_iter().flatten().map(kind).collect(),
+    }
+}
+
+fn kind(class: &Value) -> Kind {
+    let recent = &class["recent"];
+    let point = &class["operating_point"];
+    let (path, model) = (text(&class["path"]), text(&class["model"]));
+    Kind {
+        name: if model.is_empty() { path } else { format!("{path} ({model})") },
+        batches: number(&recent["batches"]),
+        calls: number(&recent["calls"]),
+        items: number(&recent["items"]),
+        beside: recent["beside"].as_u64(),
+        apart_batches: number(&recent["apart"]),
+        passed: number(&recent["passed"]),
+        wait_us: number(&recent["mean_wait_us"]),
+        exec_us: None,
+        causes: words(&recent["causes"]),
+        items_max: recent["items_max"].as_u64().map(|_| small(&recent["items_max"])),
+        ceiling: class["ceiling_items"].as_u64().map(|_| small(&class["ceiling_items"])),
+        quarantined: class["quarantined"] == true,
+        slo_us: recent["slo_us"].as_u64(),
+        rate_milli: recent["items_per_second_milli"].as_u64(),
+        point: point.is_object().then(|| Point {
+            best_items: small(&point["best_items"]),
+            best_us: number(&point["best_us"]),
+            double_us: number(&point["double_us"]),
+            lone_us: number(&point["lone_us"]),
+            lone_late_us: number(&point["lone_late_us"]),
+        }),
+        keys: number(&class["apart"]["keys"]),
+        differs: class["apart"]["differs"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|part| Differs {
+                what: text(&part["what"]),
+                name: text(&part["name"]),
+                values: number(&part["values"]),
+                keys_without: number(&part["keys_without"]),
+            })
+            .collect(),
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_default()
+}
+
+fn small(value: &Value) -> u32 {
+    u32::try_from(number(value)).unwrap_or(u32::MAX)
+}
+
+/// Whoever answers may be another program: nothing of it may steer a terminal.
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().chars().filter(|c| !c.is_control()).collect()
+}
+
+/// Counts that are not zero.
+fn words(value: &Value) -> Words {
+    let counts = value.as_object().into_iter().flatten();
+    counts.map(|(word, count)| (word.clone(), number(count))).filter(|(_, count)| *count > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_of_another_version_is_read_as_far_as_it_goes() {
+        let facts = facts("a", &json!({"cost_classes": [{"path": "/p\u{1b}[2J"}]}), &json!({"calls": 7}));
+        assert_eq!(facts.kinds.len(), 1);
+        assert_eq!(facts.kinds[0].name, "/p[2J");
+        assert_eq!(facts.kinds[0].point, None);
+        assert!(facts.aside.is_some_and(|aside| !aside.passing && aside.last.is_none()));
+    }
+}

@@ -1,0 +1,251 @@
+//! Facts from an access log: JSON lines, read one by one, so that a day of traffic needs no more memory than a minute.
+//!
+//! A log may be a sample. A call says how many items its batch had, so each stands for its part of a batch, and means over batches are right whatever part
+//! of the calls was written. What a sample cannot tell is the load, and no log can tell which header differs: it holds digests of keys only.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io::{BufRead, BufReader, Read};
+
+use super::facts::{Facts, Kind, Words};
+use crate::accesslog::Record;
+
+/// Merge keys told apart for one route.
+const KEYS_MAX: usize = 1024;
+/// Routes told apart: more than a policy has.
+const ROUTES_MAX: usize = 64;
+/// The longest line that is read: some hundred times a record.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+
+/// What is counted of a route.
+#[derive(Debug, Default)]
+struct Route {
+    /// Parts of batches, summed: as many as there were, of those written.
+    batches: f64,
+    causes: BTreeMap<String, f64>,
+    apart: f64,
+    calls: u64,
+    items: u64,
+    passed: u64,
+    wait_us: u64,
+    exec_us: u64,
+    keys: HashSet<String>,
+    last: Option<(String, u64, u64)>,
+}
+
+/// What is counted of all.
+#[derive(Debug, Default)]
+struct Counts {
+    calls: u64,
+    items: u64,
+    unreadable: u64,
+    first_us: u64,
+    last_us: u64,
+    passed: BTreeMap<String, u64>,
+    unserved: BTreeMap<String, u64>,
+    routes: BTreeMap<String, Route>,
+}
+
+/// Reads a file, or standard input for `-`.
+///
+/// # Errors
+/// What went wrong, in words.
+pub(super) fn read(path: &str) -> Result<Facts, String> {
+    let source: Box<dyn Read> = if path == "-" {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(std::fs::File::open(path).map_err(|error| format!("cannot read {path}: {error}"))?)
+    };
+    let name = if path == "-" { "standard input" } else { path };
+    facts(name, source).map_err(|error| format!("cannot read {path}: {error}"))
+}
+
+fn facts(name: &str, source: impl Read) -> std::io::Result<Facts> {
+    let mut counts = Counts { first_us: u64::MAX, ..Counts::default() };
+    let mut source = BufReader::new(source);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if (&mut source).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
+            return Ok(counts.facts(name));
+        }
+        match serde_json::from_slice::<Record>(&line) {
+            Ok(record) => counts.take(record),
+            Err(_) if line.trim_ascii().is_empty() => {}
+            Err(_) => counts.unreadable += 1,
+        }
+    }
+}
+
+// === impl Counts ===
+
+impl Counts {
+    fn take(&mut self, record: Record) {
+        self.calls += 1;
+        self.items += u64::from(record.items);
+        self.first_us = self.first_us.min(record.time_us);
+        self.last_us = self.last_us.max(record.time_us);
+        match record.outcome.as_str() {
+            "rejected" | "expired" => {
+                *self.unserved.entry(record.reason).or_default() += u64::from(record.items);
+                return;
+            }
+            "served" | "passed" => {}
+            // Who left, and what failed, says nothing about batches.
+            _ => return,
+        }
+        if !record.reason.is_empty() {
+            *self.passed.entry(record.reason.clone()).or_default() += 1;
+        }
+        let name = format!("{} ({})", record.route, record.protocol);
+        if record.outcome == "passed" || self.routes.len() >= ROUTES_MAX && !self.routes.contains_key(&name) {
+            return;
+        }
+        let route = self.routes.entry(name).or_default();
+        if record.reason == "no_gain" {
+            route.passed += 1;
+        } else if record.reason.is_empty() && record.batch_items > 0 {
+            route.take(record);
+        }
+    }
+
+    fn facts(self, name: &str) -> Facts {
+        let seconds = self.last_us.saturating_sub(self.first_us).div_ceil(1_000_000);
+        let mut over = format!("{} calls in {name}, over {seconds} s", self.calls);
+        if self.unreadable > 0 {
+            over.push_str(&format!("; {} lines are no records of an access log", self.unreadable));
+        }
+        Facts {
+            over,
+            calls: self.calls,
+            passed: self.passed.into_iter().collect(),
+            unserved: self.unserved.into_iter().collect(),
+            items: self.items,
+            kinds: self.routes.into_iter().map(|(name, route)| route.kind(name)).collect(),
+            ..Facts::default()
+        }
+    }
+}
+
+// === impl Route ===
+
+impl Route {
+    fn take(&mut self, record: Record) {
+        let part = f64::from(record.items.max(1)) / f64::from(record.batch_items);
+        self.batches += part;
+        *self.causes.entry(record.cause).or_default() += part;
+        self.calls += 1;
+        self.items += u64::from(record.items);
+        self.wait_us += record.queue_us;
+        self.exec_us += record.exec_us;
+        // Lines come in the order in which calls end: two that waited at one time stand close together.
+        let waits = (record.time_us, record.time_us.saturating_add(record.queue_us));
+        if let Some((key, from, to)) = &self.last
+            && *key != record.key
+            && waits.0.max(*from) < waits.1.min(*to)
+        {
+            self.apart += part;
+        }
+        if self.keys.len() < KEYS_MAX && !self.keys.contains(&record.key) {
+            self.keys.insert(record.key.clone());
+        }
+        self.last = Some((record.key, waits.0, waits.1));
+    }
+
+    fn kind(self, name: String) -> Kind {
+        let causes: Words = self.causes.into_iter().map(|(cause, part)| (cause, whole(part))).collect();
+        Kind {
+            name,
+            batches: whole(self.batches),
+            calls: self.calls,
+            items: self.items,
+            apart_batches: whole(self.apart),
+            passed: self.passed,
+            wait_us: self.wait_us.checked_div(self.calls).unwrap_or(0),
+            exec_us: self.exec_us.checked_div(self.calls),
+            causes,
+            keys: u64::try_from(self.keys.len()).unwrap_or(u64::MAX),
+            ..Kind::default()
+        }
+    }
+}
+
+/// The nearest whole number of batches.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a sum of parts of calls, far below 2^53")]
+fn whole(parts: f64) -> u64 {
+    parts.round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(items: u32, batch_items: u32, key: &str) -> Record {
+        Record {
+            time_us: 1_000_000,
+            route: "/p".into(),
+            protocol: "generic".into(),
+            key: key.into(),
+            items,
+            batch_items,
+            queue_us: 2000,
+            exec_us: 9000,
+            cause: "idle".into(),
+            outcome: "served".into(),
+            status: 200,
+            ..Record::default()
+        }
+    }
+
+    fn told(records: &[Record]) -> Facts {
+        let lines: Vec<u8> =
+            records.iter().flat_map(|record| [serde_json::to_vec(record).unwrap(), b"\n".to_vec()].concat()).collect();
+        facts("log", &lines[..]).unwrap()
+    }
+
+    #[test]
+    fn a_sample_of_the_calls_gives_the_same_means_as_all_of_them() {
+        let all: Vec<Record> = (0..400).map(|_| record(2, 8, "a")).collect();
+        let (whole, part) = (told(&all), told(&all[..40]));
+        assert_eq!((whole.kinds[0].batches, whole.kinds[0].items), (100, 800));
+        assert_eq!((part.kinds[0].batches, part.kinds[0].items), (10, 80));
+    }
+
+    #[test]
+    fn what_went_alone_passed_or_was_refused_is_counted_by_reason() {
+        let facts = told(&[
+            record(1, 1, "a"),
+            Record { reason: "item_form".into(), key: String::new(), ..record(1, 1, "") },
+            Record { reason: "no_gain".into(), ..record(1, 1, "a") },
+            Record {
+                outcome: "passed".into(),
+                protocol: "none".into(),
+                reason: "not_recognised".into(),
+                ..record(0, 0, "")
+            },
+            Record { outcome: "rejected".into(), reason: "queue_full".into(), ..record(3, 0, "a") },
+            Record { outcome: "cancelled".into(), ..record(1, 0, "a") },
+        ]);
+        let reasons: Vec<_> = facts.passed.iter().map(|(reason, _)| reason.as_str()).collect();
+        assert_eq!(reasons, ["item_form", "no_gain", "not_recognised"]);
+        assert_eq!(facts.unserved, [("queue_full".to_owned(), 3)]);
+        assert_eq!((facts.kinds.len(), facts.kinds[0].batches, facts.kinds[0].passed), (1, 1, 1));
+        assert_eq!(facts.calls, 6);
+    }
+
+    #[test]
+    fn calls_of_two_keys_that_waited_at_one_time_are_seen() {
+        let facts = told(&[record(1, 1, "a"), record(1, 1, "b"), record(1, 1, "a")]);
+        assert_eq!((facts.kinds[0].keys, facts.kinds[0].apart_batches), (2, 2));
+        let later = Record { time_us: 9_000_000, ..record(1, 1, "b") };
+        assert_eq!(told(&[record(1, 1, "a"), later]).kinds[0].apart_batches, 0);
+    }
+
+    #[test]
+    fn lines_that_are_no_records_are_counted_and_harm_nothing() {
+        let mut lines = serde_json::to_vec(&record(1, 1, "a")).unwrap();
+        lines.extend_from_slice(b"\nnonsense\n\n{\"time_us\": 1}\n");
+        let facts = facts("log", &lines[..]).unwrap();
+        assert_eq!(facts.calls, 1);
+        assert!(facts.over.contains("2 lines are no records"), "{}", facts.over);
+    }
+}

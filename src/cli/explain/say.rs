@@ -1,0 +1,344 @@
+//! Sentences from facts: what binds, with its numbers. Pure.
+//!
+//! For each kind of calls one sentence says what sets the size of its batches, and up to two more what else there is to know: the first that applies
+//! of a short list, since somebody who reads five reasons reads none.
+
+mod words;
+
+use serde_json::{Value, json};
+
+use self::words::{advice, kept_apart, millis, percent, reason, span, times};
+use super::facts::{Facts, Kind, Point, Slots, ratio};
+
+/// From this share of the batches on something binds.
+const BINDS: f64 = 0.3;
+/// From this share on it is worth a sentence.
+const WORTH: f64 = 0.2;
+/// Reasons below this share of the calls are left out.
+const REASON_MIN: f64 = 0.01;
+/// Reasons in one sentence.
+const REASONS_MAX: usize = 3;
+/// Fewer calls than this many to a batch is next to none sharing.
+const SHARED_MIN: f64 = 1.5;
+/// A client sends several items at a time from this mean on.
+const CLIENT_BATCH: f64 = 1.5;
+/// Batches by which a kind can be judged.
+const BATCHES_MIN: u64 = 5;
+/// Kinds that are spoken of, those with most calls.
+const KINDS_MAX: usize = 8;
+/// Sentences about one kind.
+const ABOUT_MAX: usize = 3;
+/// A change of the upstream is news for this many seconds.
+const NEWS_SECONDS: u64 = 120;
+
+/// One thing to know.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Sentence {
+    /// Of which kind of calls; empty for all.
+    pub(super) about: String,
+    /// What it says, in one word, for programs.
+    pub(super) what: &'static str,
+    /// The sentence.
+    pub(super) text: String,
+    /// Its numbers.
+    pub(super) numbers: Value,
+}
+
+/// What binds.
+pub(super) fn explain(facts: &Facts) -> Vec<Sentence> {
+    let mut said = Vec::new();
+    let mut all = |what, text: String, numbers| {
+        said.push(Sentence { about: String::new(), what, text, numbers });
+    };
+    if facts.calls == 0 {
+        all("no_calls", "no call has come yet".to_owned(), json!({}));
+        return said;
+    }
+    if let Some((text, numbers)) = aside(facts) {
+        all("standing_aside", text, numbers);
+    }
+    if let Some(ago) = facts.changed_seconds.filter(|ago| *ago <= NEWS_SECONDS) {
+        let text =
+            format!("the server was found to be another one {} ago: everything is being learned afresh", span(ago));
+        all("model_changed", text, json!({"seconds_ago": ago}));
+    }
+    if let Some((text, numbers)) = not_merged(facts) {
+        all("not_merged", text, numbers);
+    }
+    if let Some((text, numbers)) = unserved(facts) {
+        all("unserved", text, numbers);
+    }
+    let mut kinds: Vec<&Kind> = facts.kinds.iter().filter(|kind| kind.calls > 0).collect();
+    kinds.sort_by_key(|kind| std::cmp::Reverse(kind.calls));
+    for kind in kinds.into_iter().take(KINDS_MAX) {
+        said.extend(about(kind, facts.slots).into_iter().take(ABOUT_MAX));
+    }
+    said
+}
+
+fn aside(facts: &Facts) -> Option<(String, Value)> {
+    let aside = facts.aside?;
+    let means = aside.last.map(|(ago, batched, passed)| {
+        let text = format!("batched {}, passed {}", millis(batched), millis(passed));
+        (span(ago), text, json!({"seconds_ago": ago, "batched_us": batched, "passed_us": passed}))
+    });
+    Some(match (aside.passing, means) {
+        (true, Some((ago, means, numbers))) => (
+            format!("standing aside for {ago}: the server batches by itself, and better ({means} on average)"),
+            numbers,
+        ),
+        (true, None) => ("standing aside: the server is known to batch by itself".to_owned(), json!({})),
+        (false, _) if aside.trying => (
+            "the server may batch by itself: batching and passing calls one by one are being compared now".to_owned(),
+            json!({}),
+        ),
+        (false, Some((ago, means, numbers))) => {
+            (format!("passing calls one by one was tried {ago} ago and was no better ({means} on average)"), numbers)
+        }
+        (false, None) => return None,
+    })
+}
+
+fn not_merged(facts: &Facts) -> Option<(String, Value)> {
+    let mut reasons: Vec<_> = facts.passed.iter().filter(|(word, _)| word != "no_gain").collect();
+    reasons.sort_by_key(|(_, calls)| std::cmp::Reverse(*calls));
+    let calls: u64 = reasons.iter().map(|(_, calls)| calls).sum();
+    reasons.retain(|(_, calls)| ratio(*calls, facts.calls) >= REASON_MIN);
+    let said: Vec<String> = reasons
+        .iter()
+        .take(REASONS_MAX)
+        .map(|(word, calls)| format!("{} `{word}` ({})", percent(ratio(*calls, facts.calls)), reason(word)))
+        .collect();
+    let numbers = json!({"calls": calls, "of": facts.calls, "reasons": facts.passed.iter().cloned().collect::<std::collections::BTreeMap<_, _>>()});
+    let share = percent(ratio(calls, facts.calls));
+    (!said.is_empty())
+        .then(|| (format!("{share} of {} calls could not be merged: {}", facts.calls, said.join(", ")), numbers))
+}
+
+fn unserved(facts: &Facts) -> Option<(String, Value)> {
+    let mut reasons: Vec<_> = facts.unserved.iter().collect();
+    reasons.sort_by_key(|(_, items)| std::cmp::Reverse(*items));
+    let items: u64 = reasons.iter().map(|(_, items)| items).sum();
+    let share = ratio(items, facts.items);
+    let said: Vec<String> =
+        reasons.iter().take(REASONS_MAX).map(|(word, items)| format!("{items} `{word}` ({})", reason(word))).collect();
+    (share >= REASON_MIN).then(|| {
+        let numbers = json!({"items": items, "of": facts.items});
+        (format!("{} of the items were refused or ended early: {}", percent(share), said.join(", ")), numbers)
+    })
+}
+
+/// What there is to know of one kind, the most pressing first.
+fn about(kind: &Kind, slots: Option<Slots>) -> Vec<Sentence> {
+    let sentence = |what, (text, numbers)| Sentence { about: kind.name.clone(), what, text, numbers };
+    let mut said = Vec::new();
+    if kind.quarantined {
+        let text =
+            "nothing is merged for now: the server answered a batch with a wrong count, index or shape".to_owned();
+        said.push(sentence("quarantined", (text, json!({}))));
+    }
+    said.extend(infeasible(kind).map(|found| sentence("slo_infeasible", found)));
+    if kind.passed > kind.batches {
+        return said;
+    }
+    if kind.batches < BATCHES_MIN {
+        let text = format!("only {} so far: too little to say what binds", plural(kind.batches, "batch", "batches"));
+        said.push(sentence("too_few", (text, json!({"batches": kind.batches}))));
+        return said;
+    }
+    let apart = apart(kind);
+    // A limit that is reached binds whoever waits beside it.
+    if apart.is_none() || ratio(kind.apart_batches, kind.batches) < BINDS || kind.share("full") >= BINDS {
+        let (what, found) = binds(kind, slots);
+        said.push(sentence(what, found));
+    }
+    said.extend(apart.map(|found| sentence("kept_apart", found)));
+    said.extend(curve(kind, slots).map(|found| sentence("curve", found)));
+    said
+}
+
+fn infeasible(kind: &Kind) -> Option<(String, Value)> {
+    let (slo, point) = (kind.slo_us?, kind.point?);
+    (slo < point.lone_late_us).then(|| {
+        let text = format!(
+            "SLO {} is below a lone call's {} (in 98 of 100 cases): infeasible, served best effort",
+            millis(slo),
+            millis(point.lone_late_us)
+        );
+        (text, json!({"slo_us": slo, "lone_us": point.lone_us, "lone_late_us": point.lone_late_us}))
+    })
+}
+
+/// What sets the size of batches: the first of these.
+fn binds(kind: &Kind, slots: Option<Slots>) -> (&'static str, (String, Value)) {
+    let mean = ratio(kind.items, kind.batches);
+    let numbers = json!({
+        "batches": kind.batches,
+        "calls": kind.calls,
+        "items": kind.items,
+        "mean_items": mean,
+        "wait_us": kind.wait_us,
+    });
+    let share = |cause| kind.share(cause);
+    if share("full") >= BINDS {
+        return ("limit_items", (full(kind), numbers));
+    }
+    for (cause, limit) in [("weight", "limits.batchWeightMax"), ("bytes", "limits.batchBytesMax")] {
+        if share(cause) >= BINDS {
+            let text =
+                format!("{} of the batches end at `{limit}`, at {mean:.1} items on average", percent(share(cause)));
+            return ("limit_weight", (text, numbers));
+        }
+    }
+    if share("deadline") >= BINDS {
+        let text = format!(
+            "{} of the batches left smaller than they would be best, since a deadline would not have waited; they hold {mean:.1} items on average",
+            percent(share("deadline"))
+        );
+        return ("deadlines", (text, numbers));
+    }
+    let per_call = ratio(kind.items, kind.calls);
+    let sharing = ratio(kind.calls, kind.batches);
+    if sharing < SHARED_MIN && per_call >= CLIENT_BATCH {
+        let text = format!(
+            "batches hold {mean:.1} items on average because clients send {per_call:.1} at a time, and seldom two calls at once"
+        );
+        return ("clients", (text, numbers));
+    }
+    let lone = kind.point.map(|point| point.lone_us).or(kind.exec_us);
+    if sharing < SHARED_MIN && lone.is_none_or(|lone| kind.wait_us < lone / 2) {
+        return ("load", (load(kind, slots, lone), numbers));
+    }
+    let by = if per_call >= CLIENT_BATCH {
+        format!(", from clients that send {per_call:.1} at a time")
+    } else {
+        String::new()
+    };
+    let text = if share("delay") >= BINDS {
+        format!(
+            "batches hold {mean:.1} items on average{by}: as many as come while they are held, {} a call",
+            millis(kind.wait_us)
+        )
+    } else {
+        format!(
+            "batches hold {mean:.1} items on average{by}: as many as come while the server is busy; a call waits {} for it",
+            millis(kind.wait_us)
+        )
+    };
+    ("arrivals", (text, numbers))
+}
+
+fn full(kind: &Kind) -> String {
+    let share = percent(kind.share("full"));
+    match (kind.ceiling, kind.items_max) {
+        (Some(ceiling), max) if max.is_none_or(|max| ceiling < max) => format!(
+            "{share} of the batches end at {ceiling} items: the server takes no more, as it said or as was learned from its refusals"
+        ),
+        (_, Some(max)) => {
+            let more = kind.point.filter(|point| point.best_items >= max && cheap(*point)).map(|point| {
+                format!(
+                    "; twice as many would take {} as long, so raising it may pay",
+                    times(point.double_us, point.best_us)
+                )
+            });
+            format!(
+                "{share} of the batches end at the policy's `limits.batchItemsMax`, {max} items{}",
+                more.unwrap_or_default()
+            )
+        }
+        _ => {
+            format!("{share} of the batches are as large as they may be: {:.1} items", ratio(kind.items, kind.batches))
+        }
+    }
+}
+
+/// Twice as many in well below twice the time.
+fn cheap(point: Point) -> bool {
+    ratio(point.double_us, point.best_us) < 1.8
+}
+
+/// Why calls went alone although they might have shared.
+fn load(kind: &Kind, slots: Option<Slots>, lone: Option<u64>) -> String {
+    let alone = format!("{:.1} calls share a batch on average", ratio(kind.calls, kind.batches));
+    let beside = kind.beside.map_or(0.0, |beside| ratio(beside, kind.batches));
+    if beside >= 0.5
+        && let Some(slots) = slots.filter(|slots| slots.learned > 1)
+    {
+        return format!(
+            "{alone}: the server runs {} batches side by side, and a slot is nearly always free when a call comes",
+            slots.learned
+        );
+    }
+    let because = match (kind.rate_milli, lone) {
+        (Some(rate), Some(lone)) => {
+            format!("{:.1} items come in a second and one takes {}", ratio(rate, 1000), millis(lone))
+        }
+        (None, Some(lone)) => format!("a call waits {} and takes {}", millis(kind.wait_us), millis(lone)),
+        _ => format!("a call waits {}", millis(kind.wait_us)),
+    };
+    format!("{alone}: the server is mostly idle when a call comes ({because}), so batching cannot help at this load")
+}
+
+fn apart(kind: &Kind) -> Option<(String, Value)> {
+    let share = ratio(kind.apart_batches, kind.batches);
+    if share < WORTH || kind.keys < 2 {
+        return None;
+    }
+    let head = format!(
+        "batches hold {:.1} items on average, and calls of {} merge keys wait side by side (beside {} of the batches)",
+        ratio(kind.items, kind.batches),
+        kind.keys,
+        percent(share)
+    );
+    let Some(first) = kind.differs.first() else {
+        let text =
+            format!("{head}; `groupage explain` against the running proxy names the header or field that differs");
+        return Some((text, json!({"keys": kind.keys, "share": share})));
+    };
+    let mut text = format!("{head}: {}", kept_apart(first));
+    if first.keys_without > 1
+        && let Some(second) = kind.differs.get(1)
+    {
+        text.push_str(&format!(", and {}", kept_apart(second)));
+    }
+    text.push_str(&advice(first));
+    let differs: Vec<Value> = kind
+        .differs
+        .iter()
+        .map(|part| json!({"what": part.what, "name": part.name, "values": part.values, "keys_without": part.keys_without}))
+        .collect();
+    Some((text, json!({"keys": kind.keys, "share": share, "differs": differs})))
+}
+
+fn curve(kind: &Kind, slots: Option<Slots>) -> Option<(String, Value)> {
+    let point = kind.point?;
+    let count = slots.map_or(1, |slots| slots.learned).max(1);
+    let batches = if count == 1 { "one batch at a time".to_owned() } else { format!("{count} batches side by side") };
+    let fixed = slots.is_some_and(|slots| slots.fixed);
+    let at_once = if fixed { format!("is sent {batches}") } else { format!("runs {batches}") };
+    let wall = slots.filter(|slots| !slots.fixed && slots.learned > 1 && slots.learned >= slots.max);
+    let wall = wall.map_or("", |_| ", as many as `limits.slotsMax` allows");
+    let text = format!(
+        "the server {at_once}{wall}: it answers {} in {}{}; {} would cost {} as much",
+        plural(point.best_items.into(), "item", "items"),
+        millis(point.best_us),
+        if point.best_items > 1 { format!(", one in {}", millis(point.lone_us)) } else { String::new() },
+        2 * u64::from(point.best_items),
+        times(point.double_us, point.best_us),
+    );
+    let numbers = json!({
+        "best_items": point.best_items,
+        "best_us": point.best_us,
+        "double_us": point.double_us,
+        "lone_us": point.lone_us,
+        "slots": slots.map(|slots| slots.learned),
+    });
+    Some((text, numbers))
+}
+
+fn plural(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests;

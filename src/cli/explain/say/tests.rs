@@ -1,0 +1,215 @@
+use super::super::facts::{Aside, Differs, Words};
+use super::*;
+
+fn words(words: &[(&str, u64)]) -> Words {
+    words.iter().map(|(word, count)| ((*word).to_owned(), *count)).collect()
+}
+
+fn point() -> Point {
+    Point { best_items: 32, best_us: 12_000, double_us: 25_200, lone_us: 9000, lone_late_us: 11_000 }
+}
+
+fn kind() -> Kind {
+    Kind {
+        name: "/p".into(),
+        batches: 100,
+        calls: 100,
+        items: 100,
+        beside: Some(0),
+        wait_us: 40,
+        causes: words(&[("idle", 100)]),
+        items_max: Some(64),
+        rate_milli: Some(3000),
+        point: Some(point()),
+        keys: 1,
+        ..Kind::default()
+    }
+}
+
+/// With one slot, and as many calls as the kind has.
+fn said(kind: Kind) -> Vec<(&'static str, String)> {
+    let slots = Some(Slots { learned: 1, max: 16, fixed: false });
+    let facts = Facts { calls: kind.calls, items: kind.items, slots, kinds: vec![kind], ..Facts::default() };
+    explain(&facts).into_iter().map(|sentence| (sentence.what, sentence.text)).collect()
+}
+
+#[track_caller]
+fn first(kind: Kind) -> (&'static str, String) {
+    said(kind).swap_remove(0)
+}
+
+#[test]
+fn clients_that_send_batches_themselves_are_named_with_their_number() {
+    let told = first(Kind { items: 410, ..kind() });
+    let expected = "batches hold 4.1 items on average because clients send 4.1 at a time, and seldom two calls at once";
+    assert_eq!(told, ("clients", expected.to_owned()));
+}
+
+#[test]
+fn a_server_that_is_idle_when_calls_come_cannot_be_helped_and_it_says_so() {
+    let (what, text) = first(kind());
+    assert_eq!(what, "load");
+    assert!(text.contains("3.0 items come in a second and one takes 9 ms"), "{text}");
+    assert!(text.contains("batching cannot help"), "{text}");
+}
+
+#[test]
+fn many_slots_that_are_free_are_another_reason() {
+    let slots = Some(Slots { learned: 4, max: 16, fixed: false });
+    let kinds = vec![Kind { beside: Some(90), ..kind() }];
+    let facts = Facts { calls: 100, items: 100, slots, kinds, ..Facts::default() };
+    let text = &explain(&facts)[0].text;
+    assert!(text.contains("runs 4 batches side by side, and a slot is nearly always free"), "{text}");
+}
+
+#[test]
+fn under_load_batches_are_what_comes_while_the_server_is_busy() {
+    let told = said(Kind { calls: 1170, items: 1170, wait_us: 6100, ..kind() });
+    let arrivals =
+        "batches hold 11.7 items on average: as many as come while the server is busy; a call waits 6.1 ms for it";
+    let curve =
+        "the server runs one batch at a time: it answers 32 items in 12 ms, one in 9 ms; 64 would cost 2.1× as much";
+    assert_eq!(told, [("arrivals", arrivals.to_owned()), ("curve", curve.to_owned())]);
+}
+
+#[test]
+fn a_limit_that_binds_is_named_with_whose_it_is() {
+    let full = Kind { items: 1600, calls: 1600, causes: words(&[("full", 80), ("idle", 20)]), ..kind() };
+    let (what, text) = first(Kind { ceiling: Some(16), ..full.clone() });
+    assert_eq!(what, "limit_items");
+    assert!(text.starts_with("80 % of the batches end at 16 items: the server takes no more"), "{text}");
+    let cheap = Point { best_items: 64, best_us: 20_000, double_us: 28_000, ..point() };
+    let (_, text) = first(Kind { ceiling: None, point: Some(cheap), ..full });
+    let expected = "end at the policy's `limits.batchItemsMax`, 64 items; twice as many would take 1.4× as long, so raising it may pay";
+    assert!(text.ends_with(expected), "{text}");
+}
+
+#[test]
+fn weight_bytes_and_deadlines_bind_too() {
+    for (cause, word) in
+        [("weight", "batchWeightMax"), ("bytes", "batchBytesMax"), ("deadline", "a deadline would not")]
+    {
+        let (_, text) = first(Kind { causes: words(&[(cause, 40), ("idle", 60)]), ..kind() });
+        assert!(text.starts_with("40 % of the batches") && text.contains(word), "{text}");
+    }
+}
+
+#[test]
+fn the_header_that_keeps_calls_apart_is_named_with_what_to_do() {
+    let user = Differs { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
+    let told = said(Kind { keys: 17, apart_batches: 45, differs: vec![user.clone()], ..kind() });
+    let expected = "batches hold 1.0 items on average, and calls of 17 merge keys wait side by side (beside 45 % of the \
+        batches): header `x-user` differs (17 values): add `x-user` to the route's mergeOver.headers if it does not change answers";
+    assert_eq!(told[0], ("kept_apart", expected.to_owned()));
+    // Two parts that differ independently: the one that joins most, and the next.
+    let field = Differs { what: "field".into(), name: "/seed".into(), values: 3, keys_without: 17 };
+    let both = vec![Differs { keys_without: 3, ..user }, field];
+    let (_, text) = said(Kind { keys: 51, apart_batches: 45, differs: both, ..kind() }).swap_remove(0);
+    assert!(
+        text.contains("`x-user` differs (17 values), and field `/seed` differs (3 values): add `x-user`"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_busy_server_is_not_called_idle_and_what_binds_comes_first() {
+    let user = Differs { what: "header".into(), name: "x-user".into(), values: 8, keys_without: 1 };
+    let busy = Kind { wait_us: 76_200, keys: 8, apart_batches: 100, differs: vec![user], ..kind() };
+    let told = said(busy.clone());
+    assert_eq!((told[0].0, told[1].0), ("kept_apart", "curve"));
+    let (what, text) = first(Kind { apart_batches: 0, ..busy });
+    assert!(what == "arrivals" && text.contains("a call waits 76.2 ms"), "{text}");
+    let full = Kind { keys: 2, apart_batches: 100, causes: words(&[("full", 90)]), ..kind() };
+    assert_eq!(first(full).0, "limit_items");
+}
+
+#[test]
+fn callers_are_never_to_be_merged_and_keys_that_do_not_meet_are_no_matter() {
+    let caller = Differs { what: "caller".into(), name: String::new(), values: 9, keys_without: 1 };
+    let apart = Kind { keys: 9, apart_batches: 30, differs: vec![caller], ..kind() };
+    let (_, text) = first(apart.clone());
+    assert!(text.ends_with("who calls differs (9 values): calls of different callers are never merged"), "{text}");
+    let told = said(Kind { apart_batches: 3, ..apart });
+    assert!(told.iter().all(|(what, _)| *what != "kept_apart"), "{told:?}");
+}
+
+#[test]
+fn a_log_that_has_digests_only_says_whom_to_ask() {
+    let (_, text) = said(Kind { keys: 2, apart_batches: 50, point: None, ..kind() }).swap_remove(0);
+    assert!(text.contains("`groupage explain` against the running proxy"), "{text}");
+}
+
+#[test]
+fn an_slo_below_a_lone_call_is_infeasible() {
+    let lone = Point { lone_us: 18_000, lone_late_us: 20_000, ..point() };
+    let (what, text) = first(Kind { slo_us: Some(15_000), point: Some(lone), ..kind() });
+    assert_eq!(what, "slo_infeasible");
+    let expected = "SLO 15 ms is below a lone call's 20 ms (in 98 of 100 cases): infeasible, served best effort";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn standing_aside_is_told_with_both_means_and_silences_the_rest() {
+    let aside = Aside { passing: true, trying: false, last: Some((300, 14_300, 13_200)) };
+    let kinds = vec![Kind { passed: 900, ..kind() }];
+    let facts = Facts { calls: 1000, aside: Some(aside), kinds, ..Facts::default() };
+    let told = explain(&facts);
+    assert_eq!(told.len(), 1);
+    let expected = "standing aside for 5 min: the server batches by itself, and better (batched 14.3 ms, passed 13.2 ms on average)";
+    assert_eq!(told[0].text, expected);
+    let known = Aside { last: None, ..aside };
+    assert_eq!(
+        explain(&Facts { aside: Some(known), ..facts })[0].text,
+        "standing aside: the server is known to batch by itself"
+    );
+}
+
+#[test]
+fn reasons_for_not_merging_come_with_shares_the_largest_first() {
+    let passed = words(&[("streaming", 80), ("not_recognised", 300), ("header", 1)]);
+    let facts = Facts { calls: 1000, passed, ..Facts::default() };
+    let text = &explain(&facts)[0].text;
+    assert!(text.starts_with("38 % of 1000 calls could not be merged: 30 % `not_recognised` ("), "{text}");
+    assert!(text.contains("8 % `streaming` (they ask for a stream)") && !text.contains("`header`"), "{text}");
+}
+
+#[test]
+fn what_is_refused_is_told_once_it_is_a_hundredth() {
+    let facts = Facts { calls: 1000, items: 1000, unserved: words(&[("queue_full", 40)]), ..Facts::default() };
+    assert!(explain(&facts)[0].text.starts_with("4 % of the items were refused or ended early: 40 `queue_full`"));
+    assert!(explain(&Facts { unserved: words(&[("queue_full", 4)]), ..facts }).is_empty());
+}
+
+#[test]
+fn of_little_traffic_little_is_said() {
+    assert_eq!(explain(&Facts::default())[0].what, "no_calls");
+    assert_eq!(
+        said(Kind { batches: 2, calls: 2, ..kind() }),
+        [("too_few", "only 2 batches so far: too little to say what binds".to_owned())]
+    );
+}
+
+#[test]
+fn one_kind_gets_three_sentences_at_most() {
+    let user = Differs { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
+    let all = Kind { quarantined: true, slo_us: Some(1), keys: 17, apart_batches: 90, differs: vec![user], ..kind() };
+    assert_eq!(said(all).len(), 3);
+}
+
+#[test]
+fn numbers_look_like_numbers() {
+    for (us, text) in [
+        (40, "0.04 ms"),
+        (850, "0.85 ms"),
+        (9000, "9 ms"),
+        (14_300, "14.3 ms"),
+        (120_400, "120 ms"),
+        (2_500_000, "2.5 s"),
+    ] {
+        assert_eq!(millis(us), text);
+    }
+    assert_eq!(
+        (percent(0.005), percent(0.374), span(90), span(300)),
+        ("0.5 %".into(), "37 %".into(), "90 s".into(), "5 min".into())
+    );
+}

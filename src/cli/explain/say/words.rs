@@ -1,0 +1,91 @@
+//! Words and numbers as people read them.
+
+use std::time::Duration;
+
+use super::super::facts::{Differs, ratio};
+
+/// `0.85 ms`, `14.3 ms`, `120 ms`, `2.5 s`.
+pub(super) fn millis(us: u64) -> String {
+    let ms = ratio(us, 1000);
+    match us {
+        0..1000 => format!("{ms:.2} ms"),
+        1000..100_000 => format!("{ms:.1} ms").replace(".0 ms", " ms"),
+        100_000..1_000_000 => format!("{ms:.0} ms"),
+        _ => format!("{:.1} s", ratio(us, 1_000_000)),
+    }
+}
+
+/// `37 %`; below one, one digit more.
+pub(super) fn percent(share: f64) -> String {
+    let percent = 100.0 * share;
+    if percent > 0.0 && percent < 0.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
+}
+
+/// `2.1×`.
+pub(super) fn times(one: u64, other: u64) -> String {
+    format!("{:.1}×", ratio(one, other))
+}
+
+/// `40 s`, `5 min`, `3 h`.
+pub(super) fn span(seconds: u64) -> String {
+    let span = Duration::from_secs(seconds);
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", span.as_secs() / 60),
+        _ => format!("{} h", span.as_secs() / 3600),
+    }
+}
+
+/// What a reason means, and what can be done.
+pub(super) fn reason(word: &str) -> &'static str {
+    match word {
+        "not_recognised" => "no adapter knows the path; a route with `protocol: Generic` can declare it",
+        "streaming" => "they ask for a stream",
+        "encoding" => "not plain JSON in UTF-8, or compressed",
+        "too_large" => "larger than `limits.itemBytesMax`",
+        "client_batch_full" => "they hold as many items as a batch may, `limits.batchItemsMax`",
+        "ambiguous_json" => "a key that stands twice, or no JSON: the clients' doing",
+        "header" => "a header that only makes sense alone",
+        "item_form" => "items of a form that cannot be merged",
+        "quarantined" => "the server's answers to batches could not be split",
+        "policy_off" => "the policy says `mode: Passthrough`",
+        "policy_observe" => "the policy says `mode: Observe`",
+        "queue_full" => "more work than `limits.queueItemsMax` holds",
+        "bytes_full" => "more bytes than the buffers hold",
+        "tenant_share" => "one caller had its whole share of the queue while others waited",
+        "late_predicted" => "the answer would have come after the deadline: too much load for the SLO",
+        "deadline" => "the deadline passed in the queue: too much load for the SLO",
+        "draining" => "the process was ending",
+        _ => "see the metrics page",
+    }
+}
+
+/// What keeps calls apart, and in how many values.
+pub(super) fn kept_apart(part: &Differs) -> String {
+    let what = match part.what.as_str() {
+        "header" => format!("header `{}` differs", part.name),
+        "field" => format!("field `{}` differs", part.name),
+        "merge_on_header" => format!("header `{}` differs, which the policy's mergeOn names", part.name),
+        "merge_on_field" => format!("field `{}` differs, which the policy's mergeOn names", part.name),
+        "caller" => "who calls differs".to_owned(),
+        "path" => "the path differs".to_owned(),
+        "query" => "the query differs".to_owned(),
+        "host" => "the Host header differs".to_owned(),
+        "accept" => "the Accept header differs".to_owned(),
+        "item_form" => "the form of the items differs".to_owned(),
+        "items" => "the items differ, and what they cost can only be told apart if all are equal".to_owned(),
+        other => format!("{other} differs"),
+    };
+    format!("{what} ({} values)", part.values)
+}
+
+/// What can be done about it.
+pub(super) fn advice(part: &Differs) -> String {
+    match part.what.as_str() {
+        "header" => format!(": add `{}` to the route's mergeOver.headers if it does not change answers", part.name),
+        "field" => format!(": add `{}` to the route's mergeOver.fields if it does not change answers", part.name),
+        "merge_on_header" | "merge_on_field" => ": take it out of the policy if it need not be equal".to_owned(),
+        "caller" => ": calls of different callers are never merged".to_owned(),
+        _ => String::new(),
+    }
+}

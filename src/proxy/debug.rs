@@ -1,0 +1,126 @@
+//! `x-groupage-debug: 1`: the answer says in `Server-Timing` what became of the call.
+//!
+//! ```text
+//! server-timing: queue;dur=0.412, upstream;dur=12.300, groupage;desc="batch=123 items=17 cause=idle predicted=11.900ms"
+//! server-timing: queue;dur=0.021, upstream;dur=9.841, groupage;desc="batch=124 items=1 cause=idle predicted=9.600ms reason=item_form"
+//! ```
+//! The header is meant for this proxy: it is taken off here, whichever way the call goes. What the upstream says in `Server-Timing` stays before it. A
+//! call without the header costs one look into its head.
+//!
+//! What it leaves out: whose calls shared the batch; how many items it had is all that is told of them.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::batching::Tick;
+use crate::protocol::headers::DEBUG;
+use crate::scheduler::Ticket;
+
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// What is told of a call.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) ticket: Ticket,
+    /// Why it was not merged, or which failure.
+    pub(super) reason: Option<&'static str>,
+}
+
+/// Takes the question off a request; whether it was asked.
+pub(super) fn asked(headers: &mut HeaderMap) -> bool {
+    headers.remove(DEBUG).is_some_and(|value| value == "1")
+}
+
+// === impl Told ===
+
+impl Told {
+    /// Writes it behind whatever the upstream said. `began`: when the call's head was read.
+    pub(super) fn write(&self, began: Tick, now: Tick, headers: &mut HeaderMap) {
+        // Words and numbers of our own make a value.
+        if let Ok(value) = HeaderValue::from_str(&self.text(began, now)) {
+            headers.append(SERVER_TIMING, value);
+        }
+    }
+
+    fn text(&self, began: Tick, now: Tick) -> String {
+        let Ticket { batch, batch_items, cause, queue_delay, predicted, sent, .. } = self.ticket;
+        let mut text = String::new();
+        if batch.is_some() || !queue_delay.is_zero() {
+            text = format!("queue;dur={}, ", millis(queue_delay));
+        }
+        if sent.is_some() || batch.is_none() && queue_delay.is_zero() {
+            // What never had a slot was forwarded, or answered, as soon as its head was read.
+            write!(text, "upstream;dur={}, ", millis(now.since(sent.unwrap_or(began)))).ok();
+        }
+        let mut words = Vec::new();
+        if let Some(batch) = batch {
+            words.push(format!("batch={} items={batch_items}", batch.0));
+        }
+        words.extend(cause.map(|cause| format!("cause={}", cause.as_str())));
+        words.extend(predicted.map(|predicted| format!("predicted={}ms", millis(predicted))));
+        words.extend(self.reason.map(|reason| format!("reason={reason}")));
+        write!(text, "groupage;desc=\"{}\"", words.join(" ")).ok();
+        text
+    }
+}
+
+/// Milliseconds with three digits behind the point.
+fn millis(duration: Duration) -> String {
+    format!("{}.{:03}", duration.as_millis(), duration.subsec_micros() % 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batching::{BatchId, Cause};
+
+    const BEGAN: Tick = Tick::from_millis(10);
+    const NOW: Tick = Tick::from_millis(30);
+
+    fn ticket() -> Ticket {
+        Ticket {
+            batch: Some(BatchId(123)),
+            batch_items: 17,
+            cause: Some(Cause::Idle),
+            queue_delay: Duration::from_micros(5412),
+            lone: None,
+            predicted: Some(Duration::from_micros(11_900)),
+            sent: Some(Tick::from_millis(18)),
+        }
+    }
+
+    #[test]
+    fn a_member_of_a_batch_hears_which_why_how_long_and_what_was_expected() {
+        let told = Told { ticket: ticket(), reason: None };
+        let expected =
+            "queue;dur=5.412, upstream;dur=12.000, groupage;desc=\"batch=123 items=17 cause=idle predicted=11.900ms\"";
+        assert_eq!(told.text(BEGAN, NOW), expected);
+        let told = Told { ticket: Ticket { predicted: None, ..ticket() }, reason: Some("item_form") };
+        assert!(told.text(BEGAN, NOW).ends_with("desc=\"batch=123 items=17 cause=idle reason=item_form\""));
+    }
+
+    #[test]
+    fn what_had_no_slot_hears_the_reason() {
+        let told = Told { ticket: Ticket::default(), reason: Some("not_recognised") };
+        assert_eq!(told.text(BEGAN, NOW), "upstream;dur=20.000, groupage;desc=\"reason=not_recognised\"");
+        let ticket = Ticket { queue_delay: Duration::from_millis(7), ..Ticket::default() };
+        let told = Told { ticket, reason: Some("deadline") };
+        assert_eq!(told.text(BEGAN, NOW), "queue;dur=7.000, groupage;desc=\"reason=deadline\"");
+    }
+
+    #[test]
+    fn the_question_is_taken_off_and_the_upstreams_own_timing_stays() {
+        let mut headers = HeaderMap::new();
+        assert!(!asked(&mut headers));
+        headers.append(DEBUG, HeaderValue::from_static("1"));
+        assert!(asked(&mut headers) && headers.is_empty());
+        headers.append(DEBUG, HeaderValue::from_static("0"));
+        assert!(!asked(&mut headers) && headers.is_empty());
+        headers.append(SERVER_TIMING, HeaderValue::from_static("model;dur=3"));
+        Told::default().write(BEGAN, NOW, &mut headers);
+        assert_eq!(headers.get_all(SERVER_TIMING).iter().count(), 2);
+        assert_eq!(headers.get(SERVER_TIMING).unwrap(), "model;dur=3");
+    }
+}

@@ -1,0 +1,259 @@
+//! What keeps calls of one kind apart: which parts of their merge keys differ.
+//!
+//! Of the keys that came last it keeps a digest of each part, never a value: enough to say that `x-user` has seventeen values and everything else one.
+//! The digest is keyed afresh in every process. All of it is done where a key is not known yet; calls with a known key pay nothing.
+//!
+//! What it leaves out: whether calls wait side by side for it, which the core counts ([`crate::batching::Tally::apart`]).
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+
+use crate::batching::{self, CostClassId, Policy, Tick};
+use crate::protocol::{Endpoint, KeyPart, PartKind};
+
+/// Keys compared for one cost class: as many as the core watches the arrivals of.
+const KEYS_MAX: usize = 64;
+/// Cost classes whose keys are compared; beyond it the one unused for longest goes. With [`PARTS_MAX`] some two megabytes at the very most.
+const CLASSES_MAX: usize = 16;
+/// Parts of a key that are told apart: a call has some ten. What is beyond is not compared.
+const PARTS_MAX: usize = 32;
+/// Parts that are told of one class: more than anybody reads.
+const TOLD_MAX: usize = 8;
+
+/// The parts of the keys that came last.
+#[derive(Debug, Default)]
+pub(super) struct Apart {
+    digest: RandomState,
+    classes: HashMap<CostClassId, (u64, VecDeque<Seen>)>,
+    uses: u64,
+}
+
+/// One key: digests only.
+#[derive(Debug)]
+struct Seen {
+    whole: u64,
+    parts: Vec<(PartKind, Box<str>, u64)>,
+}
+
+/// What was decided and why, and what only the shell knows of it.
+#[derive(Debug, Clone)]
+pub struct Why {
+    /// What the core says.
+    pub core: batching::Why,
+    /// When.
+    pub now: Tick,
+    /// What cost classes are of: [`crate::protocol::class_name`] reads it.
+    pub names: Vec<(CostClassId, Box<[u8]>)>,
+    /// What keeps calls apart.
+    pub apart: Vec<ClassApart>,
+    /// The wall of executions in flight.
+    pub slots_max: u32,
+    /// Which policy decides.
+    pub policy: Policy,
+}
+
+/// What keeps calls of one cost class apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClassApart {
+    /// Which.
+    pub class: CostClassId,
+    /// Merge keys that were compared, at most 64.
+    pub keys: usize,
+    /// What differs, the part that alone keeps most of them apart first.
+    pub differs: Vec<Differs>,
+}
+
+/// A part of the merge keys that is not the same in all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Differs {
+    /// What it is.
+    pub kind: PartKind,
+    /// The name of the header or field; empty for other kinds.
+    pub name: String,
+    /// How many values it has; to be absent is one.
+    pub values: usize,
+    /// How many keys would be left if it did not count.
+    pub keys_without: usize,
+}
+
+// === impl Apart ===
+
+impl Apart {
+    /// A key that was not known came.
+    pub(super) fn came(&mut self, class: CostClassId, endpoint: &Endpoint, key: &[u8]) {
+        let whole = self.digest.hash_one(key);
+        self.uses += 1;
+        if !self.classes.contains_key(&class) && self.classes.len() >= CLASSES_MAX {
+            let oldest = self.classes.iter().min_by_key(|(_, (used, _))| *used).map(|(class, _)| *class);
+            if let Some(oldest) = oldest {
+                self.classes.remove(&oldest);
+            }
+        }
+        let (used, seen) = self.classes.entry(class).or_default();
+        *used = self.uses;
+        if seen.iter().any(|seen| seen.whole == whole) {
+            return;
+        }
+        let Some(parts) = endpoint.key_parts(key) else { return };
+        let digest = |part: KeyPart<'_>| {
+            let digest = self.digest.hash_one((part.kind, &part.name, &part.value));
+            (part.kind, part.name.into(), digest)
+        };
+        if seen.len() >= KEYS_MAX {
+            seen.pop_front();
+        }
+        seen.push_back(Seen { whole, parts: parts.into_iter().take(PARTS_MAX).map(digest).collect() });
+    }
+
+    /// What differs, by class; classes with one key are left out.
+    pub(super) fn report(&self) -> Vec<ClassApart> {
+        let several = self.classes.iter().filter(|(_, (_, seen))| seen.len() > 1);
+        let mut report: Vec<_> = several
+            .map(|(class, (_, seen))| ClassApart { class: *class, keys: seen.len(), differs: differs(seen) })
+            .collect();
+        report.sort_unstable_by_key(|apart| apart.class);
+        report
+    }
+}
+
+fn differs(seen: &VecDeque<Seen>) -> Vec<Differs> {
+    let mut parts: Vec<(PartKind, &str)> =
+        seen.iter().flat_map(|seen| seen.parts.iter().map(|(kind, name, _)| (*kind, &**name))).collect();
+    parts.sort_unstable();
+    parts.dedup();
+    let mut found: Vec<Differs> = parts
+        .into_iter()
+        .filter_map(|(kind, name)| {
+            let own = |seen: &Seen| {
+                let own = seen.parts.iter().filter(|part| part.0 == kind && *part.1 == *name);
+                // The digests hold what they are of, so their sum stands for the set.
+                own.fold(0, |sum: u64, part| sum.wrapping_add(part.2))
+            };
+            let all = |seen: &Seen| seen.parts.iter().fold(0, |sum: u64, part| sum.wrapping_add(part.2));
+            let values: HashSet<u64> = seen.iter().map(own).collect();
+            let without: HashSet<u64> = seen.iter().map(|seen| all(seen).wrapping_sub(own(seen))).collect();
+            (values.len() > 1).then(|| Differs {
+                kind,
+                name: name.to_owned(),
+                values: values.len(),
+                keys_without: without.len(),
+            })
+        })
+        .collect();
+    found.sort_by(|a, b| (a.keys_without, b.values).cmp(&(b.keys_without, a.values)));
+    found.truncate(TOLD_MAX);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use http::{Method, Request};
+
+    use super::*;
+    use crate::protocol::{Common, Merge, Named, PathPattern, RouteRules, Routes, Secret};
+
+    const CLASS: CostClassId = CostClassId(3);
+
+    fn endpoint() -> Arc<Endpoint> {
+        let rules = RouteRules {
+            path: PathPattern::parse("/*").unwrap(),
+            method: Method::POST,
+            protocol: Named::Auto,
+            merge_on_headers: vec!["x-request-id".parse().unwrap()],
+            merge_on_fields: Vec::new(),
+            merge_over_headers: Vec::new(),
+            merge_over_fields: Vec::new(),
+            respond_with_headers: Vec::new(),
+            generic: None,
+            idempotent: None,
+            item_bytes_max: 1 << 20,
+            item_nesting_max: 64,
+            item_count_max: 64,
+        };
+        let routes = Routes::new(Vec::new(), rules, Common::default());
+        routes.recognise(&Method::POST, "/v1/embeddings").unwrap().clone()
+    }
+
+    /// Tells of a call with these headers and this body.
+    fn came(apart: &mut Apart, endpoint: &Endpoint, target: &str, headers: &[(&str, &str)], body: &str) {
+        let mut request = Request::post(target).header("host", "h").header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        let call = endpoint.read(&head, Bytes::copy_from_slice(body.as_bytes()), &Secret::from_bytes([1; 32]));
+        let Merge::With(key) = &call.merge else { panic!("{:?}", call.merge) };
+        apart.came(CLASS, endpoint, key);
+    }
+
+    fn told(apart: &Apart) -> Vec<(PartKind, String, usize, usize)> {
+        let report = apart.report();
+        let differs = report.into_iter().find(|apart| apart.class == CLASS).map(|apart| apart.differs);
+        differs.into_iter().flatten().map(|d| (d.kind, d.name, d.values, d.keys_without)).collect()
+    }
+
+    const BODY: &str = r#"{"model": "m", "input": "x"}"#;
+    const EMBED: &str = "/v1/embeddings";
+
+    #[test]
+    fn the_header_that_keeps_calls_apart_is_named_and_none_that_does_not() {
+        let (mut apart, endpoint) = (Apart::default(), endpoint());
+        for user in 0..17 {
+            let user = format!("u{user}");
+            came(&mut apart, &endpoint, EMBED, &[("x-user", &user), ("x-version", "3"), ("user-agent", &user)], BODY);
+        }
+        assert_eq!(told(&apart), [(PartKind::Header, "x-user".to_owned(), 17, 1)]);
+        assert!(!format!("{apart:?}{:?}", apart.report()).contains("u3"), "no value is kept");
+    }
+
+    #[test]
+    fn every_part_of_a_key_has_a_name() {
+        let two = |first: (&str, &[(&str, &str)], &str), second: (&str, &[(&str, &str)], &str)| {
+            let (mut apart, endpoint) = (Apart::default(), endpoint());
+            for (target, headers, body) in [first, second] {
+                came(&mut apart, &endpoint, target, headers, body);
+            }
+            told(&apart)
+        };
+        let one = |kind, name: &str| vec![(kind, name.to_owned(), 2, 1)];
+        let plain: (&str, &[(&str, &str)], &str) = (EMBED, &[], BODY);
+        assert_eq!(two(plain, (EMBED, &[("x-a", "1")], BODY)), one(PartKind::Header, "x-a"));
+        assert_eq!(two(plain, (EMBED, &[("authorization", "a")], BODY)), one(PartKind::Caller, ""));
+        assert_eq!(two(plain, ("/v1/embeddings?v=2", &[], BODY)), one(PartKind::Query, ""));
+        assert_eq!(two(plain, (EMBED, &[("accept", "text/plain")], BODY)), one(PartKind::Accept, ""));
+        assert_eq!(two(plain, (EMBED, &[("x-request-id", "7")], BODY)), one(PartKind::OnHeader, "x-request-id"));
+        let other = r#"{"model": "m", "input": "x", "dimensions": 8}"#;
+        assert_eq!(two(plain, (EMBED, &[], other)), one(PartKind::Field, "/dimensions"));
+        let same = r#"{"input":"x","model":"m"}"#;
+        assert_eq!(two(plain, (EMBED, &[], same)), []);
+    }
+
+    #[test]
+    fn of_two_parts_that_differ_the_one_that_joins_more_comes_first() {
+        let (mut apart, endpoint) = (Apart::default(), endpoint());
+        for n in 0..12 {
+            let (user, version) = (format!("u{n}"), format!("v{}", n % 2));
+            came(&mut apart, &endpoint, EMBED, &[("x-user", &user), ("x-version", &version)], BODY);
+        }
+        let told = told(&apart);
+        assert_eq!(told[0], (PartKind::Header, "x-user".to_owned(), 12, 2));
+        assert_eq!(told[1], (PartKind::Header, "x-version".to_owned(), 2, 12));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let (mut apart, endpoint) = (Apart::default(), endpoint());
+        for n in 0..200 {
+            let user = format!("u{n}");
+            came(&mut apart, &endpoint, EMBED, &[("x-user", &user)], BODY);
+        }
+        assert_eq!(apart.report()[0].keys, KEYS_MAX);
+        for class in 0..100 {
+            apart.came(CostClassId(class), &endpoint, b"no key");
+        }
+        assert!(apart.classes.len() <= CLASSES_MAX);
+    }
+}
