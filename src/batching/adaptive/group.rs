@@ -8,6 +8,7 @@
 use super::super::arrivals::Rate;
 use super::super::call::{CallId, Weight};
 use super::super::cost::Cost;
+use super::super::decide::Walls;
 use super::super::math::float;
 use super::Line;
 use super::choose::PRICE;
@@ -83,7 +84,16 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64) ->
         let Some(head) = calls.get(heads).copied() else { break };
         by_weight.retain(|place| *place >= heads);
         sum_up(&calls, &by_weight, &mut sums);
-        let all = All { calls: &calls, by_weight: &by_weight, sums: &sums, second_slack, price, cap: line.cap, walls: line.walls, shed };
+        let all = All {
+            calls: &calls,
+            by_weight: &by_weight,
+            sums: &sums,
+            second_slack,
+            price,
+            cap: line.cap,
+            walls: line.walls,
+            shed,
+        };
         all.runs(cost, head, &mut out);
         if heads == 0 {
             let values = out.iter().filter_map(|run| all.value(cost, *run).map(|value| (*run, value)));
@@ -110,8 +120,17 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64) ->
     // A run counts from the first of those that were left when it was found.
     let mut by_weight = all_by_weight;
     by_weight.retain(|place| *place >= heads);
-    All { calls: &calls, by_weight: &by_weight, sums: &sums, second_slack, price, cap: line.cap, walls: line.walls, shed }
-        .chosen(run, head)
+    All {
+        calls: &calls,
+        by_weight: &by_weight,
+        sums: &sums,
+        second_slack,
+        price,
+        cap: line.cap,
+        walls: line.walls,
+        shed,
+    }
+    .chosen(run, head)
 }
 
 /// Σ items and Σ weight before each place.
