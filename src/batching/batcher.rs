@@ -5,7 +5,7 @@ mod pace;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::adaptive::{Adaptive, Ctx, Kind, Leaving, Next, Report, slo_of};
+use super::adaptive::{Adaptive, BatchWork, Ctx, Kind, Leaving, Next, Report, slo_of};
 use super::batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
 use super::call::{Call, CallId, CostClassId, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, Weight};
 use super::class::{BatchSize, Classes};
@@ -133,12 +133,17 @@ impl Batcher {
         if let Some(reason) = self.refuse(&call) {
             return Err(Rejection { reason, retry_after: self.retry_after() });
         }
+        let adaptive = matches!(self.limits.policy, Policy::Adaptive { .. });
         let mut order = Tick(0);
-        if let Policy::Adaptive { .. } = self.limits.policy {
+        if adaptive {
             self.adaptive.came(now, &call, self.queue.is_empty() && self.in_flight.is_empty());
             order = call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
         }
+        let id = call.id;
         self.queue.push(now, self.free.total(now), order, call);
+        if adaptive && let Some(queued) = self.queue.get(id) {
+            self.adaptive.joined(&self.queue, &queued.call);
+        }
         Ok(())
     }
 
@@ -396,8 +401,7 @@ impl Batcher {
         let scope_is_free =
             |scope: ScopeId| passing || scopes.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max;
         let lines = self.queue.lines().filter(|(_, head)| scope_is_free(head.call.scope));
-        let lines = lines.map(|(key, head)| (key, head, self.classes.get(head.call.cost_class)));
-        match self.adaptive.next(ctx, lines) {
+        match self.adaptive.next(ctx, lines, &self.classes) {
             Next::Send { key, items, cause, kind } => self.dispatch(now, key, cause, Who::Front(Some(items)), kind),
             Next::Chosen { key, cause, kind } => self.dispatch(now, key, cause, Who::Chosen, kind),
             Next::Expire { id, reason } => {
@@ -435,14 +439,15 @@ impl Batcher {
         let mut start = 0;
         let mut max = 0;
         let adaptive = matches!(self.limits.policy, Policy::Adaptive { .. });
-        let alone = self.queue.tenants() <= 1;
+        let alone = self.queue.flows() <= 1;
         for &call in &ids {
             let Some(queued) = self.queue.remove(call) else { continue };
             check_invariant!(InvariantId::OneKey, queued.call.key == key);
             check_invariant!(InvariantId::NotLate, queued.call.deadline.is_none_or(|deadline| deadline.at > now));
             max = max.max(queued.call.weight.max);
             if adaptive {
-                self.adaptive.charge(&queued.call, items, alone);
+                let share = self.limits.share(&queued.call);
+                self.adaptive.charge(&queued.call, BatchWork { items, weight }, share, alone);
             }
             if compares {
                 compared.push((queued.arrived, queued.call.items, slo_of(&queued)));
