@@ -182,7 +182,10 @@ impl Adaptive {
             return Next::Nothing;
         }
         if ctx.queue.flows() <= 1 {
-            return lines.take(LINES_MAX).find_map(|(key, head)| self.ask(ctx, key, head, classes)).unwrap_or(Next::Nothing);
+            return lines
+                .take(LINES_MAX)
+                .find_map(|(key, head)| self.ask(ctx, key, head, classes))
+                .unwrap_or(Next::Nothing);
         }
         let mut order = std::mem::take(&mut self.order);
         self.in_turn(ctx, lines, &mut order);

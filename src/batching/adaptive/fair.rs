@@ -75,6 +75,10 @@ impl Clocks {
         self.shown.get(&flow).map_or(self.now, |shown| (*shown).max(behind))
     }
 
+    pub(super) fn largest(&self) -> u64 {
+        self.largest
+    }
+
     /// A flow has calls again: idleness earned it nothing, and what others get from now on counts.
     pub(super) fn joined(&mut self, flow: Flow) {
         let start = self.start(flow).max(self.now);

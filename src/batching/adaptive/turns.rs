@@ -1,7 +1,6 @@
 //! Which line is asked first while several flows are queued: the one whose first flow has the earliest turn (`scheduling.md` §2.5, `pick_key`).
 //!
-//! A line whose first call would be late behind that one's batch, and need not be, goes before it. It may run ahead of its share by one batch for that and
-//! no more: in an overload every first call is nearly late, and the others would never be asked.
+//! A line whose first call would be late behind that one's batch, and need not be, goes before it, if it is not ahead of its share by more than one batch: in an overload every first call is nearly late, and the others would never be asked.
 //!
 //! Bounded: lines looked at. What it leaves out: one flow alone, whose lines are asked by deadline, in the order in which they stand.
 
@@ -24,8 +23,8 @@ struct Would {
     takes: u64,
     /// How long its first call takes alone.
     alone: u64,
-    /// What its first flow is charged for the batch.
-    charge: u64,
+    /// How far it may run ahead of its share.
+    ahead: u64,
 }
 
 // === impl Adaptive ===
@@ -73,7 +72,7 @@ impl Adaptive {
             let slack = deadline.at.0.saturating_sub(ctx.now.0);
             slack < takes.saturating_add(would.takes)
                 && slack >= would.alone
-                && turn.start <= first.start.saturating_add(would.charge)
+                && turn.start <= first.start.saturating_add(would.ahead)
         };
         let others = order.iter().enumerate().skip(1).filter(|(_, other)| late(other));
         others.min_by_key(|(_, (turn, _))| turn.at).map(|(at, _)| at)
@@ -88,7 +87,7 @@ impl Adaptive {
         Some(Would {
             takes: cost.late(cost.time(items)),
             alone: cost.late(cost.time(call.items)),
-            charge: cost.time(items).div_ceil(ctx.limits.share(call)),
+            ahead: self.clocks.largest().div_ceil(ctx.limits.share(call)),
         })
     }
 }

@@ -71,7 +71,7 @@ fn shares_hold(seed: u64) {
             items: *draw.pick(&[1, 1, 3]),
         });
     }
-    let mut bench = Bench::warm(limits(cap, &classes), cap);
+    let mut bench = Bench::warm(limits(cap, &classes), cap.max(3));
     let mut done = vec![0.0_f64; busy.len()];
     let until = bench.now.after(1000 * MS);
     while bench.now < until {
@@ -92,12 +92,16 @@ fn shares_hold(seed: u64) {
         for (one, done) in busy.iter().zip(&mut done) {
             *done += one.owns(&left) / f64::from(one.weight * one.tenant_weight);
         }
-        let batch = takes(cap + 2).as_secs_f64();
+        let batch = takes(cap.max(3)).as_secs_f64();
         for (one, a) in busy.iter().zip(&done) {
             for (other, b) in busy.iter().zip(&done) {
                 let (own, others) = (one.weight * one.tenant_weight, other.weight * other.tenant_weight);
-                let most = 1.3 * batch * (1.0 / f64::from(own) + 1.0 / f64::from(others));
-                assert!((a - b).abs() <= most, "seed {seed}: {one:?} has {a:.4}, {other:?} {b:.4}; {most:.4} apart at most");
+                // One batch each, in which who does not fit yields to who does; and what is learned of a size may be some hundredths off.
+                let most = 1.25 * batch * (1.0 / f64::from(own) + 1.0 / f64::from(others)) + 0.03 * a.max(*b);
+                assert!(
+                    (a - b).abs() <= most,
+                    "seed {seed}: {one:?} has {a:.4}, {other:?} {b:.4}; {most:.4} apart at most"
+                );
             }
         }
     }
@@ -105,7 +109,7 @@ fn shares_hold(seed: u64) {
 
 #[test]
 fn whoever_has_work_gets_its_share_within_one_batch_over_any_backlog() {
-    for seed in 0..60 {
+    for seed in 0..200 {
         shares_hold(seed);
     }
 }
@@ -223,14 +227,20 @@ fn fillers_never_enlarge_or_delay_a_batch() {
                 twin.cancel(bench.now, id);
             }
             let alone = twin.counts().queue_calls == 0;
+            let queued = bench.queued.clone();
             let without = twin.poll(bench.now);
             let left = bench.poll();
             match (&left, without) {
                 (Some(left), Some(Decision::Dispatch(batch))) => {
+                    let same_key = |call: &Call| call.key == batch.key && !is(BULK)(call);
+                    let others_queued = queued.values().filter(|(call, _)| same_key(call)).map(|(call, _)| call.items);
+                    let others_queued: u32 = others_queued.sum();
                     let others = left.calls.iter().filter(|(call, _)| !is(BULK)(call)).map(|(call, _)| call.id);
                     let members = batch.members.iter().map(|member| member.id);
                     assert!(others.eq(members), "seed {seed}: {left:?} instead of {batch:?}");
-                    assert!(left.batch.items <= batch.items.max(left.items(is(INTERACTIVE))), "seed {seed}: {left:?}");
+                    // The size that was chosen without them, where others do not fit into all of it.
+                    let size = batch.items.max(others_queued.min(16));
+                    assert!(left.batch.items <= size, "seed {seed}: {left:?} instead of {batch:?}");
                     joined += left.items(is(BULK));
                     compared += 1;
                 }
@@ -308,7 +318,7 @@ fn a_tenant_that_is_alone_gets_everything_and_owes_nothing_for_it() {
 
 #[test]
 fn a_line_that_would_be_late_goes_before_the_one_whose_turn_it_is() {
-    for (spare, goes_first) in [(14, true), (200, false)] {
+    for (spare, goes_first) in [(11, true), (200, false)] {
         let mut bench = Bench::warm(limits(16, &[Priority::PLAIN]), 16);
         let of = |tenant, millis: u32, now: Tick| {
             let deadline = Some(Deadline { at: now.after(millis * MS), source: DeadlineSource::Slo });

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use groupage::batching::{
-    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Limits, Policy, Priority, PriorityId, ScopeId, ScopeLimits,
-    TenantId, Tick, Weight,
+    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Limits, Policy, Priority, PriorityId, ScopeId,
+    ScopeLimits, TenantId, Tick, Weight,
 };
 
 use super::upstream::Nature;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use groupage::batching::{
     Batch, Batcher, Call, CallId, Decision, Limits, Observed, ObservedOutcome, Policy, Priority, ScopeLimits, Tick,
-    solve,
+    Weight, solve,
 };
 
 const US: Duration = Duration::from_micros(1);
@@ -64,13 +64,11 @@ impl Bench {
         Self { core, now: Tick::from_millis(1), queued, flight: None, calls: 0 }
     }
 
-    /// A core that knows the server: it has answered batches of every size up to this one, one item at a time in one key.
+    /// A core that knows the server: it has answered calls of every size up to this one.
     pub(super) fn warm(limits: Limits, items: u32) -> Self {
         let mut bench = Self::new(limits);
         for round in 0..40 {
-            for _ in 0..=(round % items) {
-                bench.offer(|call| call);
-            }
+            bench.offer(|call| Call { items: 1 + round % items, ..call });
             bench.work_off();
         }
         bench
@@ -78,6 +76,7 @@ impl Bench {
 
     pub(super) fn offer(&mut self, of: impl FnOnce(Call) -> Call) -> CallId {
         let call = of(Call::new(CallId(self.calls)));
+        let call = Call { weight: Weight { sum: u64::from(call.items), max: 1 }, ..call };
         self.calls += 1;
         let id = call.id;
         self.core.offer(self.now, call.clone()).expect("the queue is far from full");
@@ -109,8 +108,7 @@ impl Bench {
     pub(super) fn step(&mut self) -> bool {
         if let Some((at, batch)) = self.flight.take() {
             self.now = self.now.max(at);
-            let observed =
-                Observed { duration: takes(batch.items), first_byte: None, outcome: ObservedOutcome::Ok };
+            let observed = Observed { duration: takes(batch.items), first_byte: None, outcome: ObservedOutcome::Ok };
             self.core.complete(self.now, batch.id, observed);
             return true;
         }
