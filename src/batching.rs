@@ -12,7 +12,7 @@
 //! assert!(matches!(batcher.poll(now), Some(Decision::Dispatch(_))), "an idle slot never waits");
 //! ```
 //!
-//! What it leaves out: priority classes, and solving plans, which is for a thread that may block ([`solve`]).
+//! What it leaves out: solving plans, which is for a thread that may block ([`solve`]).
 
 mod adaptive;
 mod arrivals;
@@ -31,6 +31,7 @@ mod isolate;
 mod limits;
 mod math;
 mod plan;
+mod priority;
 mod queue;
 mod shift;
 mod skill;
@@ -44,7 +45,8 @@ pub use batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed,
 pub use batcher::{Batcher, CeilingInForce, ClassSnapshot, ClassWhy, Counts, Infeasible, Report, Why};
 pub use budget::ReplayBudget;
 pub use call::{
-    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, TenantId, Weight,
+    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, PriorityId, Rejection, RejectionReason, ScopeId,
+    TenantId, Weight,
 };
 pub use ceiling::{Bounded, CeilingReport, CeilingSnapshot, LimitSource};
 pub use cost::{Base, Point, Report as CostReport, Sample, Snapshot};
@@ -53,6 +55,7 @@ pub use invariant::InvariantId;
 pub use isolate::{Isolation, Part, Verdict};
 pub use limits::{Limits, Policy, ScopeLimits};
 pub use plan::{Plan, PlanInput, solve};
+pub use priority::Priority;
 pub use shift::DeadlineShift;
 pub use skill::Skill;
 pub use slots::UpstreamSnapshot;

@@ -30,7 +30,7 @@ pub use file::{LoadError, Loaded, load, read};
 pub use finding::{Code, Errors, Finding, Notice};
 pub use policy::{
     Client, ClientHttp2, Connection, Deadline, Drain, Failure, Limits, LimitsOverride, Log, MergeNames, Mode, Policy,
-    Process, Proxy, Route, Scheduling, SchedulingPolicy, Upstream,
+    Priority, PriorityClass, Process, Proxy, Route, Scheduling, SchedulingPolicy, Upstream,
 };
 pub use units::{Share, format_duration, format_size, parse_duration, parse_share, parse_size};
 pub use validate::{EXIT_FINDINGS, Verdict, validate};

@@ -16,6 +16,7 @@ mod io;
 mod listener;
 mod merge;
 mod pass;
+mod priority;
 mod record;
 mod respond;
 mod watch;
@@ -28,6 +29,7 @@ use http::HeaderName;
 
 use self::cut::Cut;
 pub use self::listener::{Listening, bind, serve};
+pub use self::priority::{Priorities, PriorityClass, TenantWeights};
 use crate::accesslog::AccessLog;
 use crate::backend::{Backend, Forward};
 use crate::batching::ScopeId;
@@ -100,6 +102,10 @@ pub struct Config {
     pub deadline_headers: Vec<HeaderName>,
     /// The header that names the tenant: identity, like `Authorization`.
     pub tenant_header: Option<HeaderName>,
+    /// Which class a call is of.
+    pub priorities: Priorities,
+    /// What tenants weigh.
+    pub tenant_weights: TenantWeights,
 }
 
 /// What holds for the calls of one route.

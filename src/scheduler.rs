@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub use self::apart::{ClassApart, Differs, Why};
 pub use self::execution::Grant;
 use crate::backend::Backend;
-use crate::batching::{BatchId, CallId, Cause, CostClassId, Deadline, Limits, Lone, Plan, Report, ScopeId};
+use crate::batching::{BatchId, CallId, Cause, CostClassId, Deadline, Limits, Lone, Plan, PriorityId, Report, ScopeId};
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Call, Endpoint, Reply};
@@ -49,6 +49,10 @@ pub struct Submission {
     pub endpoint: Arc<Endpoint>,
     /// Whose limits hold.
     pub scope: ScopeId,
+    /// Its priority class.
+    pub priority: PriorityId,
+    /// What its tenant weighs beside others.
+    pub tenant_weight: u32,
     /// It must go alone, whatever its key.
     pub alone: bool,
     /// When its answer becomes useless.

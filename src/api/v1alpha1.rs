@@ -207,10 +207,10 @@ pub struct DeadlineSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PrioritySpec {
-    /// The header that names the class.
+    /// The header that names the class. Calls that differ in it may share a batch, and no shared call has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
-    /// The classes; the first is the default.
+    /// The classes; the first is for every call that names none of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub classes: Option<Vec<PriorityClass>>,
 }
@@ -222,16 +222,16 @@ pub struct PriorityClass {
     /// Its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its share.
+    /// Its share of the upstream's time while others wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
-    /// Its own latency target.
+    /// Its own latency target, instead of `slo.latencyP99`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_p99: Option<DurationText>,
-    /// Goes before all others.
+    /// Goes before all others that have not waited 4 times their target, or 2s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
-    /// Only fills batches up.
+    /// Takes the room that others leave in a batch, and leaves by itself only while nobody else waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filler: Option<bool>,
 }
@@ -243,7 +243,7 @@ pub struct TenantsSpec {
     /// The header that names the tenant; absent: the identity headers together. Identity always separates batches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
-    /// Shares by tenant; 1 for all others.
+    /// Shares by tenant, as `tenants.header` names it; 1 for all others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<BTreeMap<String, u32>>,
 }

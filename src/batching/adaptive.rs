@@ -1,7 +1,7 @@
 //! The policy that learns: what a batch of each size costs, how many run side by side, who comes next; and decides by it.
 //!
 //! [`Adaptive`] owns what is learned and is told of every event; [`Adaptive::next`] decides. Its parts decide one thing each: `want` how large, `gather`
-//! whether company is worth a hold, `choose` what deadlines allow, `group` and `fair` who; `learn` takes in what events teach. The rules and constants are those of `scheduling.md` §2.
+//! whether company is worth a hold, `choose` what deadlines allow, `group` and `fair` who, `turns` which line first; `learn` takes in what events teach. The rules and constants are those of `scheduling.md` §2.
 //!
 //! What it leaves out: the walls and who of a line fits together (`decide`), ceilings (`class`), and solving plans, which is for a thread that may block.
 
@@ -12,6 +12,7 @@ mod group;
 mod learn;
 mod line;
 mod show;
+mod turns;
 mod want;
 
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use super::batch::{BatchId, Cause, Expiry};
 use super::call::{Call, CallId, CostClassId, KeyId};
-use super::class::Class;
+use super::class::{Class, Classes};
 use super::cost::Base;
 use super::decide::Walls;
 use super::draw::Draw;
@@ -31,14 +32,16 @@ use super::slots::{Slot, Slots, View as SlotView};
 use super::tally::Hold;
 use super::tick::Tick;
 
+pub(super) use fair::Size as BatchWork;
 pub(super) use learn::{Curves, Kind, Leaving};
 pub(super) use line::{slack_of, slo_of};
 pub use show::{Learned, OperatingPoint, PlanAge};
 
 use choose::Chosen;
-use fair::Clocks;
+use fair::{Clocks, Room};
 use learn::{Model, Sent, Watched};
 use line::Line;
+use turns::Order;
 use want::Want;
 
 /// T before anything was seen (`scheduling.md` §1).
@@ -66,6 +69,9 @@ pub(super) struct Adaptive {
     probing: Vec<(Part, Vec<CallId>)>,
     guard: Guard,
     clocks: Clocks,
+    /// Room for turns, kept so that a decision takes no new memory.
+    order: Order,
+    room: Room,
     /// When the last `next` that said nothing wants to look again.
     wake: Option<Tick>,
     uses: u64,
@@ -131,6 +137,8 @@ impl Adaptive {
             probing: Vec::new(),
             guard: Guard::new(stand_aside_max, false),
             clocks: Clocks::default(),
+            order: Order::new(),
+            room: Room::default(),
             wake: None,
             uses: 0,
             holds: [0; Hold::ALL.len()],
@@ -172,7 +180,8 @@ impl Adaptive {
     pub(super) fn next<'a>(
         &mut self,
         ctx: Ctx<'a>,
-        lines: impl Iterator<Item = (KeyId, &'a Queued, Option<&'a Class>)>,
+        lines: impl Iterator<Item = (KeyId, &'a Queued)>,
+        classes: &Classes,
     ) -> Next {
         self.wake = None;
         while let Some(id) = self.given_up.pop() {
@@ -192,25 +201,37 @@ impl Adaptive {
         if self.passing() && self.in_flight() >= self.guard.pass_max() {
             return Next::Nothing;
         }
-        // Under one tenant lines are asked as they stand, and nothing is allocated for a decision.
-        if ctx.queue.tenants() > 1 {
-            let lines = self.in_turn(ctx.queue, lines);
-            self.ask(ctx, lines.into_iter())
-        } else {
-            self.ask(ctx, lines.take(LINES_MAX))
+        // Under one flow lines are asked as they stand.
+        if ctx.queue.flows() <= 1 {
+            return self.ask(ctx, lines.take(LINES_MAX), classes).unwrap_or(Next::Nothing);
         }
+        let mut order = std::mem::take(&mut self.order);
+        self.in_turn(ctx, lines, &mut order);
+        let others = self.without_fillers(ctx, &mut order);
+        let in_turn = order.iter().take(LINES_MAX).filter_map(|(_, key)| Some((*key, ctx.queue.head(*key)?)));
+        let next = self.ask(ctx, in_turn, classes);
+        self.order = order;
+        if next.is_none() {
+            self.wake = self.wake.into_iter().chain(others).min();
+        }
+        next.unwrap_or(Next::Nothing)
     }
 
     /// Asks line after line, until one has something to do.
-    fn ask<'a>(&mut self, ctx: Ctx<'a>, lines: impl Iterator<Item = (KeyId, &'a Queued, Option<&'a Class>)>) -> Next {
+    fn ask<'a>(
+        &mut self,
+        ctx: Ctx<'a>,
+        lines: impl Iterator<Item = (KeyId, &'a Queued)>,
+        classes: &Classes,
+    ) -> Option<Next> {
         // Slots are the upstream's: where one line of a cost class finds none, the others need not be asked.
         let mut without = None;
-        for (key, head, class) in lines {
+        for (key, head) in lines {
             if without == Some(head.call.cost_class) {
                 continue;
             }
-            match self.line(ctx, key, head, class) {
-                Answer::Do(next) => return next,
+            match self.line(ctx, key, head, classes.get(head.call.cost_class)) {
+                Answer::Do(next) => return Some(next),
                 Answer::Hold(until) => self.wake = Some(self.wake.map_or(until, |wake| wake.min(until))),
                 Answer::NoSlot(at) => {
                     without = Some(head.call.cost_class);
@@ -219,21 +240,7 @@ impl Adaptive {
                 Answer::Skip => {}
             }
         }
-        Next::Nothing
-    }
-
-    /// Lines in the order in which they are asked: by deadline, or while several tenants are queued by whose turn it is.
-    fn in_turn<'a, C>(
-        &self,
-        queue: &Queue,
-        lines: impl Iterator<Item = (KeyId, &'a Queued, C)>,
-    ) -> Vec<(KeyId, &'a Queued, C)> {
-        let mut lines: Vec<_> = lines.take(LINES_MAX).collect();
-        if queue.tenants() > 1 && lines.len() > 1 {
-            let turn = |key| queue.tenant_lines(key).map(|(tenant, _)| self.clocks.start(tenant)).min();
-            lines.sort_by_cached_key(|(key, head, _)| (turn(*key), head.order, head.call.id));
-        }
-        lines
+        None
     }
 
     fn line(&mut self, ctx: Ctx<'_>, key: KeyId, head: &Queued, class: Option<&Class>) -> Answer {
@@ -241,8 +248,12 @@ impl Adaptive {
         let class_id = head.call.cost_class;
         self.learn_of(class_id);
         let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
+        let mixed = ctx.queue.is_mixed(key);
+        let scope = ctx.limits.scope(head.call.scope);
+        let walls = Walls::new(scope, class, model.cost.base_kind() == Base::Padded);
         if self.passing() {
-            return Answer::Do(Next::Send { key, items: 1, cause: Cause::Idle, kind: Kind::Pass });
+            let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
+            return Answer::Do(self.single(&line, mixed, Kind::Pass));
         }
         let in_flight = self.in_flight();
         let earliest_due = self.earliest_due();
@@ -271,15 +282,14 @@ impl Adaptive {
         }
         let send = |items, cause| Answer::Do(Next::Send { key, items, cause, kind: Kind::Batch });
         if head.call.alone || class.is_some_and(|class| class.quarantined(now)) {
-            return send(1, Cause::Idle);
+            let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
+            return Answer::Do(self.single(&line, mixed && !head.call.alone, Kind::Batch));
         }
-        let scope = ctx.limits.scope(head.call.scope);
-        let walls = Walls::new(scope, class, model.cost.base_kind() == Base::Padded);
         let cap = walls.items.min(model.worked.saturating_mul(2).max(2)).max(1);
         // Where the weights of those in front end a batch before its items do, sizes up to there are what there is to choose from. Who groups by
         // weight chooses its own.
         let cap = if model.cost.weights_matter() { cap } else { within(walls, ctx.queue.line(key), cap) };
-        let items = u32::try_from(ctx.queue.line_held(key).items).unwrap_or(u32::MAX);
+        let items = fair::counted(ctx, key);
         let wait = self.slots.wait(in_flight, earliest_due, now);
         let line = Line { ctx, key, head, items, cap, wait, walls };
         if let Some(late) = line.late(&model.cost) {
@@ -287,7 +297,9 @@ impl Adaptive {
         }
         let leading = in_flight >= self.slots();
         let hold = |until: Tick| {
-            let first = ctx.queue.line(key).map(|queued| queued.free_before).min().unwrap_or(head.free_before);
+            let fillers = mixed && ctx.limits.have_fillers();
+            let held = ctx.queue.line(key).filter(|queued| !fillers || !fair::is_filler(ctx, queued));
+            let first = held.map(|queued| queued.free_before).min().unwrap_or(head.free_before);
             let hold_max = scope.queue_delay_max.saturating_sub(ctx.free.saturating_sub(first));
             let until = until.min(now.after(hold_max)).min(Tick(now.0.saturating_add(line.room() / 2)));
             (until > now).then_some(Answer::Hold(until))
@@ -308,12 +320,8 @@ impl Adaptive {
             self.note_hold(key, Hold::Preset);
             return held;
         }
-        let shared = ctx.queue.tenants() > 1;
-        if let Some(model) = self
-            .models
-            .get(&class_id)
-            .filter(|model| model.cost.weights_matter() && !shared && !ctx.missing.has(Skill::Grouping))
-        {
+        let groups = |model: &&Model| model.cost.weights_matter() && !mixed && !ctx.missing.has(Skill::Grouping);
+        if let Some(model) = self.models.get(&class_id).filter(groups) {
             self.chosen = group::group(&line, &model.cost, self.rate(key, now), self.mean_time);
             if !self.chosen.is_empty() {
                 let cause = if leading { Cause::Lead } else { Cause::Idle };
@@ -330,8 +338,8 @@ impl Adaptive {
                 None => otherwise,
             },
         };
-        if shared && let Some(model) = self.models.get(&class_id) {
-            self.chosen = fair::choose(&line, &model.cost, &self.clocks, want);
+        if mixed && let Some(model) = self.models.get(&class_id) {
+            fair::choose(&line, &model.cost, &self.clocks, want, &mut self.room, &mut self.chosen);
             let cause = if leading { Cause::Lead } else { Cause::Idle };
             return Answer::Do(Next::Chosen { key, cause, kind: Kind::Batch });
         }
@@ -355,6 +363,16 @@ impl Adaptive {
                 }
             }
         }
+    }
+
+    /// One call by itself: the head, or who has the turn where several flows are queued.
+    fn single(&mut self, line: &Line<'_>, mixed: bool, kind: Kind) -> Next {
+        let (key, cause) = (line.key, Cause::Idle);
+        let Some(model) = self.models.get(&line.head.call.cost_class).filter(|_| mixed) else {
+            return Next::Send { key, items: 1, cause, kind };
+        };
+        fair::choose(line, &model.cost, &self.clocks, 1, &mut self.room, &mut self.chosen);
+        Next::Chosen { key, cause, kind }
     }
 
     /// In place of a batch, if it is time to ask whether the server batches by itself: its first call, and then both halves of the others.
@@ -404,13 +422,26 @@ impl Adaptive {
         self.guard.ended(now, ended);
     }
 
-    /// A call leaves in a batch of so many items. `alone`: no other tenant is queued.
-    pub(super) fn charge(&mut self, call: &Call, batch: u32, alone: bool) {
+    /// A call that weighs `share` leaves in a batch of this size. `alone`: no other flow is queued.
+    pub(super) fn charge(&mut self, call: &Call, batch: BatchWork, share: u64, alone: bool) {
         if alone && self.clocks.is_empty() {
             return;
         }
-        let work = self.models.get(&call.cost_class).map_or(0, |model| fair::work(&model.cost, batch, call.items));
-        self.clocks.charge(call.tenant, work, alone);
+        let (mut work, mut time) = (0, 0);
+        if let Some(Model { cost, .. }) = self.models.get(&call.cost_class) {
+            (work, time) = (fair::charge(cost, batch, call, share), cost.time(batch.items));
+        }
+        self.clocks.charge(call.flow(), work, time, alone);
+    }
+
+    /// A call was queued. Where its flow is one of several, what others get from now on counts for it.
+    pub(super) fn joined(&mut self, queue: &Queue, call: &Call) {
+        if queue.flows() == 2 {
+            queue.flow_items().for_each(|(flow, _)| self.clocks.accompanied(flow));
+        }
+        if queue.flows() > 1 && queue.held_by_flow(call.flow()) == u64::from(call.items) {
+            self.clocks.joined(call.flow());
+        }
     }
 }
 

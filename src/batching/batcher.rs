@@ -9,7 +9,7 @@ mod why;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::adaptive::{Adaptive, Ctx, Kind, Leaving, Next, slo_of};
+use super::adaptive::{Adaptive, BatchWork, Ctx, Kind, Leaving, Next, slo_of};
 use super::batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
 use super::budget::ReplayBudget;
 use super::call::{Call, CallId, CostClassId, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, Weight};
@@ -188,12 +188,17 @@ impl Batcher {
             return Err(Rejection { reason, retry_after: self.retry_after() });
         }
         self.asked.came(now, &call);
+        let adaptive = matches!(self.limits.policy, Policy::Adaptive { .. });
         let mut order = Tick(0);
-        if let Policy::Adaptive { .. } = self.limits.policy {
+        if adaptive {
             self.adaptive.came(now, &call, self.queue.is_empty() && self.in_flight.is_empty());
             order = call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
         }
+        let id = call.id;
         self.queue.push(now, self.free.total(now), order, call);
+        if adaptive && let Some(queued) = self.queue.get(id) {
+            self.adaptive.joined(&self.queue, &queued.call);
+        }
         Ok(())
     }
 
@@ -491,8 +496,7 @@ impl Batcher {
         let (paused, draining) = (&self.paused, self.draining);
         let lines = self.queue.lines().filter(|(_, head)| scope_is_free(head.call.scope));
         let lines = lines.filter(|(key, _)| draining || paused.until(now, *key).is_none());
-        let lines = lines.map(|(key, head)| (key, head, self.classes.get(head.call.cost_class)));
-        match self.adaptive.next(ctx, lines) {
+        match self.adaptive.next(ctx, lines, &self.classes) {
             Next::Send { key, items, cause, kind } => self.dispatch(now, key, cause, Who::Front(Some(items)), kind),
             Next::Chosen { key, cause, kind } => self.dispatch(now, key, cause, Who::Chosen, kind),
             Next::Expire { id, reason } => Some(self.end_early(now, id, reason)),
@@ -530,7 +534,7 @@ impl Batcher {
         let mut start = 0;
         let (mut waited, mut slo) = (Duration::ZERO, None);
         let adaptive = matches!(self.limits.policy, Policy::Adaptive { .. });
-        let alone = self.queue.tenants() <= 1;
+        let alone = self.queue.flows() <= 1;
         for &call in &ids {
             let Some(queued) = self.queue.remove(call) else { continue };
             check_invariant!(InvariantId::OneKey, queued.call.key == key);
@@ -539,7 +543,8 @@ impl Batcher {
             waited = waited.saturating_add(now.since(queued.arrived));
             slo = slo_of(&queued).or(slo);
             if adaptive {
-                self.adaptive.charge(&queued.call, items, alone);
+                let share = self.limits.share(&queued.call);
+                self.adaptive.charge(&queued.call, BatchWork { items, weight }, share, alone);
             }
             if compares {
                 compared.push((queued.arrived, queued.call.items, slo_of(&queued)));

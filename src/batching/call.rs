@@ -20,6 +20,17 @@ pub struct CostClassId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u64);
 
+/// The priority class of a call: an index into [`super::Limits::priorities`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct PriorityId(pub u8);
+
+/// Who has a turn of its own: one tenant's calls of one class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Flow {
+    pub(super) tenant: TenantId,
+    pub(super) priority: PriorityId,
+}
+
 /// The route whose limits hold for a call: an index into [`super::Limits::scopes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ScopeId(pub u16);
@@ -64,6 +75,10 @@ pub struct Call {
     pub cost_class: CostClassId,
     /// Whose it is.
     pub tenant: TenantId,
+    /// The tenant's share beside those of other tenants, at least 1.
+    pub tenant_weight: u32,
+    /// Its priority class.
+    pub priority: PriorityId,
     /// Whose limits hold.
     pub scope: ScopeId,
     /// It shares no batch, whatever its key.
@@ -130,6 +145,8 @@ impl Call {
             key: KeyId(0),
             cost_class: CostClassId(0),
             tenant: TenantId(0),
+            tenant_weight: 1,
+            priority: PriorityId(0),
             scope: ScopeId(0),
             alone: false,
             deadline: None,
@@ -139,5 +156,9 @@ impl Call {
             bytes: 0,
             exclusive: Vec::new(),
         }
+    }
+
+    pub(super) fn flow(&self) -> Flow {
+        Flow { tenant: self.tenant, priority: self.priority }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::call::ScopeId;
+use super::call::{Call, PriorityId, ScopeId};
+use super::priority::Priority;
 
 /// When a batch leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +65,8 @@ pub struct Limits {
     pub queue_bytes_max: u64,
     /// By route; never empty. A call that names a scope that is not there is held to the last one.
     pub scopes: Vec<ScopeLimits>,
+    /// By class. A call that names a class that is not there is of the first one. [`Policy::Adaptive`] alone heeds them.
+    pub priorities: Vec<Priority>,
     /// No merging in a cost class for this long after a mismatch; it doubles up to [`Limits::QUARANTINE_MAX`].
     pub quarantine: Duration,
 }
@@ -82,6 +85,22 @@ impl Limits {
             .or_else(|| self.scopes.last())
             .expect("`Limits::scopes` is never empty: `Batcher` refuses it")
     }
+
+    /// What holds for a class.
+    #[must_use]
+    pub fn priority(&self, id: PriorityId) -> &Priority {
+        self.priorities.get(usize::from(id.0)).or_else(|| self.priorities.first()).unwrap_or(&Priority::PLAIN)
+    }
+
+    /// What a call weighs beside others: its class's weight times its tenant's.
+    pub(super) fn share(&self, call: &Call) -> u64 {
+        u64::from(self.priority(call.priority).weight.max(1)) * u64::from(call.tenant_weight.max(1))
+    }
+
+    /// Whether some classes take only the room that others leave.
+    pub(super) fn have_fillers(&self) -> bool {
+        self.priorities.iter().any(|priority| priority.filler)
+    }
 }
 
 impl Default for Limits {
@@ -94,6 +113,7 @@ impl Default for Limits {
             queue_items_max: 2048,
             queue_bytes_max: 32 << 20,
             scopes: vec![ScopeLimits::default()],
+            priorities: vec![Priority::PLAIN],
             quarantine: Duration::from_secs(30),
         }
     }

@@ -6,9 +6,10 @@
 mod order;
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::call::{Call, CallId, KeyId, ScopeId, TenantId};
+use super::call::{Call, CallId, Flow, KeyId, PriorityId, ScopeId, TenantId};
 use super::shelf::Shelf;
 use super::tick::Tick;
 use order::Order;
@@ -43,6 +44,13 @@ struct Line {
     held: Held,
 }
 
+/// The calls of one flow in a line, in order.
+#[derive(Debug, Clone, Default)]
+pub(super) struct FlowLine {
+    pub(super) calls: Order<(Tick, CallId)>,
+    pub(super) items: u64,
+}
+
 /// The queue.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Queue {
@@ -53,9 +61,11 @@ pub(super) struct Queue {
     deadlines: Order<(Tick, CallId)>,
     held: Held,
     scopes: BTreeMap<ScopeId, Held>,
-    tenants: BTreeMap<TenantId, u64>,
-    /// The calls of a line by tenant, where the order is by deadline.
-    by_tenant: BTreeMap<(KeyId, TenantId), Order<(Tick, CallId)>>,
+    /// Items by flow.
+    flows: BTreeMap<Flow, u64>,
+    /// Tenants among the flows.
+    tenants: usize,
+    by_flow: BTreeMap<(KeyId, Flow), FlowLine>,
     /// Empty rows.
     spare: Vec<Order<(Tick, CallId)>>,
 }
@@ -96,11 +106,24 @@ impl Queue {
     }
 
     pub(super) fn held_by_tenant(&self, tenant: TenantId) -> u64 {
-        self.tenants.get(&tenant).copied().unwrap_or(0)
+        self.flows.range(flows_of(tenant)).map(|(_, items)| *items).sum()
     }
 
     pub(super) fn tenants(&self) -> usize {
-        self.tenants.len()
+        self.tenants
+    }
+
+    pub(super) fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
+    pub(super) fn held_by_flow(&self, flow: Flow) -> u64 {
+        self.flows.get(&flow).copied().unwrap_or(0)
+    }
+
+    /// Flows with their items.
+    pub(super) fn flow_items(&self) -> impl Iterator<Item = (Flow, u64)> {
+        self.flows.iter().map(|(flow, items)| (*flow, *items))
     }
 
     /// The longest-queued call, if any.
@@ -118,14 +141,18 @@ impl Queue {
         let (id, key) = (call.id, call.key);
         self.held.add(call);
         self.scopes.entry(call.scope).or_default().add(call);
-        *self.tenants.entry(call.tenant).or_default() += u64::from(call.items);
+        let flow = call.flow();
+        if !self.flows.contains_key(&flow) && self.flows.range(flows_of(flow.tenant)).next().is_none() {
+            self.tenants += 1;
+        }
+        *self.flows.entry(flow).or_default() += u64::from(call.items);
         if let Some(deadline) = call.deadline {
             self.deadlines.insert((deadline.at, id));
         }
-        if order > Tick(0) {
-            let fresh = || self.spare.pop().unwrap_or_default();
-            self.by_tenant.entry((key, call.tenant)).or_insert_with(fresh).insert((order, id));
-        }
+        let fresh = || FlowLine { calls: self.spare.pop().unwrap_or_default(), items: 0 };
+        let own = self.by_flow.entry((key, flow)).or_insert_with(fresh);
+        own.items += u64::from(call.items);
+        own.calls.insert((order, id));
         let fresh = || Line { ids: self.spare.pop().unwrap_or_default(), held: Held::default() };
         let line = self.lines.entry(key).or_insert_with(fresh);
         let place = (order, id);
@@ -152,19 +179,22 @@ impl Queue {
                 self.scopes.remove(&call.scope);
             }
         }
-        if let Some(items) = self.tenants.get_mut(&call.tenant) {
+        let flow = call.flow();
+        if let Some(items) = self.flows.get_mut(&flow) {
             *items -= u64::from(call.items);
             if *items == 0 {
-                self.tenants.remove(&call.tenant);
+                self.flows.remove(&flow);
+                self.tenants -= usize::from(self.flows.range(flows_of(flow.tenant)).next().is_none());
             }
         }
         if let Some(deadline) = call.deadline {
             self.deadlines.remove((deadline.at, id));
         }
-        if let Some(calls) = self.by_tenant.get_mut(&(call.key, call.tenant)) {
-            calls.remove((queued.order, id));
-            if calls.is_empty() {
-                let row = self.by_tenant.remove(&(call.key, call.tenant));
+        if let Some(own) = self.by_flow.get_mut(&(call.key, flow)) {
+            own.items -= u64::from(call.items);
+            own.calls.remove((queued.order, id));
+            if own.calls.is_empty() {
+                let row = self.by_flow.remove(&(call.key, flow)).map(|own| own.calls);
                 keep(&mut self.spare, row);
             }
         }
@@ -201,10 +231,26 @@ impl Queue {
         self.lines.get(&key).into_iter().flat_map(|line| line.ids.iter()).filter_map(|(_, id)| self.calls.get(id))
     }
 
-    /// The calls of a line by tenant, each tenant's by deadline.
-    pub(super) fn tenant_lines(&self, key: KeyId) -> impl Iterator<Item = (TenantId, impl Iterator<Item = CallId>)> {
-        let all = (key, TenantId(0))..=(key, TenantId(u64::MAX));
-        self.by_tenant.range(all).map(|((_, tenant), calls)| (*tenant, calls.iter().map(|(_, id)| id)))
+    /// The first call of a line.
+    pub(super) fn head(&self, key: KeyId) -> Option<&Queued> {
+        self.line(key).next()
+    }
+
+    /// The calls of a line by flow.
+    pub(super) fn flow_lines(&self, key: KeyId) -> impl Iterator<Item = (Flow, &FlowLine)> {
+        let first = Flow { tenant: TenantId(0), priority: PriorityId(0) };
+        let last = Flow { tenant: TenantId(u64::MAX), priority: PriorityId(u8::MAX) };
+        self.by_flow.range((key, first)..=(key, last)).map(|((_, flow), line)| (*flow, line))
+    }
+
+    /// Whether the calls of a line are of more than one flow.
+    pub(super) fn is_mixed(&self, key: KeyId) -> bool {
+        self.flows.len() > 1 && self.flow_lines(key).nth(1).is_some()
+    }
+
+    /// The call of a flow in a line that comes after this place.
+    pub(super) fn flow_next(&self, key: KeyId, flow: Flow, after: (Tick, CallId)) -> Option<(Tick, CallId)> {
+        self.by_flow.get(&(key, flow))?.calls.after(after)
     }
 
     /// What a line holds.
@@ -252,6 +298,11 @@ fn keep(spare: &mut Vec<Order<(Tick, CallId)>>, row: Option<Order<(Tick, CallId)
     }
 }
 
+/// Every flow that a tenant can have.
+fn flows_of(tenant: TenantId) -> RangeInclusive<Flow> {
+    Flow { tenant, priority: PriorityId(0) }..=Flow { tenant, priority: PriorityId(u8::MAX) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,7 +339,8 @@ mod tests {
             assert!(queue.remove(CallId(id)).is_none());
         }
         assert!(queue.is_empty() && queue.lines.is_empty() && queue.heads.is_empty());
-        assert!(queue.tenants.is_empty() && queue.scopes.is_empty() && queue.deadlines.is_empty());
+        assert!(queue.flows.is_empty() && queue.by_flow.is_empty() && queue.tenants() == 0);
+        assert!(queue.scopes.is_empty() && queue.deadlines.is_empty());
         assert_eq!(queue.held(), Held::default());
     }
 

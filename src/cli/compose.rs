@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::accesslog::AccessLog;
 use crate::admin::{self, Admin, Ports};
 use crate::api::v1alpha1 as api;
-use crate::batching::{Limits, Policy as CorePolicy, ScopeId, ScopeLimits};
+use crate::batching::{Limits, Policy as CorePolicy, Priority, ScopeId, ScopeLimits};
 use crate::buffer::BufferBudget;
 use crate::clock::Clock;
 use crate::config::{self, Policy};
@@ -259,7 +259,19 @@ fn core_limits(policy: &Policy) -> Limits {
         queue_items_max: policy.limits.queue_items_max,
         queue_bytes_max: policy.limits.queue_bytes_max as u64,
         scopes: own.chain([scope(&policy.limits)]).collect(),
+        priorities: policy.priority.classes.iter().map(|class| self::class(class, policy.slo)).collect(),
         quarantine: policy.failure.quarantine,
+    }
+}
+
+/// A class of calls as the core knows it.
+fn class(class: &config::PriorityClass, slo: Option<Duration>) -> Priority {
+    let own = class.slo.or(slo).map(|slo| slo * Priority::AGES_SLOS);
+    Priority {
+        weight: class.weight,
+        strict: class.strict,
+        filler: class.filler,
+        ages: own.unwrap_or(Priority::AGES_WITHOUT_SLO),
     }
 }
 
@@ -305,8 +317,12 @@ fn proxy_config(policy: &Policy) -> Result<proxy::Config, BoxError> {
     let default =
         settings("default", policy.routes.len(), policy.slo, ROUTE_TIMEOUT, policy.mode, policy.limits.item_bytes_max);
     let settings = written.chain([default]).collect();
-    let common =
-        Common { tenant_header: policy.tenant_header.clone(), deadline_headers: policy.deadline.headers.clone() };
+    let common = Common {
+        tenant_header: policy.tenant_header.clone(),
+        deadline_headers: policy.deadline.headers.clone(),
+        priority_header: policy.priority.header.clone(),
+    };
+    let named = |class: &config::PriorityClass| proxy::PriorityClass { name: class.name.clone(), slo: class.slo };
     Ok(proxy::Config {
         client: ClientLimits {
             head_bytes_max: client.head_bytes_max,
@@ -335,5 +351,13 @@ fn proxy_config(policy: &Policy) -> Result<proxy::Config, BoxError> {
         passthrough: policy.mode == config::Mode::Passthrough,
         deadline_headers: policy.deadline.headers.clone(),
         tenant_header: policy.tenant_header.clone(),
+        priorities: proxy::Priorities {
+            header: policy.priority.header.clone(),
+            classes: policy.priority.classes.iter().map(named).collect(),
+        },
+        tenant_weights: proxy::TenantWeights {
+            header: policy.tenant_header.clone(),
+            weights: policy.tenant_weights.clone(),
+        },
     })
 }

@@ -13,7 +13,7 @@ use super::file::{Loaded, defaults, merge, typed};
 use super::finding::{Code, Errors, Finding};
 use super::policy::{
     Client, ClientHttp2, Connection, Deadline, Drain, Failure, Limits, LimitsOverride, Log, MergeNames, Mode, Policy,
-    Process, Proxy, Route, Scheduling, SchedulingPolicy,
+    Priority, PriorityClass, Process, Proxy, Route, Scheduling, SchedulingPolicy,
 };
 use super::schema::{self, Key, Shape};
 use super::tree::{Node, Spot, Value};
@@ -21,8 +21,8 @@ use super::units::{Share, format_size, parse_duration, parse_share, parse_size};
 use super::{generic, text};
 use crate::api::v1alpha1::Mode as ModeWord;
 use crate::api::v1alpha1::{
-    BatchPolicySpec, ClientSpec, DurationText, Fields, GenericSpec, LimitsSpec, Protocol, ProxySpec, RouteSpec,
-    SchedulingPolicy as PolicyWord, SchedulingSpec, ShareText, SizeText, Word,
+    BatchPolicySpec, ClientSpec, DurationText, Fields, GenericSpec, LimitsSpec, PrioritySpec, Protocol, ProxySpec,
+    RouteSpec, SchedulingPolicy as PolicyWord, SchedulingSpec, ShareText, SizeText, Word,
 };
 use crate::protocol::generic::Spec;
 use crate::protocol::{Named, Pointer};
@@ -45,6 +45,7 @@ pub(super) fn build(loaded: Option<&Loaded>, overrides: &Overrides, machine: &Ma
         sources.extend(loaded.lines.iter().map(|(path, line)| (path.clone(), Source::File(*line))));
     }
     routes(&mut json);
+    classes(&mut json);
     let findings = overrule(&mut json, &mut sources, overrides);
     if !findings.is_empty() {
         return Err(Errors::given(findings));
@@ -75,6 +76,14 @@ pub(super) fn routes(json: &mut Json) {
                 under(&mut route["generic"]["perItemError"], error_keys);
             }
         }
+    }
+}
+
+/// Fills every class.
+fn classes(json: &mut Json) {
+    let Some(Shape::List(Shape::Map(keys), _)) = schema::find("priority.classes").map(|key| &key.shape) else { return };
+    for class in json["priority"]["classes"].as_array_mut().into_iter().flatten() {
+        under(class, keys);
     }
 }
 
@@ -178,6 +187,8 @@ fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Filled<Policy> {
             Some(name) => Some(text::header(name).ok_or(Unfilled("tenants.header"))?),
             None => None,
         },
+        tenant_weights: spec.tenants.as_ref().and_then(|tenants| tenants.weights.clone()).unwrap_or_default(),
+        priority: priority(need(spec.priority.as_ref(), "priority")?)?,
         failure: Failure {
             isolate_above: need(failure.isolate_above, "failure.isolateAbove")?,
             replay_budget: share(failure.replay_budget.as_ref(), "failure.replayBudget")?,
@@ -185,6 +196,27 @@ fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Filled<Policy> {
         },
         proxy: proxy(need(spec.proxy.as_ref(), "proxy")?)?,
         settings,
+    })
+}
+
+fn priority(spec: &PrioritySpec) -> Filled<Priority> {
+    let class = |class: &crate::api::v1alpha1::PriorityClass| {
+        Ok(PriorityClass {
+            name: need(class.name.clone(), "priority.classes[].name")?,
+            weight: need(class.weight, "priority.classes[].weight")?,
+            slo: class
+                .latency_p99
+                .as_ref()
+                .map(|text| time(Some(text), "priority.classes[].latencyP99"))
+                .transpose()?,
+            strict: need(class.strict, "priority.classes[].strict")?,
+            filler: need(class.filler, "priority.classes[].filler")?,
+        })
+    };
+    let header = |name: &str| text::header(name).ok_or(Unfilled("priority.header"));
+    Ok(Priority {
+        header: spec.header.as_deref().map(header).transpose()?,
+        classes: spec.classes.iter().flatten().map(class).collect::<Filled<_>>()?,
     })
 }
 

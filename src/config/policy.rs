@@ -1,5 +1,6 @@
 //! The policy in effect: typed, every default filled in.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,6 +30,10 @@ pub struct Policy {
     pub deadline: Deadline,
     /// The header that names the tenant.
     pub tenant_header: Option<HeaderName>,
+    /// What tenants weigh, by the value of that header; 1 for all others.
+    pub tenant_weights: BTreeMap<String, u32>,
+    /// Classes of calls.
+    pub priority: Priority,
     /// What happens when a batch fails.
     pub failure: Failure,
     /// The process.
@@ -164,6 +169,30 @@ pub struct Scheduling {
 pub struct Deadline {
     /// Headers with a timeout in milliseconds.
     pub headers: Vec<HeaderName>,
+}
+
+/// Classes of calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Priority {
+    /// The header that names the class.
+    pub header: Option<HeaderName>,
+    /// The first one is the default.
+    pub classes: Vec<PriorityClass>,
+}
+
+/// A class of calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PriorityClass {
+    /// Its name.
+    pub name: String,
+    /// Its share.
+    pub weight: u32,
+    /// Its own promise instead of the route's.
+    pub slo: Option<Duration>,
+    /// Goes before all others.
+    pub strict: bool,
+    /// Takes the room that others leave.
+    pub filler: bool,
 }
 
 /// What happens when a batch fails.

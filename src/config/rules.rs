@@ -63,6 +63,7 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
         let message = format!("`tenants.header` cannot be `{header}`");
         check.bad("tenants.header", &message, "it speaks of one connection or one message, not of who calls");
     }
+    shares(check, spec);
     holds(check, spec);
     let drain = |key: &str| or_default(&format!("proxy.drain.{key}"), &spec["proxy"]["drain"][key]);
     if let (Some(delay), Some(limit)) = (parse_duration(&drain("delay")), parse_duration(&drain("limit")))
@@ -111,6 +112,40 @@ fn or_default(path: &str, written: &Json) -> String {
         (Json::Null, Some(Otherwise::Is(text))) => text.to_owned(),
         (Json::String(text), _) => text.clone(),
         (other, _) => other.to_string(),
+    }
+}
+
+/// Classes have names of their own, and what names nobody does nothing.
+fn shares(check: &mut Check, spec: &Json) {
+    let priority = &spec["priority"];
+    let header = priority["header"].as_str().map(str::to_ascii_lowercase);
+    if let Some(header) = header.as_deref().filter(|header| OF_ONE_HOP.contains(header)) {
+        let message = format!("`priority.header` cannot be `{header}`");
+        check.bad("priority.header", &message, "it speaks of one connection or one message, not of a class");
+    }
+    let classes = list(&priority["classes"]);
+    for (index, class) in classes.iter().enumerate() {
+        let at = |key: &str| format!("priority.classes[{index}].{key}");
+        let name = class["name"].as_str();
+        if name.is_some() && classes.iter().take(index).any(|other| other["name"].as_str() == name) {
+            let message = format!("a class before is called `{}` too", name.unwrap_or_default());
+            check.bad(&at("name"), &message, "give each class a name of its own");
+        }
+        if class["strict"] == true && class["filler"] == true {
+            check.excluded(&at("filler"), "a class is `strict` or `filler`, not both");
+        }
+    }
+    if check.has("priority.classes") && !check.has("priority.header") {
+        check.notice("priority.classes", "no priority.header is named, so every call is of the first class");
+    }
+    if check.has("tenants.weights") && !check.has("tenants.header") {
+        check.notice("tenants.weights", "no tenants.header is named, so nobody has a name to be weighed by");
+    }
+    let policy = or_default("scheduling.policy", &spec["scheduling"]["policy"]);
+    for key in ["priority.header", "tenants.weights"].iter().filter(|_| policy != "Adaptive") {
+        if check.has(key) {
+            check.notice(key, "it is for the policy Adaptive");
+        }
     }
 }
 

@@ -127,12 +127,12 @@ pub(super) static SPEC: &[Key] = &[
     group("limits", LIMITS),
     group("scheduling", SCHEDULING),
     group("deadline", &[key("headers", HEADERS, Is("[x-request-timeout-ms, x-envoy-expected-rq-timeout-ms]"))]),
-    later(optional("priority", PRIORITY, "one class")),
+    group("priority", PRIORITY),
     group(
         "tenants",
         &[
             text("header", &HEADER, Absent("the identity headers together")),
-            later(key("weights", Names(&Int(1, 1_000)), Is("{}"))),
+            key("weights", Names(&Int(1, 1_000)), Is("{}")),
         ],
     ),
     group(
@@ -252,12 +252,16 @@ const SCHEDULING: &[Key] = &[
     key("delay", Time(0, MINUTE), Is("5ms")),
 ];
 
-const PRIORITY: &[Key] = &[text("header", &HEADER, Absent("none")), key("classes", List(&Map(CLASS), 16), Is("[]"))];
+const PRIORITY: &[Key] = &[
+    text("header", &HEADER, Absent("every call is of the first class")),
+    // More than anybody names: the core looks at each of them for a decision.
+    key("classes", List(&Map(CLASS), 8), Is("[{name: interactive, weight: 8}, {name: bulk, weight: 1}]")),
+];
 
 const CLASS: &[Key] = &[
     required(text("name", &NAME, Absent("required"))),
     key("weight", Int(1, 1_000), Is("1")),
-    key("latencyP99", Time(MS, HOUR), Absent("the policy's")),
+    key("latencyP99", Time(MS, HOUR), Absent("the route's or the policy's")),
     key("strict", Switch, Is("false")),
     key("filler", Switch, Is("false")),
 ];

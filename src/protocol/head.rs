@@ -95,6 +95,7 @@ fn goes_along(name: &HeaderName, rules: &RouteRules, common: &Common) -> bool {
     headers::classify(name) == Class::Behaviour
         && !treated
         && !common.deadline_headers.contains(name)
+        && common.priority_header.as_ref() != Some(name)
         && !rules.merge_over_headers.contains(name)
 }
 

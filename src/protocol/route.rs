@@ -92,6 +92,8 @@ pub struct Common {
     pub tenant_header: Option<HeaderName>,
     /// Headers that tell a deadline in milliseconds.
     pub deadline_headers: Vec<HeaderName>,
+    /// The header that names the priority class: for us, so calls that differ in it may share, and no shared call has it.
+    pub priority_header: Option<HeaderName>,
 }
 
 /// All routes, compiled.

@@ -51,7 +51,7 @@ fn common() -> Common {
         HeaderName::from_static("x-request-timeout-ms"),
         HeaderName::from_static("x-envoy-expected-rq-timeout-ms"),
     ];
-    Common { tenant_header: None, deadline_headers }
+    Common { deadline_headers, ..Common::default() }
 }
 
 fn routes(written: Vec<RouteRules>) -> Routes {

@@ -1,8 +1,9 @@
 //! When a call's answer becomes useless: the earliest of its headers, the SLO and the timeout.
 
+use std::time::Duration;
+
 use http::{HeaderMap, HeaderName};
 
-use super::RouteSettings;
 use crate::batching::{Deadline, DeadlineSource, Tick};
 use crate::protocol::headers::time_left;
 
@@ -17,15 +18,20 @@ pub(super) struct Deadlines {
     pub(super) caller: Option<Tick>,
 }
 
-/// Reads the deadlines of a call that arrived at `arrived`.
-pub(super) fn deadlines(arrived: Tick, headers: &HeaderMap, names: &[HeaderName], route: &RouteSettings) -> Deadlines {
+/// Reads the deadlines of a call that arrived at `arrived` and has this SLO, if it has one, and timeout.
+pub(super) fn deadlines(
+    arrived: Tick,
+    headers: &HeaderMap,
+    names: &[HeaderName],
+    (slo, timeout): (Option<Duration>, Duration),
+) -> Deadlines {
     let caller = time_left(headers, names).map(|left| arrived.after(left));
-    let timeout = Deadline { at: arrived.after(route.timeout), source: DeadlineSource::Timeout };
+    let timeout = Deadline { at: arrived.after(timeout), source: DeadlineSource::Timeout };
     let hard = match caller {
         Some(at) if at < timeout.at => Deadline { at, source: DeadlineSource::Caller },
         _ => timeout,
     };
-    match route.slo.map(|slo| arrived.after(slo)) {
+    match slo.map(|slo| arrived.after(slo)) {
         Some(at) if at < hard.at => {
             Deadlines { first: Deadline { at, source: DeadlineSource::Slo }, later: Some(hard), caller }
         }
@@ -35,29 +41,19 @@ pub(super) fn deadlines(arrived: Tick, headers: &HeaderMap, names: &[HeaderName]
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::batching::ScopeId;
 
     fn read(headers: &[(&'static str, &str)], slo_ms: Option<u64>) -> Deadlines {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
         }
-        let route = RouteSettings {
-            name: String::new(),
-            scope: ScopeId(0),
-            slo: slo_ms.map(Duration::from_millis),
-            timeout: Duration::from_secs(30),
-            passthrough: false,
-            item_bytes_max: 0,
-        };
+        let own = (slo_ms.map(Duration::from_millis), Duration::from_secs(30));
         let names = [
             HeaderName::from_static("x-request-timeout-ms"),
             HeaderName::from_static("x-envoy-expected-rq-timeout-ms"),
         ];
-        deadlines(Tick::from_millis(1000), &map, &names, &route)
+        deadlines(Tick::from_millis(1000), &map, &names, own)
     }
 
     #[test]

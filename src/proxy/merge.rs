@@ -111,8 +111,12 @@ impl Proxy {
         let began = self.clock.now();
         let call = Arc::new(endpoint.read(&lonely.head, lonely.bytes.clone(), &self.secret));
         self.metrics.overhead(Stage::Read, self.clock.now().since(began));
-        let times = deadlines(arrived, &lonely.head.headers, &self.config.deadline_headers, route);
-        ending.read(&call, times.first.at);
+        let headers = &lonely.head.headers;
+        let priority = self.config.priorities.of(headers);
+        let class = self.config.priorities.class(priority);
+        let slo = class.and_then(|class| class.slo).or(route.slo);
+        let times = deadlines(arrived, headers, &self.config.deadline_headers, (slo, route.timeout));
+        ending.read(&call, class.map_or("", |class| &class.name), times.first.at);
         let published = if endpoint.label == Label::Tei {
             self.until(times.caller, self.backend.published()).await.ok().flatten()
         } else {
@@ -131,6 +135,8 @@ impl Proxy {
             call: call.clone(),
             endpoint: endpoint.clone(),
             scope: route.scope,
+            priority,
+            tenant_weight: self.config.tenant_weights.of(&lonely.head.headers),
             alone: reason.is_some(),
             deadline: Some(times.first),
             later: times.later,

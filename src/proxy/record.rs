@@ -68,13 +68,14 @@ impl Ending {
     }
 
     /// The call was read.
-    pub(super) fn read(&mut self, call: &Call, deadline: Tick) {
+    pub(super) fn read(&mut self, call: &Call, class: &str, deadline: Tick) {
         self.items = call.items;
         let began = self.began;
         if let Some(record) = &mut self.record {
             record.items = call.items;
             record.weight = call.weight.sum;
             record.bytes = call.bytes as u64;
+            class.clone_into(&mut record.class);
             record.deadline_us = micros(deadline.since(began));
             if !call.tenant.is_anonymous() {
                 record.tenant = short_digest(&call.tenant.0);

@@ -210,6 +210,8 @@ impl<'a> Driver<'a> {
             cost_class,
             // Numbers of tenants are small: as many as are queued at once.
             tenant: TenantId(self.tenants.acquire(&call.tenant.0[..])),
+            tenant_weight: submission.tenant_weight,
+            priority: submission.priority,
             scope: submission.scope,
             alone,
             deadline: submission.deadline,

@@ -89,6 +89,8 @@ fn submission() -> Submission {
         call: Arc::new(call),
         endpoint,
         scope: ScopeId(0),
+        priority: PriorityId(0),
+        tenant_weight: 1,
         alone: false,
         deadline: None,
         later: None,

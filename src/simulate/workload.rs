@@ -7,7 +7,7 @@ mod arrivals;
 
 use std::time::Duration;
 
-use crate::batching::{Call, CallId, Deadline, DeadlineSource, KeyId, TenantId, Tick, Weight};
+use crate::batching::{Call, CallId, Deadline, DeadlineSource, KeyId, PriorityId, TenantId, Tick, Weight};
 
 pub use arrivals::{Arrivals, Think};
 
@@ -239,6 +239,7 @@ impl Maker {
         let call = Call {
             key: KeyId(self.keys.draw(draw)),
             tenant: TenantId(self.tenants.draw(draw)),
+            priority: PriorityId(self.mix.class),
             deadline: Some(Deadline { at: at.after(budget), source }),
             items,
             weight,

@@ -6,6 +6,7 @@ mod adaptive;
 mod budget;
 mod isolation;
 mod sequences;
+mod shares;
 
 use proptest::test_runner::{Config, RngSeed};
 

@@ -17,6 +17,7 @@ mod hygiene;
 mod isolation;
 mod overload;
 mod pass;
+mod priorities;
 mod process;
 mod servers;
 mod setup;

@@ -1,31 +1,65 @@
-//! Whose turn it is while several tenants are queued: start-time fair queueing over work (`scheduling.md` §2.5).
+//! Whose turn it is while several flows are queued: start-time fair queueing over work (`scheduling.md` §2.5).
 //!
-//! Every tenant has a clock of virtual time, which moves by the work that is done for it; the one whose clock shows least is served next, by its most
-//! urgent call. Idleness earns no credit, and whoever is alone gets everything. It decides at dispatch, not at arrival, so within a tenant the order
-//! stays by deadline whatever came between.
+//! Every flow, one tenant's calls of one class, has a clock of virtual time, which moves by the work that is done for it over what it weighs; the one whose
+//! clock shows least is served next, by its most urgent call. Idleness earns no credit, and whoever is alone gets everything. It decides at dispatch, not
+//! at arrival, so within a flow the order stays by deadline whatever came between.
 //!
-//! What it leaves out: shares of the queue (`batcher`), and weights of classes and tenants.
+//! What it leaves out: shares of the queue (`batcher`), which line is asked first (`turns`), and lengths, which batches of several flows are not
+//! grouped by.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
 
-use super::super::call::{CallId, TenantId};
+use super::super::call::{Call, CallId, Flow, KeyId};
 use super::super::cost::Cost;
-use super::Line;
+use super::super::priority::Rank;
+use super::super::queue::{FlowLine, Queue, Queued};
+use super::super::tick::Tick;
+use super::{Ctx, Line};
 
-/// Clocks kept. Beyond it those that show no more than virtual time are dropped, which loses nothing, and then the earliest.
+/// Clocks kept. Beyond it those that show no more than virtual time are dropped, which loses a batch's turn at most, and then the earliest.
 const CLOCKS_MAX: usize = 1024;
-/// Tenants and calls looked at for one batch.
-const TENANTS_MAX: usize = 1024;
+/// How many of the largest batches a clock may show less than virtual time: shares within a batch or two, and no credit for waiting behind who is strict.
+const BEHIND_MAX: u64 = 2;
+/// How fast a largest batch is forgotten, as one part in so many calls.
+const LARGEST_PARTS: u64 = 256;
+/// Flows and calls looked at for one batch.
+const FLOWS_MAX: usize = 1024;
 const LOOK_MAX: usize = 1024;
 
 /// The clocks.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Clocks {
-    /// Nanoseconds of work; a tenant that is not there shows `now`.
-    shown: BTreeMap<TenantId, u64>,
+    /// Nanoseconds of work over weight; a flow that is not there shows `now`.
+    shown: BTreeMap<Flow, u64>,
     /// Virtual time: the latest start that was served.
     now: u64,
+    /// What the largest of the last batches took, in nanoseconds.
+    largest: u64,
 }
+
+/// When a flow has its turn, and with which call; what comes first is least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Turn {
+    pub(super) rank: Rank,
+    /// In virtual time.
+    pub(super) start: u64,
+    /// Its call's place in the line.
+    pub(super) at: (Tick, CallId),
+    pub(super) flow: Flow,
+}
+
+/// What of a batch says what its calls are charged.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct Size {
+    pub(in super::super) items: u32,
+    pub(in super::super) weight: u64,
+}
+
+/// Room for one choice, kept so that none takes new memory.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Room(Vec<Reverse<Turn>>);
 
 // === impl Clocks ===
 
@@ -35,95 +69,225 @@ impl Clocks {
         self.shown.is_empty()
     }
 
-    /// When the next call of a tenant starts, in virtual time.
-    pub(super) fn start(&self, tenant: TenantId) -> u64 {
-        self.shown.get(&tenant).copied().unwrap_or(0).max(self.now)
+    /// When the next call of a flow starts, in virtual time.
+    pub(super) fn start(&self, flow: Flow) -> u64 {
+        let behind = self.now.saturating_sub(BEHIND_MAX * self.largest);
+        self.shown.get(&flow).map_or(self.now, |shown| (*shown).max(behind))
     }
 
-    /// Work was done for a tenant. `alone`: nobody else was queued, so it owes nobody anything.
-    pub(super) fn charge(&mut self, tenant: TenantId, work: u64, alone: bool) {
-        let start = self.start(tenant);
-        self.now = self.now.max(start);
-        if alone {
-            self.shown.remove(&tenant);
-            return;
+    pub(super) fn largest(&self) -> u64 {
+        self.largest
+    }
+
+    /// A flow has calls again: idleness earned it nothing, and what others get from now on counts.
+    pub(super) fn joined(&mut self, flow: Flow) {
+        let start = self.start(flow).max(self.now);
+        self.show(flow, start);
+    }
+
+    /// A flow is no longer the only one: what others get from now on counts.
+    pub(super) fn accompanied(&mut self, flow: Flow) {
+        if !self.shown.contains_key(&flow) {
+            self.show(flow, self.now);
         }
-        self.shown.insert(tenant, start.saturating_add(work));
+    }
+
+    /// Work was done for a flow, as its weight counts it, in a batch that takes so long. `alone`: nobody else was queued, so it owes nobody anything.
+    pub(super) fn charge(&mut self, flow: Flow, work: u64, batch: u64, alone: bool) {
+        let start = self.start(flow);
+        self.now = self.now.max(start);
+        self.largest = batch.max(self.largest - self.largest / LARGEST_PARTS);
+        if alone {
+            self.shown.remove(&flow);
+        } else {
+            self.show(flow, start.saturating_add(work));
+        }
+    }
+
+    fn show(&mut self, flow: Flow, at: u64) {
+        self.shown.insert(flow, at);
         if self.shown.len() > CLOCKS_MAX {
             let now = self.now;
             self.shown.retain(|_, shown| *shown > now);
             if self.shown.len() > CLOCKS_MAX
-                && let Some(earliest) = self.shown.iter().min_by_key(|(_, shown)| **shown).map(|(tenant, _)| *tenant)
+                && let Some(earliest) = self.shown.iter().min_by_key(|(_, shown)| **shown).map(|(flow, _)| *flow)
             {
                 self.shown.remove(&earliest);
             }
         }
     }
+
+    /// Who of a line is first, and when.
+    pub(super) fn first(&self, ctx: Ctx<'_>, key: KeyId) -> Option<Turn> {
+        ctx.queue.flow_lines(key).take(FLOWS_MAX).filter_map(|(flow, line)| self.turn(ctx, flow, line)).min()
+    }
+
+    fn turn(&self, ctx: Ctx<'_>, flow: Flow, line: &FlowLine) -> Option<Turn> {
+        let at = line.calls.first()?;
+        Some(Turn { rank: rank(ctx, flow, at.1), start: self.start(flow), at, flow })
+    }
 }
 
-/// The calls to send together: up to `want` items, tenants in turn; those that would be late in such a batch are left out.
-pub(super) fn choose(line: &Line<'_>, cost: &Cost, clocks: &Clocks, want: u32) -> Vec<CallId> {
-    let queue = line.ctx.queue;
-    let time = cost.time(want);
-    let needs =
-        if cost.samples() == 0 || line.infeasible(cost) { 0 } else { line.wait.saturating_add(cost.late(time)) };
-    let mut waiting: BTreeMap<TenantId, _> = queue.tenant_lines(line.key).take(TENANTS_MAX).collect();
-    let mut turns: BTreeSet<(u64, TenantId)> = waiting.keys().map(|tenant| (clocks.start(*tenant), *tenant)).collect();
-    let (mut chosen, mut items) = (Vec::new(), 0_u32);
-    for _ in 0..LOOK_MAX {
-        let Some((start, tenant)) = turns.pop_first() else { break };
-        let next = waiting.get_mut(&tenant).and_then(Iterator::next).and_then(|id| queue.get(id));
-        let Some(queued) = next else { continue };
-        let own = queued.call.items;
-        if line.slack(queued) < needs {
-            turns.insert((start, tenant));
+/// The rank of a queued call.
+fn rank(ctx: Ctx<'_>, flow: Flow, id: CallId) -> Rank {
+    let class = ctx.limits.priority(flow.priority);
+    let Some(queued) = ctx.queue.get(id) else { return class.rank(Duration::ZERO) };
+    match class.rank(ctx.now.since(queued.arrived)) {
+        Rank::Filler if filler_until(ctx, queued).is_none() => Rank::Plain,
+        rank => rank,
+    }
+}
+
+/// Until when a filler waits beside a free slot for others who are held: as long as any hold may last, and until half its time is over.
+pub(super) fn filler_until(ctx: Ctx<'_>, queued: &Queued) -> Option<Tick> {
+    let beside = ctx.free.saturating_sub(queued.free_before);
+    let room = ctx.limits.scope(queued.call.scope).queue_delay_max.saturating_sub(beside);
+    let half = queued.call.deadline.map(|deadline| queued.arrived.after(deadline.at.since(queued.arrived) / 2));
+    let until = ctx.now.after(room).min(half.unwrap_or(Tick(u64::MAX)));
+    (beside.is_zero() || until > ctx.now).then_some(until)
+}
+
+/// Whether a call waits for room that others leave.
+pub(super) fn is_filler(ctx: Ctx<'_>, queued: &Queued) -> bool {
+    let class = ctx.limits.priority(queued.call.priority);
+    class.filler && rank(ctx, queued.call.flow(), queued.call.id) == Rank::Filler
+}
+
+/// The items of a line that say how large a batch should be: all but fillers, who join what leaves without them; all if there are no others.
+pub(super) fn counted(ctx: Ctx<'_>, key: KeyId) -> u32 {
+    let queue: &Queue = ctx.queue;
+    let all = u32::try_from(queue.line_held(key).items).unwrap_or(u32::MAX);
+    if !ctx.limits.have_fillers() || !queue.is_mixed(key) {
+        return all;
+    }
+    let mut items = 0_u64;
+    for (flow, line) in queue.flow_lines(key).take(FLOWS_MAX) {
+        if !ctx.limits.priority(flow.priority).filler {
+            items += line.items;
             continue;
         }
-        if queued.call.alone || items.saturating_add(own) > want && !chosen.is_empty() {
-            if chosen.is_empty() {
-                chosen.push(queued.call.id);
+        // Those who have waited long enough are fillers no more.
+        let ids = line.calls.iter().take(LOOK_MAX).map(|(_, id)| id);
+        let aged = ids.take_while(|id| rank(ctx, flow, *id) != Rank::Filler).filter_map(|id| queue.get(id));
+        items += aged.map(|queued| u64::from(queued.call.items)).sum::<u64>();
+    }
+    if items == 0 { all } else { u32::try_from(items).unwrap_or(u32::MAX) }
+}
+
+/// When the last call of a line came, fillers aside.
+pub(super) fn newest(ctx: Ctx<'_>, key: KeyId) -> Option<Tick> {
+    if !ctx.limits.have_fillers() || !ctx.queue.is_mixed(key) {
+        return ctx.queue.newest(key);
+    }
+    let plain = ctx.queue.flow_lines(key).filter(|(flow, _)| !ctx.limits.priority(flow.priority).filler);
+    let last = plain.filter_map(|(_, line)| ctx.queue.get(line.calls.last()?.1)).map(|queued| queued.arrived);
+    last.max().or_else(|| ctx.queue.newest(key))
+}
+
+/// Chooses the calls to send together: up to `want` items, flows in turn; those that would be late in such a batch are left out, and of who is too large
+/// for the room that is left, others take the place.
+pub(super) fn choose(
+    line: &Line<'_>,
+    cost: &Cost,
+    clocks: &Clocks,
+    want: u32,
+    room: &mut Room,
+    chosen: &mut Vec<CallId>,
+) {
+    let Line { ctx, key, .. } = *line;
+    let needs = if cost.samples() == 0 || line.infeasible(cost) {
+        0
+    } else {
+        line.wait.saturating_add(cost.late(cost.time(want)))
+    };
+    let held = ctx.queue.line_held(key);
+    // What the batch will weigh is known when it is chosen: until then, as much as the line does on average.
+    let size = Size { items: want, weight: held.weight / held.items.max(1) * u64::from(want) };
+    let mut turns = BinaryHeap::from(std::mem::take(&mut room.0));
+    turns.clear();
+    let flows = ctx.queue.flow_lines(key).take(FLOWS_MAX);
+    turns.extend(flows.filter_map(|(flow, line)| clocks.turn(ctx, flow, line)).map(Reverse));
+    chosen.clear();
+    let mut items = 0_u32;
+    for _ in 0..LOOK_MAX {
+        let Some(Reverse(turn)) = turns.pop() else { break };
+        let Some(queued) = ctx.queue.get(turn.at.1) else { continue };
+        let own = queued.call.items;
+        let mut start = turn.start;
+        if line.slack(queued) >= needs {
+            if !chosen.is_empty() && (queued.call.alone || items.saturating_add(own) > want) {
+                continue;
             }
-            break;
+            chosen.push(queued.call.id);
+            items = items.saturating_add(own);
+            if queued.call.alone || items >= want {
+                break;
+            }
+            start = start.saturating_add(charge(cost, size, &queued.call, ctx.limits.share(&queued.call)));
         }
-        chosen.push(queued.call.id);
-        items = items.saturating_add(own);
-        turns.insert((start.saturating_add(work(cost, want, own)), tenant));
-        if items >= want {
-            break;
+        if let Some(at) = ctx.queue.flow_next(key, turn.flow, turn.at) {
+            turns.push(Reverse(Turn { rank: rank(ctx, turn.flow, at.1), start, at, flow: turn.flow }));
         }
     }
     if chosen.is_empty() {
         chosen.push(line.head.call.id);
     }
-    chosen
+    room.0 = turns.into_vec();
 }
 
-/// What so many items of a batch of `batch` are charged, in nanoseconds.
-pub(super) fn work(cost: &Cost, batch: u32, items: u32) -> u64 {
-    cost.time(batch.max(1)) / u64::from(batch.max(1)) * u64::from(items)
+/// What a call in a batch of this size is charged, in nanoseconds: its part of the batch's time, by weight where weights matter, over what it weighs itself.
+pub(super) fn charge(cost: &Cost, batch: Size, call: &Call, share: u64) -> u64 {
+    let time = cost.time(batch.items.max(1));
+    let work = if cost.weights_matter() && batch.weight > 0 {
+        let part = u128::from(time) * u128::from(call.weight.sum) / u128::from(batch.weight);
+        u64::try_from(part).unwrap_or(u64::MAX)
+    } else {
+        time / u64::from(batch.items.max(1)) * u64::from(call.items)
+    };
+    work.div_ceil(share.max(1))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::call::{PriorityId, TenantId};
     use super::*;
+
+    fn flow(tenant: u64) -> Flow {
+        Flow { tenant: TenantId(tenant), priority: PriorityId(0) }
+    }
 
     #[test]
     fn idleness_earns_nothing_and_who_is_alone_owes_nothing() {
         let mut clocks = Clocks::default();
-        let (busy, fresh) = (TenantId(1), TenantId(2));
+        let (busy, fresh) = (flow(1), flow(2));
         for _ in 0..10 {
-            clocks.charge(busy, 100, false);
+            clocks.charge(busy, 100, 100, false);
         }
         assert_eq!((clocks.start(busy), clocks.start(fresh)), (1000, 900));
-        clocks.charge(busy, 100, true);
+        clocks.charge(busy, 100, 100, true);
         assert_eq!((clocks.start(busy), clocks.start(fresh)), (1000, 1000));
+    }
+
+    #[test]
+    fn who_waits_while_others_are_served_is_owed_two_batches_at_most() {
+        let mut clocks = Clocks::default();
+        let (served, waits) = (flow(1), flow(2));
+        clocks.accompanied(served);
+        clocks.joined(waits);
+        clocks.charge(served, 100, 100, false);
+        clocks.charge(served, 100, 100, false);
+        assert_eq!((clocks.start(served), clocks.start(waits)), (200, 0));
+        for _ in 0..8 {
+            clocks.charge(served, 100, 100, false);
+        }
+        assert_eq!((clocks.start(served), clocks.start(waits)), (1000, 700));
     }
 
     #[test]
     fn clocks_are_bounded() {
         let mut clocks = Clocks::default();
         for tenant in 0..10_000 {
-            clocks.charge(TenantId(tenant), 1 + tenant % 7, false);
+            clocks.charge(flow(tenant), 1 + tenant % 7, 7, false);
         }
         assert!(clocks.shown.len() <= CLOCKS_MAX);
     }

@@ -4,7 +4,7 @@ use super::super::cost::Cost;
 use super::super::plan::Size;
 use super::super::skill::Skill;
 use super::super::tick::Tick;
-use super::{Adaptive, Line};
+use super::{Adaptive, Line, fair};
 
 /// Sizes that hardware likes: tried now and then, and never passed over for a dearer one.
 const ROUND: [u32; 14] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
@@ -45,7 +45,7 @@ impl Adaptive {
             Some(plan) => match plan.at(per_slot, line.items) {
                 Size::Send(size) => size,
                 Size::Wait { otherwise } => {
-                    let newest = line.ctx.queue.newest(line.key).unwrap_or(line.head.arrived);
+                    let newest = fair::newest(line.ctx, line.key).unwrap_or(line.head.arrived);
                     let patience = (cost.time(line.items) / 2).min(rate.gap().saturating_mul(2)).max(1000);
                     let end = Tick(newest.0.saturating_add(patience));
                     let next = cost.late(cost.time((line.items + 1).min(line.cap)));

@@ -40,6 +40,16 @@ impl<K: Ord + Copy> Order<K> {
         self.row.iter().filter(|(_, here)| *here).map(|(key, _)| *key)
     }
 
+    pub(in super::super) fn last(&self) -> Option<K> {
+        self.iter().next_back()
+    }
+
+    /// The first of those that come after this one.
+    pub(in super::super) fn after(&self, key: K) -> Option<K> {
+        let from = self.row.partition_point(|(other, _)| *other <= key);
+        self.row.range(from..).find(|(_, here)| *here).map(|(key, _)| *key)
+    }
+
     /// Adds one that is not there.
     pub(in super::super) fn insert(&mut self, key: K) {
         self.live += 1;
@@ -100,6 +110,8 @@ mod tests {
                 order.insert(key);
             }
             assert_eq!((order.first(), order.is_empty()), (set.first().copied(), set.is_empty()));
+            assert_eq!(order.last(), set.last().copied());
+            assert_eq!(order.after(key), set.range(key + 1..).next().copied());
             assert!(order.len_with_gaps() <= 2 * set.len() + GAPS_MAX);
         }
         assert!(order.iter().eq(set.iter().copied()));

@@ -32,7 +32,6 @@ fn every_key_of_the_design_is_known_and_every_value_of_it_is_taken() {
     let expected = [
         ("GRP1105", "selector"),
         ("GRP1105", "routes[0].generic"),
-        ("GRP1103", "priority"),
         ("GRP1105", "profileRef"),
         ("GRP1103", "proxy.tls"),
         ("GRP1103", "proxy.upstreamTls"),

@@ -436,6 +436,18 @@ fn a_deadline_goes_on_in_the_form_in_which_it_came() {
 }
 
 #[test]
+fn classes_may_share_and_their_header_is_not_sent_on() {
+    let named = Common { priority_header: Some(HeaderName::from_static("x-vllm-priority")), ..common() };
+    let own = Routes::new(Vec::new(), rules("/*", Named::Auto), named).recognise(&Method::POST, PATH).unwrap();
+    let of = |class| read_with(&own, PATH, &[("x-vllm-priority", class)], r#"{"input":"a"}"#);
+    let (interactive, bulk) = (of("interactive"), of("bulk"));
+    assert!(same(&interactive, &bulk));
+    assert!(!own.write_batch(&[&interactive, &bulk], None).headers.contains_key("x-vllm-priority"));
+    assert_eq!(interactive.head.headers["x-vllm-priority"], "interactive", "a call alone goes as it came");
+    assert!(!same(&embed(&[("x-vllm-priority", "1")]), &embed(&[("x-vllm-priority", "2")])), "nobody named it");
+}
+
+#[test]
 fn tenants_are_digests_of_who_calls() {
     let tenant = |headers: &[(&str, &str)]| embed(headers).tenant;
     assert!(tenant(&[("x-acme", "1")]).is_anonymous());

@@ -1,6 +1,6 @@
 //! The runs of one policy, one for each seed, and what they came to on average.
 
-use crate::batching::{Limits, Policy as Rule, ScopeLimits, Tick};
+use crate::batching::{Limits, Policy as Rule, Priority, ScopeLimits, Tick};
 
 use super::super::metrics::Scope;
 use super::super::ours::Ours;
@@ -98,6 +98,8 @@ impl Ours {
             queue_items_max: u32::MAX,
             queue_bytes_max: u64::MAX,
             scopes: vec![scope],
+            // Those of the policy's default.
+            priorities: vec![Priority { weight: 8, ..Priority::PLAIN }, Priority::PLAIN],
             ..Limits::default()
         };
         Self::new("ours", limits, seed)

@@ -5,7 +5,7 @@
 //! any good decision. Every seed is told twice. `GROUPAGE_ADAPTIVE_SEEDS` sets how many, or
 //! which (`7..8`); one that failed stays in [`FAILED`].
 //!
-//! What it leaves out: how good the decisions are (`groupage simulate`), tenants' shares and classes.
+//! What it leaves out: how good the decisions are (`groupage simulate`), and the shares of tenants and classes (`shares`).
 
 mod alone;
 mod batch;

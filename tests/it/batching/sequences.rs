@@ -85,6 +85,7 @@ fn limits() -> impl Strategy<Value = Limits> {
             queue_bytes_max: 150,
             scopes,
             quarantine: 7 * MS,
+            ..Limits::default()
         },
     )
 }

@@ -141,6 +141,7 @@ impl Setting {
             queue_bytes_max: *draw.pick(&[200, 2000, 20_000, 20_000]),
             scopes,
             quarantine: self.quarantine,
+            ..Limits::default()
         }
     }
 
@@ -179,6 +180,7 @@ impl Setting {
             weight: Weight { sum: max * u64::from(items), max },
             bytes: draw.between(0, 80),
             exclusive,
+            ..Call::new(id)
         }
     }
 

@@ -94,6 +94,8 @@ impl fmt::Display for Event {
                     key,
                     cost_class,
                     tenant,
+                    tenant_weight,
+                    priority,
                     scope,
                     alone,
                     deadline,
@@ -108,6 +110,9 @@ impl fmt::Display for Event {
                     "{now:?} offer {} key {} class {} tenant {} scope {}",
                     id.0, key.0, cost_class.0, tenant.0, scope.0
                 )?;
+                if (*tenant_weight, priority.0) != (1, 0) {
+                    write!(f, ", weight {tenant_weight} priority {}", priority.0)?;
+                }
                 write!(f, ", {items} items, weight {}, {bytes} bytes", weight.sum)?;
                 if *alone {
                     f.write_str(", alone")?;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use groupage::batching::{
-    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Limits, Policy, ScopeId, ScopeLimits, TenantId, Tick,
-    Weight,
+    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Limits, Policy, Priority, PriorityId, ScopeId,
+    ScopeLimits, TenantId, Tick, Weight,
 };
 
 use super::upstream::Nature;
@@ -58,6 +58,8 @@ pub(super) struct Setting {
     timeout: Option<Duration>,
     quarantine: Duration,
     roomy: bool,
+    /// Tenants and classes that calls are spread over; 0: one of each.
+    flows: u64,
 }
 
 // === impl Setting ===
@@ -101,6 +103,8 @@ impl Setting {
             timeout: draw.chance(600).then(|| work.mul_f64(*draw.pick(&[0.5, 10.0, 1000.0]))),
             quarantine: draw.count(1, 200) * MS,
             roomy: draw.chance(800),
+            // Drawn beside: what else happens in a story does not depend on whose the calls are.
+            flows: *draw.clone().pick(&[0, 0, 2, 5]),
         }
     }
 
@@ -136,8 +140,19 @@ impl Setting {
             queue_bytes_max: if self.roomy { 1 << 20 } else { draw.between(200, 2000) },
             scopes,
             quarantine: self.quarantine,
+            priorities: self.priorities(&mut draw.clone()),
             ..Limits::default()
         }
+    }
+
+    fn priorities(&self, draw: &mut Draw) -> Vec<Priority> {
+        let class = |draw: &mut Draw| Priority {
+            weight: draw.count(1, 8),
+            strict: draw.chance(200),
+            filler: draw.chance(200),
+            ages: draw.count(1, 200) * MS,
+        };
+        (0..self.flows.min(3)).map(|_| class(draw)).collect()
     }
 
     /// The next caller's call.
@@ -164,11 +179,14 @@ impl Setting {
             (Some(slo), hard) if hard.is_none_or(|hard| slo.at < hard.at) => (Some(slo), hard),
             (_, hard) => (hard, None),
         };
+        let own = if self.flows == 0 { 0 } else { draw.clone().between(0, self.flows - 1) };
         Call {
             id,
             key: if alone && draw.chance(700) { KeyId(1000 + id.0) } else { KeyId(at) },
             cost_class,
-            tenant: TenantId(0),
+            tenant: TenantId(own / 2),
+            tenant_weight: 1,
+            priority: PriorityId(u8::try_from(own).unwrap_or(0)),
             scope,
             alone,
             deadline,

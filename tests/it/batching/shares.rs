@@ -1,0 +1,339 @@
+//! Shares of classes and tenants: who is served next while several wait, at the level of the core.
+
+mod bench;
+
+use std::time::Duration;
+
+use groupage::batching::{
+    Call, CallId, Deadline, DeadlineSource, Decision, KeyId, Priority, PriorityId, TenantId, Tick,
+};
+
+use crate::sim::draw::Draw;
+use bench::{Bench, Left, limits, takes, weighing};
+
+const MS: Duration = Duration::from_millis(1);
+const INTERACTIVE: PriorityId = PriorityId(0);
+const BULK: PriorityId = PriorityId(1);
+
+fn of(priority: PriorityId) -> impl Fn(Call) -> Call {
+    move |call| Call { priority, ..call }
+}
+
+fn is(priority: PriorityId) -> impl Fn(&Call) -> bool {
+    move |call| call.priority == priority
+}
+
+/// Someone whose calls are always queued.
+#[derive(Debug, Clone, Copy)]
+struct Busy {
+    call: (TenantId, PriorityId),
+    tenant_weight: u32,
+    weight: u32,
+    /// Its calls have these keys in turn.
+    keys: (u64, u64),
+    items: u32,
+}
+
+// === impl Busy ===
+
+impl Busy {
+    fn next(self, draw: &mut Draw, call: Call) -> Call {
+        let key = KeyId(draw.between(self.keys.0, self.keys.1));
+        let (tenant, priority) = self.call;
+        let items = draw.count(1, self.items);
+        Call { key, tenant, priority, tenant_weight: self.tenant_weight, items, ..call }
+    }
+
+    fn is(self, call: &Call) -> bool {
+        (call.tenant, call.priority) == self.call
+    }
+
+    fn owns(self, left: &Left) -> f64 {
+        let items = left.items(|call| self.is(call));
+        takes(left.batch.items).as_secs_f64() * f64::from(items) / f64::from(left.batch.items)
+    }
+}
+
+/// A thousand milliseconds of one seed: everybody's work over what it weighs stays within one batch of each other's.
+fn shares_hold(seed: u64) {
+    let mut draw = Draw::new(seed);
+    let cap = *draw.pick(&[1, 4, 16]);
+    let classes: Vec<Priority> = (0..3).map(|_| weighing(draw.count(1, 8))).collect();
+    let mut busy: Vec<Busy> = Vec::new();
+    for i in 0..draw.between(2, 5) {
+        let priority = PriorityId(u8::try_from(draw.between(0, 2)).unwrap_or(0));
+        let key = draw.between(0, 2);
+        busy.push(Busy {
+            call: (TenantId(i), priority),
+            tenant_weight: draw.count(1, 3),
+            weight: classes[usize::from(priority.0)].weight,
+            keys: (key, draw.between(key, 2)),
+            items: *draw.pick(&[1, 1, 3]),
+        });
+    }
+    let mut bench = Bench::warm(limits(cap, &classes), cap.max(3));
+    let mut done = vec![0.0_f64; busy.len()];
+    let until = bench.now.after(1000 * MS);
+    while bench.now < until {
+        for one in &busy {
+            // In every key more than a batch, so that whoever has the turn can use it.
+            for key in one.keys.0..=one.keys.1 {
+                let mine = |call: &Call| one.is(call) && call.key == KeyId(key);
+                let queued = bench.queued.values().filter(|(call, _)| mine(call)).map(|(call, _)| call.items);
+                let mut queued: u32 = queued.sum();
+                while queued <= 2 * cap {
+                    let call = one.next(&mut draw, Call::new(CallId(0)));
+                    queued += call.items;
+                    bench.offer(|given| Call { id: given.id, key: KeyId(key), ..call });
+                }
+            }
+        }
+        let left = bench.next();
+        for (one, done) in busy.iter().zip(&mut done) {
+            *done += one.owns(&left) / f64::from(one.weight * one.tenant_weight);
+        }
+        let batch = takes(cap.max(3)).as_secs_f64();
+        for (one, a) in busy.iter().zip(&done) {
+            for (other, b) in busy.iter().zip(&done) {
+                let (own, others) = (one.weight * one.tenant_weight, other.weight * other.tenant_weight);
+                // One batch each, in which who does not fit yields to who does; and what is learned of a size may be some hundredths off.
+                let most = 1.25 * batch * (1.0 / f64::from(own) + 1.0 / f64::from(others)) + 0.03 * a.max(*b);
+                assert!(
+                    (a - b).abs() <= most,
+                    "seed {seed}: {one:?} has {a:.4}, {other:?} {b:.4}; {most:.4} apart at most"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn whoever_has_work_gets_its_share_within_one_batch_over_any_backlog() {
+    for seed in 0..200 {
+        shares_hold(seed);
+    }
+}
+
+#[test]
+fn a_call_of_a_higher_class_joins_the_first_batch_and_what_is_left_waits() {
+    for urgent in [weighing(8), Priority { strict: true, ..weighing(8) }] {
+        let mut bench = Bench::warm(limits(4, &[weighing(1), urgent]), 4);
+        let blocker = bench.offer(|call| call);
+        assert_eq!(bench.next().ids(), [blocker]);
+        bench.offer(|call| Call { items: 2, ..call });
+        bench.offer(|call| call);
+        let high = bench.offer(|call| Call { items: 2, ..of(PriorityId(1))(call) });
+        let first = bench.next();
+        assert!(first.ids().contains(&high) && first.batch.items == 4, "{first:?}");
+        assert_eq!(bench.next().batch.items, 1, "the leftover");
+    }
+}
+
+/// Interactive and bulk calls are always queued: items of both that left within this time.
+fn contest(classes: &[Priority], keys: (u64, u64), time: Duration) -> (u32, u32) {
+    let mut bench = Bench::warm(limits(16, classes), 16);
+    let until = bench.now.after(time);
+    let mut left = (0, 0);
+    while bench.now < until {
+        for (priority, key) in [(INTERACTIVE, keys.0), (BULK, keys.1)] {
+            while bench.queued.values().filter(|(call, _)| is(priority)(call)).count() < 64 {
+                bench.offer(|call| Call { key: KeyId(key), ..of(priority)(call) });
+            }
+        }
+        let batch = bench.next();
+        left = (left.0 + batch.items(is(INTERACTIVE)), left.1 + batch.items(is(BULK)));
+    }
+    left
+}
+
+#[test]
+fn under_continuous_interactive_load_bulk_gets_its_ninth() {
+    for keys in [(0, 0), (0, 1)] {
+        let (interactive, bulk) = contest(&[weighing(8), weighing(1)], keys, 4000 * MS);
+        let owed = (interactive + bulk) / 9;
+        assert!(bulk.abs_diff(owed) <= 16, "keys {keys:?}: bulk has {bulk} items beside {interactive}, owed {owed}");
+    }
+}
+
+#[test]
+fn under_continuous_strict_load_bulk_waits_its_age_out_and_then_progresses() {
+    let strict = Priority { strict: true, ..weighing(8) };
+    for keys in [(0, 0), (0, 1)] {
+        let (_, early) = contest(&[strict, weighing(1)], keys, 1900 * MS);
+        let (interactive, bulk) = contest(&[strict, weighing(1)], keys, 6000 * MS);
+        assert_eq!(early, 0, "keys {keys:?}: strict goes first");
+        // 64 are queued at once, and each of them waits 2 s.
+        assert!((128..512).contains(&bulk), "keys {keys:?}: bulk has {bulk} items beside {interactive}");
+    }
+}
+
+#[test]
+fn a_filler_under_continuous_load_waits_its_ages_out_and_then_progresses() {
+    let filler = Priority { filler: true, ..weighing(1) };
+    for keys in [(0, 0), (0, 1)] {
+        let (_, early) = contest(&[weighing(8), filler], keys, 1900 * MS);
+        let (interactive, bulk) = contest(&[weighing(8), filler], keys, 9000 * MS);
+        assert_eq!(early, 0, "keys {keys:?}: there is never room");
+        assert!((256..768).contains(&bulk), "keys {keys:?}: fillers have {bulk} items beside {interactive}");
+    }
+}
+
+#[test]
+fn fillers_alone_leave_like_any_other() {
+    let mut bench = Bench::warm(limits(16, &[weighing(8), Priority { filler: true, ..weighing(1) }]), 16);
+    for _ in 0..5 {
+        bench.offer(of(BULK));
+    }
+    assert_eq!(bench.poll().map(|left| left.batch.items), Some(5));
+}
+
+/// Independent calls of a class: so many a second in the mean, until then.
+fn coming(draw: &mut Draw, until: Tick, rate: u64, of: impl Fn(&mut Draw, Call) -> Call) -> Vec<(Tick, Call)> {
+    let mut at = Tick::default();
+    let mut all = Vec::new();
+    while at < until {
+        at = at.after(Duration::from_nanos(draw.between(0, 2_000_000_000 / rate)));
+        all.push((at, of(draw, Call::new(CallId(0)))));
+    }
+    all
+}
+
+#[test]
+fn fillers_never_enlarge_or_delay_a_batch() {
+    let filler = Priority { filler: true, ages: Duration::from_secs(3600), ..weighing(1) };
+    let (mut joined, mut compared) = (0, 0);
+    for seed in 0..8 {
+        let mut draw = Draw::new(seed);
+        let until = Tick::from_millis(3000);
+        let (items, keys) = (*draw.pick(&[1, 5]), draw.between(0, 1));
+        let some = |priority| {
+            move |draw: &mut Draw, call: Call| {
+                let (items, key) = (draw.count(1, items), KeyId(draw.between(0, keys)));
+                Call { items, key, ..of(priority)(call) }
+            }
+        };
+        let mut calls = coming(&mut draw, until, 300, some(INTERACTIVE));
+        calls.extend(coming(&mut draw, until, 200, some(BULK)));
+        calls.sort_by_key(|(at, _)| *at);
+        let mut limits = limits(16, &[weighing(8), filler]);
+        // Past it a filler has waited beside a free slot as long as anybody may.
+        limits.scopes.iter_mut().for_each(|scope| scope.queue_delay_max = Duration::from_secs(3600));
+        let mut bench = Bench::new(limits);
+        let mut calls = calls.into_iter().peekable();
+        while calls.peek().is_some() {
+            // Every decision beside that of a twin who has no fillers.
+            let mut twin = bench.core.clone();
+            for id in bench.queued.values().filter(|(call, _)| is(BULK)(call)).map(|(call, _)| call.id) {
+                twin.cancel(bench.now, id);
+            }
+            let alone = twin.counts().queue_calls == 0;
+            let queued = bench.queued.clone();
+            let without = twin.poll(bench.now);
+            let left = bench.poll();
+            match (&left, without) {
+                (Some(left), Some(Decision::Dispatch(batch))) => {
+                    let same_key = |call: &Call| call.key == batch.key && !is(BULK)(call);
+                    let others_queued = queued.values().filter(|(call, _)| same_key(call)).map(|(call, _)| call.items);
+                    let others_queued: u32 = others_queued.sum();
+                    let others = left.calls.iter().filter(|(call, _)| !is(BULK)(call)).map(|(call, _)| call.id);
+                    let members = batch.members.iter().map(|member| member.id);
+                    assert!(others.eq(members), "seed {seed}: {left:?} instead of {batch:?}");
+                    // The size that was chosen without them, where others do not fit into all of it.
+                    let size = batch.items.max(others_queued.min(16));
+                    assert!(left.batch.items <= size, "seed {seed}: {left:?} instead of {batch:?}");
+                    joined += left.items(is(BULK));
+                    compared += 1;
+                }
+                (Some(left), None) => assert!(alone, "seed {seed}: {left:?} while others are held"),
+                (left, without) => assert!(left.is_none() && without.is_none(), "seed {seed}: {without:?}"),
+            }
+            if left.is_none() {
+                let arrival = calls.peek().map_or(until, |(at, _)| *at);
+                let before = bench.now;
+                if !bench.step_until(arrival) {
+                    bench.now = before.max(arrival);
+                    if let Some((_, call)) = calls.next() {
+                        bench.offer(|given| Call { id: given.id, ..call });
+                    }
+                }
+            }
+        }
+    }
+    assert!(compared > 1000, "only {compared} batches were compared, which {joined} fillers joined");
+}
+
+/// Latencies of this tenant's calls, sorted.
+fn latencies(all: &[Left], tenant: TenantId) -> Vec<Duration> {
+    let mut out = Vec::new();
+    for left in all {
+        let end = left.sent.after(takes(left.batch.items));
+        out.extend(left.calls.iter().filter(|(call, _)| call.tenant == tenant).map(|(_, arrived)| end.since(*arrived)));
+    }
+    out.sort_unstable();
+    out
+}
+
+#[test]
+fn a_tenant_that_floods_a_hundred_to_one_does_not_slow_another() {
+    let (flood, light) = (TenantId(0), TenantId(1));
+    for keys in [(0, 0), (0, 1)] {
+        let mut draw = Draw::new(3);
+        let until = Tick::from_millis(4000);
+        // The server takes 2000 items a second in batches of 16; 5000 come.
+        let mut calls = coming(&mut draw, until, 5000, |_, call| Call { tenant: flood, key: KeyId(keys.0), ..call });
+        calls.extend(coming(&mut draw, until, 50, |_, call| Call { tenant: light, key: KeyId(keys.1), ..call }));
+        calls.sort_by_key(|(at, _)| *at);
+        let mut bench = Bench::new(limits(16, &[Priority::PLAIN]));
+        let all = bench.run(until, calls.into());
+        let light = latencies(&all, light);
+        // The batch before, its own, and one more where they take turns.
+        let p99 = light[light.len() * 99 / 100];
+        assert!(light.len() > 150 && p99 <= 3 * takes(16), "keys {keys:?}: p99 {p99:?} of {}", light.len());
+        let served: u32 = all.iter().map(|left| left.batch.items).sum();
+        assert!(served >= if keys.0 == keys.1 { 7500 } else { 6500 }, "keys {keys:?}: {served} items");
+    }
+}
+
+#[test]
+fn a_tenant_that_is_alone_gets_everything_and_owes_nothing_for_it() {
+    let mut bench = Bench::warm(limits(16, &[Priority::PLAIN]), 16);
+    let tenant = |tenant| move |call| Call { tenant: TenantId(tenant), key: KeyId(tenant), ..call };
+    for _ in 0..160 {
+        bench.offer(tenant(1));
+    }
+    let began = bench.now;
+    bench.work_off();
+    assert!(bench.now.since(began) <= 11 * takes(16), "the whole server, but for a batch of another size now and then");
+    let mut mine = 0;
+    for _ in 0..20 {
+        for id in [1, 2] {
+            while bench.queued.values().filter(|(call, _)| call.tenant == TenantId(id)).count() < 32 {
+                bench.offer(tenant(id));
+            }
+        }
+        mine += bench.next().items(|call| call.tenant == TenantId(1));
+    }
+    assert!((144..=176).contains(&mine), "half of 320, and not less for what it had before: {mine}");
+}
+
+#[test]
+fn a_line_that_would_be_late_goes_before_the_one_whose_turn_it_is() {
+    for (spare, goes_first) in [(11, true), (200, false)] {
+        let mut bench = Bench::warm(limits(16, &[Priority::PLAIN]), 16);
+        let of = |tenant, millis: u32, now: Tick| {
+            let deadline = Some(Deadline { at: now.after(millis * MS), source: DeadlineSource::Slo });
+            move |call| Call { tenant: TenantId(tenant), key: KeyId(tenant), deadline, ..call }
+        };
+        // Tenant 1 is served while tenant 2 waits, so the next turn is tenant 2's.
+        for _ in 0..16 {
+            bench.offer(of(1, 500, bench.now));
+        }
+        for _ in 0..16 {
+            bench.offer(of(2, 1000, bench.now));
+        }
+        assert_eq!(bench.next().items(|call| call.tenant == TenantId(1)), 16);
+        bench.step();
+        let urgent = bench.offer(of(1, spare, bench.now));
+        assert_eq!(bench.next().ids().contains(&urgent), goes_first, "{spare} ms to spare");
+    }
+}

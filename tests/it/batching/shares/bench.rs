@@ -1,0 +1,179 @@
+//! One core before a server of one slot that takes the same time for the same size, so that shares can be told to the batch.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use groupage::batching::{
+    Batch, Batcher, Call, CallId, Decision, Limits, Observed, ObservedOutcome, Policy, Priority, ScopeLimits, Tick,
+    Weight, solve,
+};
+
+const US: Duration = Duration::from_micros(1);
+
+/// What a batch of so many items takes.
+pub(super) fn takes(items: u32) -> Duration {
+    4000 * US + 250 * US * items
+}
+
+/// The core, its calls and its server.
+#[derive(Debug)]
+pub(super) struct Bench {
+    pub(super) core: Batcher,
+    pub(super) now: Tick,
+    /// Calls queued.
+    pub(super) queued: BTreeMap<CallId, (Call, Tick)>,
+    flight: Option<(Tick, Batch)>,
+    calls: u64,
+}
+
+/// A batch that left, and since when its calls had waited.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub(super) batch: Batch,
+    pub(super) sent: Tick,
+    pub(super) calls: Vec<(Call, Tick)>,
+}
+
+/// Walls of so many items a batch, these classes, one slot, and a queue that holds everything.
+pub(super) fn limits(items: u32, priorities: &[Priority]) -> Limits {
+    let scope = ScopeLimits {
+        batch_items_max: items,
+        queue_items_max: u32::MAX,
+        queue_bytes_max: u64::MAX,
+        ..ScopeLimits::default()
+    };
+    Limits {
+        policy: Policy::Adaptive { hold_permille: 0 },
+        queue_items_max: u32::MAX,
+        scopes: vec![scope],
+        priorities: priorities.to_vec(),
+        ..Limits::default()
+    }
+}
+
+/// A class of this weight.
+pub(super) fn weighing(weight: u32) -> Priority {
+    Priority { weight, ..Priority::PLAIN }
+}
+
+// === impl Bench ===
+
+impl Bench {
+    pub(super) fn new(limits: Limits) -> Self {
+        let (core, queued) = (Batcher::new(limits, 7), BTreeMap::new());
+        Self { core, now: Tick::from_millis(1), queued, flight: None, calls: 0 }
+    }
+
+    /// A core that knows the server: it has answered calls of every size up to this one.
+    pub(super) fn warm(limits: Limits, items: u32) -> Self {
+        let mut bench = Self::new(limits);
+        for round in 0..40 {
+            bench.offer(|call| Call { items: 1 + round % items, ..call });
+            bench.work_off();
+        }
+        bench
+    }
+
+    pub(super) fn offer(&mut self, of: impl FnOnce(Call) -> Call) -> CallId {
+        let call = of(Call::new(CallId(self.calls)));
+        let call = Call { weight: Weight { sum: u64::from(call.items), max: 1 }, ..call };
+        self.calls += 1;
+        let id = call.id;
+        self.core.offer(self.now, call.clone()).expect("the queue is far from full");
+        self.queued.insert(id, (call, self.now));
+        id
+    }
+
+    /// What the core decides now; `None` while it does nothing.
+    pub(super) fn poll(&mut self) -> Option<Left> {
+        while let Some((class, input)) = self.core.plan_due() {
+            self.core.set_plan(self.now, class, solve(&input));
+        }
+        loop {
+            match self.core.poll(self.now)? {
+                Decision::Dispatch(batch) => {
+                    assert!(self.flight.is_none(), "there is one slot");
+                    let out = |id| self.queued.remove(&id).expect("who leaves was queued");
+                    let calls = batch.members.iter().map(|member| member.id).map(out).collect();
+                    self.flight = Some((self.now.after(takes(batch.items)), batch.clone()));
+                    return Some(Left { batch, sent: self.now, calls });
+                }
+                Decision::Expire { id, .. } => _ = self.queued.remove(&id),
+                Decision::Abort(_) => unreachable!("nobody leaves"),
+            }
+        }
+    }
+
+    /// Goes on to the end of the batch in flight, or to the core's next wake-up.
+    pub(super) fn step(&mut self) -> bool {
+        if let Some((at, batch)) = self.flight.take() {
+            self.now = self.now.max(at);
+            let observed = Observed { duration: takes(batch.items), first_byte: None, outcome: ObservedOutcome::Ok };
+            self.core.complete(self.now, batch.id, observed);
+            return true;
+        }
+        let wakeup = self.core.next_wakeup();
+        self.now = self.now.max(wakeup.unwrap_or(self.now));
+        wakeup.is_some()
+    }
+
+    /// The same unless that is not before this instant.
+    pub(super) fn step_until(&mut self, end: Tick) -> bool {
+        let next = self.flight.as_ref().map(|(at, _)| *at).or_else(|| self.core.next_wakeup());
+        next.is_some_and(|next| next < end) && self.step()
+    }
+
+    /// The next batch, whenever it leaves.
+    pub(super) fn next(&mut self) -> Left {
+        loop {
+            if let Some(left) = self.poll() {
+                return left;
+            }
+            assert!(self.step(), "{} calls wait for nothing", self.queued.len());
+        }
+    }
+
+    pub(super) fn work_off(&mut self) {
+        while !self.queued.is_empty() || self.flight.is_some() {
+            if self.poll().is_none() {
+                assert!(self.step(), "{} calls wait for nothing", self.queued.len());
+            }
+        }
+    }
+
+    /// Until then calls come as `coming` says, in order; the batches that leave.
+    pub(super) fn run(&mut self, until: Tick, mut coming: VecDeque<(Tick, Call)>) -> Vec<Left> {
+        let mut all = Vec::new();
+        while self.now < until {
+            while coming.front().is_some_and(|(at, _)| *at <= self.now) {
+                if let Some((_, call)) = coming.pop_front() {
+                    self.offer(|given| Call { id: given.id, ..call });
+                }
+            }
+            while let Some(left) = self.poll() {
+                all.push(left);
+            }
+            let arrival = coming.front().map(|(at, _)| *at);
+            let end = self.flight.as_ref().map(|(at, _)| *at).or_else(|| self.core.next_wakeup());
+            match (arrival, end) {
+                (Some(arrival), end) if end.is_none_or(|end| arrival < end) => self.now = arrival,
+                (_, Some(_)) => _ = self.step(),
+                (_, None) => break,
+            }
+        }
+        all
+    }
+}
+
+// === impl Left ===
+
+impl Left {
+    pub(super) fn ids(&self) -> Vec<CallId> {
+        self.calls.iter().map(|(call, _)| call.id).collect()
+    }
+
+    /// Items of the calls that are such.
+    pub(super) fn items(&self, such: impl Fn(&Call) -> bool) -> u32 {
+        self.calls.iter().filter(|(call, _)| such(call)).map(|(call, _)| call.items).sum()
+    }
+}

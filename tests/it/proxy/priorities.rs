@@ -1,0 +1,110 @@
+//! Priority classes and tenants' weights, from the header to who goes first.
+
+use serde_json::{Value, json};
+
+use super::setup::{PREDICT, Proxy, assert_answer, assert_failure, by_hand, instances, predictions};
+use super::support::client::Outgoing;
+use super::support::wire::values;
+
+/// One slot, batches of so many, and these keys more.
+fn adaptive(items: u32, more: Value) -> Value {
+    let mut spec = json!({
+        "scheduling": {"policy": "Adaptive"},
+        "limits": {"slotsMax": 1, "batchItemsMax": items},
+        "priority": {"header": "x-priority"},
+    });
+    if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
+        spec.extend(more);
+    }
+    spec
+}
+
+fn of(proxy: &Proxy, class: &str, item: u64) -> Outgoing {
+    proxy.post(PREDICT, &[("x-priority", class)], &instances(&[item]))
+}
+
+#[tokio::test]
+async fn an_interactive_call_joins_the_first_batch_and_what_is_left_of_bulk_waits() {
+    let (proxy, mut hand) = by_hand(adaptive(2, json!({}))).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let callers = proxy.queue([of(&proxy, "bulk", 1), of(&proxy, "bulk", 2), of(&proxy, "interactive", 3)]).await;
+    turn.echo().await;
+    assert_answer(&first.answer().await, 200, &predictions(&[0]));
+    let shared = hand.turn().await;
+    assert_eq!(shared.instances(), [1, 3], "one batch for both classes");
+    assert!(values(&shared.request.headers, "x-priority").is_empty(), "a shared call is of no class");
+    shared.echo().await;
+    let left = hand.turn().await;
+    assert_eq!(left.instances(), [2]);
+    assert_eq!(values(&left.request.headers, "x-priority"), [b"bulk"], "a call alone goes as it came");
+    left.echo().await;
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+}
+
+#[tokio::test]
+async fn a_strict_class_goes_before_all_others() {
+    let classes = json!([{"name": "bulk"}, {"name": "urgent", "strict": true}]);
+    let spec = adaptive(1, json!({"priority": {"header": "x-priority", "classes": classes}}));
+    let (proxy, mut hand) = by_hand(spec).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let mut callers = proxy.queue([of(&proxy, "no such class", 1), of(&proxy, "bulk", 2)]).await;
+    callers.extend(proxy.queue([of(&proxy, "urgent", 3), of(&proxy, "urgent", 4)]).await);
+    turn.echo().await;
+    first.answer().await;
+    for item in [3, 4, 1, 2] {
+        let turn = hand.turn().await;
+        assert_eq!(turn.instances(), [item]);
+        turn.echo().await;
+    }
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+}
+
+#[tokio::test]
+async fn the_target_of_its_class_is_a_calls_slo() {
+    let classes = json!([{"name": "patient", "latencyP99": "1h"}, {"name": "hasty", "latencyP99": "20ms"}]);
+    let more = json!({"slo": {"latencyP99": "50ms"}, "priority": {"header": "x-priority", "classes": classes}});
+    let (proxy, mut hand) = by_hand(adaptive(8, more)).await;
+    // Of the first class like every call that names none.
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let patient = proxy.queue([of(&proxy, "patient", 1)]).await;
+    let hasty = proxy.queue([of(&proxy, "hasty", 2)]).await;
+    for caller in hasty {
+        assert_failure(&caller.answer().await, 504, "GRP3201", "deadline");
+    }
+    // The policy's own target is over too.
+    proxy.queued(1).await;
+    turn.echo().await;
+    assert_answer(&first.answer().await, 200, &predictions(&[0]));
+    hand.turn().await.echo().await;
+    for caller in patient {
+        assert_answer(&caller.answer().await, 200, &predictions(&[1]));
+    }
+}
+
+#[tokio::test]
+async fn tenants_share_by_weight() {
+    let tenants = json!({"header": "x-team", "weights": {"a": 3}});
+    let (proxy, mut hand) = by_hand(adaptive(1, json!({"tenants": tenants}))).await;
+    let team = |team: &str, item| proxy.post(PREDICT, &[("x-team", team)], &instances(&[item]));
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let mut callers = proxy.queue((1..=9).map(|item| team("a", item))).await;
+    callers.extend(proxy.queue((10..=12).map(|item| team("b", item))).await);
+    turn.echo().await;
+    first.answer().await;
+    let mut order = Vec::new();
+    for _ in 0..12 {
+        let turn = hand.turn().await;
+        order.extend(turn.instances());
+        turn.echo().await;
+    }
+    // Three of a's for each of b's, but for the moment in which the proxy learns how long a call takes.
+    let place = |item: u64| order.iter().position(|other| *other == item).unwrap();
+    assert!(place(12) < 11 && place(10) < 4, "{order:?}");
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+}
