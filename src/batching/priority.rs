@@ -45,16 +45,13 @@ impl Priority {
 
     /// The rank of one of its calls that has waited so long.
     pub(super) fn rank(&self, waited: Duration) -> Rank {
-        let up = || nanos(waited) / nanos(self.ages).max(1);
-        match (self.strict, self.filler) {
-            (true, _) => Rank::Strict,
-            (false, false) if up() == 0 => Rank::Plain,
-            (false, false) => Rank::Strict,
-            (false, true) => match up() {
-                0 => Rank::Filler,
-                1 => Rank::Plain,
-                _ => Rank::Strict,
-            },
+        if self.strict {
+            return Rank::Strict;
+        }
+        match (self.filler, nanos(waited) / nanos(self.ages).max(1)) {
+            (true, 0) => Rank::Filler,
+            (true, 1) | (false, 0) => Rank::Plain,
+            _ => Rank::Strict,
         }
     }
 }

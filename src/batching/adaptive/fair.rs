@@ -184,8 +184,8 @@ pub(super) fn newest(ctx: Ctx<'_>, key: KeyId) -> Option<Tick> {
     last.max().or_else(|| ctx.queue.newest(key))
 }
 
-/// Chooses the calls to send together: up to `want` items, flows in turn; those that would be late in such a batch are left out, and of who is too large
-/// for the room that is left, others take the place.
+/// Chooses the calls to send together: up to `want` items, flows in turn; those that would be late in such a batch are left out. Who does not
+/// fit ends the batch, since it is its turn, and fillers take the room that is left.
 pub(super) fn choose(
     line: &Line<'_>,
     cost: &Cost,
@@ -208,14 +208,16 @@ pub(super) fn choose(
     let flows = ctx.queue.flow_lines(key).take(FLOWS_MAX);
     turns.extend(flows.filter_map(|(flow, line)| clocks.turn(ctx, flow, line)).map(Reverse));
     chosen.clear();
-    let mut items = 0_u32;
+    let (mut items, mut full) = (0_u32, false);
     for _ in 0..LOOK_MAX {
         let Some(Reverse(turn)) = turns.pop() else { break };
         let Some(queued) = ctx.queue.get(turn.at.1) else { continue };
         let own = queued.call.items;
         let mut start = turn.start;
         if line.slack(queued) >= needs {
-            if !chosen.is_empty() && (queued.call.alone || items.saturating_add(own) > want) {
+            let fits = chosen.is_empty() || !queued.call.alone && items.saturating_add(own) <= want;
+            if !fits || full && turn.rank != Rank::Filler {
+                full = true;
                 continue;
             }
             chosen.push(queued.call.id);
