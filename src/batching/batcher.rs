@@ -378,8 +378,7 @@ impl Batcher {
 
     /// Decides by this plan from now on.
     pub fn set_plan(&mut self, now: Tick, class: CostClassId, plan: Plan) {
-        self.advance(now);
-        let now = self.now;
+        let now = self.advance(now);
         self.adaptive.set_plan(now, class, plan);
     }
 

@@ -26,6 +26,8 @@ pub(super) struct Told {
     pub(super) ticket: Ticket,
     /// Why it was not merged, or which failure.
     pub(super) reason: Option<&'static str>,
+    /// It was forwarded untouched, as soon as its head was read.
+    pub(super) forwarded: bool,
 }
 
 /// Takes the question off a request; whether it was asked.
@@ -50,9 +52,9 @@ impl Told {
         if batch.is_some() || !queue_delay.is_zero() {
             text = format!("queue;dur={}, ", millis(queue_delay));
         }
-        if sent.is_some() || batch.is_none() && queue_delay.is_zero() {
-            // What never had a slot was forwarded, or answered, as soon as its head was read.
-            write!(text, "upstream;dur={}, ", millis(now.since(sent.unwrap_or(began)))).ok();
+        if let Some(sent) = sent.or(self.forwarded.then_some(began)) {
+            // Writing to a string cannot fail.
+            write!(text, "upstream;dur={}, ", millis(now.since(sent))).ok();
         }
         let mut words = Vec::new();
         if let Some(batch) = batch {
@@ -93,21 +95,24 @@ mod tests {
 
     #[test]
     fn a_member_of_a_batch_hears_which_why_how_long_and_what_was_expected() {
-        let told = Told { ticket: ticket(), reason: None };
+        let told = Told { ticket: ticket(), ..Told::default() };
         let expected =
             "queue;dur=5.412, upstream;dur=12.000, groupage;desc=\"batch=123 items=17 cause=idle predicted=11.900ms\"";
         assert_eq!(told.text(BEGAN, NOW), expected);
-        let told = Told { ticket: Ticket { predicted: None, ..ticket() }, reason: Some("item_form") };
+        let ticket = Ticket { predicted: None, ..ticket() };
+        let told = Told { ticket, reason: Some("item_form"), forwarded: false };
         assert!(told.text(BEGAN, NOW).ends_with("desc=\"batch=123 items=17 cause=idle reason=item_form\""));
     }
 
     #[test]
     fn what_had_no_slot_hears_the_reason() {
-        let told = Told { ticket: Ticket::default(), reason: Some("not_recognised") };
+        let told = Told { reason: Some("not_recognised"), forwarded: true, ..Told::default() };
         assert_eq!(told.text(BEGAN, NOW), "upstream;dur=20.000, groupage;desc=\"reason=not_recognised\"");
         let ticket = Ticket { queue_delay: Duration::from_millis(7), ..Ticket::default() };
-        let told = Told { ticket, reason: Some("deadline") };
+        let told = Told { ticket, reason: Some("deadline"), forwarded: false };
         assert_eq!(told.text(BEGAN, NOW), "queue;dur=7.000, groupage;desc=\"reason=deadline\"");
+        let told = Told { reason: Some("queue_full"), ..Told::default() };
+        assert_eq!(told.text(BEGAN, NOW), "groupage;desc=\"reason=queue_full\"");
     }
 
     #[test]

@@ -118,6 +118,9 @@ impl Ending {
         if let Some(record) = &mut self.record {
             record.status = response.status().as_u16();
         }
+        if let Some(told) = &mut self.told {
+            told.forwarded = outcome == Outcome::Passed;
+        }
         self.answer(response);
     }
 

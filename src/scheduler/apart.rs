@@ -174,7 +174,7 @@ mod tests {
             item_count_max: 64,
         };
         let routes = Routes::new(Vec::new(), rules, Common::default());
-        routes.recognise(&Method::POST, "/v1/embeddings").unwrap().clone()
+        routes.recognise(&Method::POST, "/v1/embeddings").unwrap()
     }
 
     /// Tells of a call with these headers and this body.

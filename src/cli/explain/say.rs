@@ -259,7 +259,12 @@ fn cheap(point: Point) -> bool {
 
 /// Why calls went alone although they might have shared.
 fn load(kind: &Kind, slots: Option<Slots>, lone: Option<u64>) -> String {
-    let alone = format!("{:.1} calls share a batch on average", ratio(kind.calls, kind.batches));
+    let sharing = ratio(kind.calls, kind.batches);
+    let alone = if sharing < 1.05 {
+        "nearly all calls go alone".to_owned()
+    } else {
+        format!("{sharing:.1} calls share a batch on average")
+    };
     let beside = kind.beside.map_or(0.0, |beside| ratio(beside, kind.batches));
     if beside >= 0.5
         && let Some(slots) = slots.filter(|slots| slots.learned > 1)

@@ -97,7 +97,7 @@ async fn calls_that_go_alone_pass_or_are_refused_are_told_the_reason() {
     let queued = proxy.queue([proxy.predict(1)]).await;
     let refused = proxy.ask(&asking(&proxy, 2)).await;
     assert_failure(&refused, 503, "GRP3101", "queue_full");
-    assert!(timing(&refused).ends_with("groupage;desc=\"reason=queue_full\""));
+    assert_eq!(timing(&refused), "groupage;desc=\"reason=queue_full\"");
     turn.echo().await;
     hand.turn().await.echo().await;
     for caller in queued.into_iter().chain([first]) {

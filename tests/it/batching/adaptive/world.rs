@@ -37,6 +37,7 @@ enum Planned {
 
 /// What the core was told.
 #[derive(Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "plans are few beside events")]
 pub(super) enum Told {
     Event(Event, Said),
     Plan(Tick, CostClassId),
