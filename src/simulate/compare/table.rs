@@ -30,7 +30,7 @@ enum Work {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Told {
     /// Of a row.
-    Row(Row),
+    Row(Box<Row>),
     /// Of a curve at a load.
     Gap(Gap),
     /// Of an upstream.
@@ -101,7 +101,7 @@ impl Job {
     #[must_use]
     pub fn run(&self, settings: Settings) -> Option<Told> {
         match &self.0 {
-            Work::Row(scenario) => Some(Told::Row(row(scenario, settings))),
+            Work::Row(scenario) => Some(Told::Row(Box::new(row(scenario, settings)))),
             Work::Gap(scenario) => gap(scenario, settings.seeds).map(Told::Gap),
             Work::Capacity(upstream) => capacity(*upstream).map(Told::Capacity),
             Work::Case(kind) => Some(Told::Case(kind.run(settings.seeds))),
