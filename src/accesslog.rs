@@ -1,6 +1,6 @@
 //! The access log: one JSON line for a sampled call, on standard output.
 //!
-//! Off by default. `explain` reads it. It never holds a body, a header value or a path parameter: tenants and merge keys appear as
+//! Off by default. `simulate` replays it and `explain` reads it. It never holds a body, a header value or a path parameter: tenants and merge keys appear as
 //! short digests, the route as it is written in the policy.
 
 use std::time::Duration;

@@ -32,7 +32,7 @@ const EXIT_USAGE: u8 = 2;
 
 pub(super) fn run(args: &Args) -> ExitCode {
     if args.list {
-        print!("{}", text::list(&scenario::design(scenario::HORIZON), &scenario::wider(scenario::HORIZON)));
+        print!("{}", text::list(&scenario::design(scenario::HORIZON), &args::beyond()));
         return ExitCode::SUCCESS;
     }
     let clock = Clock::start();
@@ -48,6 +48,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     let verdicts = || all.iter().flat_map(|told| told.verdicts().iter().map(move |verdict| (told.name(), verdict)));
     let missed: Vec<(&str, &Verdict)> = verdicts().filter(|(_, verdict)| !verdict.is_met()).collect();
     let met = verdicts().count() - missed.len();
+    eprintln!("{}", text::took(&all, args.seeds, clock.now().since(Tick::default())));
     match args.output {
         Output::Json => println!("{:#}", json::report(&all, todo.recorded.as_ref(), met, &missed)),
         Output::Table if todo.judged => print!("{}", text::total(met, &missed)),
@@ -59,7 +60,6 @@ pub(super) fn run(args: &Args) -> ExitCode {
         eprintln!("cannot write {}: {error}", path.display());
         return ExitCode::from(EXIT_USAGE);
     }
-    eprintln!("{}", text::took(&all, args.seeds, clock.now().since(Tick::default())));
     if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_MISSED) }
 }
 

@@ -21,6 +21,9 @@ use super::workload::{Client, Source};
 /// up.
 const TAIL: Duration = Duration::from_secs(5);
 
+/// Calls that are freed together.
+const PART: usize = 1 << 18;
+
 /// Purposes of random numbers: one stream each, so that a policy that draws more changes no arrival.
 const PURPOSE_UPSTREAM: u64 = 1;
 const PURPOSE_POLICY: u64 = 2;
@@ -71,6 +74,17 @@ enum First {
     Wake,
 }
 
+/// What is handed out of a long run is freed under way: a day of calls is half a gigabyte.
+fn in_parts(mut open: Vec<Arrival>) -> impl Iterator<Item = Arrival> {
+    let mut parts = Vec::new();
+    while open.len() > PART {
+        parts.push(open.split_off(open.len() - PART));
+        open.shrink_to_fit();
+    }
+    parts.push(open);
+    parts.into_iter().rev().flatten()
+}
+
 // === impl Engine ===
 
 impl Engine {
@@ -82,7 +96,7 @@ impl Engine {
 
     fn drive(&mut self, open: Vec<Arrival>, policy: &mut dyn Policy) {
         let end = self.horizon.after(self.horizon.since(Tick::default()) / 2).after(TAIL);
-        let mut open = open.into_iter().peekable();
+        let mut open = in_parts(open).peekable();
         loop {
             let due = [
                 (open.peek().map(|arrival| arrival.at), First::Arrival),

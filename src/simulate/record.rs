@@ -67,7 +67,7 @@ impl Log {
     ///
     /// # Errors
     /// That place and the event as it went this time.
-    pub fn replay(&self, batcher: Batcher) -> Result<(), (usize, Event)> {
+    pub fn replay(&self, batcher: Batcher) -> Result<(), Box<(usize, Event)>> {
         let mut again = Recorder { batcher, log: Some(Self::default()) };
         for (place, event) in self.0.iter().enumerate() {
             match event {
@@ -82,7 +82,7 @@ impl Log {
             }
             let said = again.log.as_mut().and_then(|log| log.0.pop());
             if let Some(said) = said.filter(|said| said != event) {
-                return Err((place, said));
+                return Err(Box::new((place, said)));
             }
         }
         Ok(())

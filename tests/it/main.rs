@@ -7,4 +7,5 @@ mod fuzz_replay;
 mod ledger;
 mod proxy;
 mod sim;
+mod simulated;
 mod tidy;

@@ -8,12 +8,17 @@ use super::{Adaptive, Line, fair};
 
 /// Sizes that hardware likes: tried now and then, and never passed over for a dearer one.
 const ROUND: [u32; 14] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
-/// The curve is trusted with the choice of size from so many samples on. §2.8 says 8; past a knee each of them is dear (thrash at 90 % load: 8 to 5 samples
-/// took 3 to 5 points off the mean, `groupage simulate --curves`).
-const SAMPLES_MIN: u32 = 5;
+/// The curve is trusted with the choice of size from so many samples on. §2.8 says 8; past a knee each of them is dear (thrash at 90 % load: 8 to 6 samples
+/// take 4 to 5 points off the mean), while shapes of powers of two are misread from fewer (at 90 % load: 6 to 5 samples add 3 to 4 points; `--curves`).
+const SAMPLES_MIN: u32 = 6;
 /// A round size is tried this often, in thousandths, until it was seen so often.
-const TRY_PERMILLE: u32 = 150;
+const TRY_PERMILLE: u32 = 100;
 const TRY_UNTIL: u32 = 3;
+/// A larger size that was never seen is tried this often, in thousandths: a third of it leaves compiled shapes unfound for seconds.
+const ABOVE_PERMILLE: u32 = 150;
+/// In backlog, a round size that was never seen is tried this often, down to one part in so many of what is wanted.
+const BELOW_PERMILLE: u32 = 100;
+const BELOW_PARTS: u32 = 8;
 
 /// What a line wants.
 pub(super) enum Want {
@@ -71,10 +76,18 @@ impl Adaptive {
         {
             return Want::Send(*round);
         }
+        // A backlog asks for large sizes only, so one before a knee that would end it may never be seen: then it never drains.
+        let below = |round: &u32| *round <= size / 2 && *round > size / BELOW_PARTS && cost.seen(*round) == 0;
+        if line.items / 2 >= size
+            && let Some(round) = ROUND.iter().rev().find(|round| below(round))
+            && self.draw.chance(BELOW_PERMILLE)
+        {
+            return Want::Send(*round);
+        }
         // Between two sizes that were seen the guess may be far off: a size priced like a larger neighbour would never be wanted, and so never seen.
         let above = |round: &u32| *round > size && *round <= most.min(2 * size) && cost.seen(*round) == 0;
         if let Some(round) = ROUND.iter().rev().find(|round| above(round))
-            && self.draw.chance(TRY_PERMILLE)
+            && self.draw.chance(ABOVE_PERMILLE)
         {
             return Want::Send(*round);
         }

@@ -187,7 +187,7 @@ impl Args {
             return Ok(Job::small());
         }
         let mut jobs = Job::all();
-        jobs.push(Job::row(shipped_log()?));
+        jobs.extend(shipped_log().map(Job::row));
         Ok(jobs)
     }
 
@@ -225,7 +225,7 @@ impl Args {
             return Ok(rows);
         }
         rows.extend(scenario::wider(horizon));
-        rows.push(shipped_log()?);
+        rows.extend(shipped_log());
         let is = |name: &str, row: &Scenario| name == "all" || row.name.eq_ignore_ascii_case(name);
         if let Some(name) = self.scenarios.iter().find(|name| !rows.iter().any(|row| is(name.as_str(), row))) {
             return Err(format!("no scenario is called {name:?}; `groupage simulate --list` names them all"));
@@ -295,9 +295,14 @@ impl Args {
     }
 }
 
-/// The log that comes with the binary, as a row.
-fn shipped_log() -> Result<Scenario, String> {
-    traffic::parse(LOG).map(|traffic| replay(LOG_NAME.to_owned(), traffic))
+/// The rows that go beyond the design's.
+pub(super) fn beyond() -> Vec<Scenario> {
+    scenario::wider(scenario::HORIZON).into_iter().chain(shipped_log()).collect()
+}
+
+/// The log that comes with the binary, as a row; a test holds that it can be read.
+fn shipped_log() -> Option<Scenario> {
+    traffic::parse(LOG).ok().map(|traffic| replay(LOG_NAME.to_owned(), traffic))
 }
 
 fn replay(name: String, traffic: traffic::Traffic) -> Scenario {

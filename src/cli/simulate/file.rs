@@ -2,18 +2,16 @@
 //!
 //! `examples/scenarios` has one with every key. What is wrong is told with its line. It leaves out what a policy says: limits of the core are flags.
 
+mod schema;
+
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::de::{Deserializer, Error as _};
-
 use crate::batching::Tick;
-use crate::config::{parse_duration, parse_share};
-use crate::simulate::curve::Curve;
 use crate::simulate::ours::Tuning;
 use crate::simulate::scenario::Scenario;
 use crate::simulate::upstream::{Ceilings, Engine, Kind, Server, Stalls};
 use crate::simulate::workload::{Arrivals, Budget, Items, Mix, Spread, Stream, Think, Weights, Workload};
+use schema::{Bursts, Clients, Comes, File, Row, Span, SpreadOf, Swings, Upstream};
 
 /// A file is a page; a megabyte is none.
 const BYTES_MAX: usize = 1 << 20;
@@ -21,184 +19,6 @@ const BYTES_MAX: usize = 1 << 20;
 const RATE_MAX: f64 = 100_000.0;
 const CLIENTS_MAX: u32 = 10_000;
 const SECONDS_MAX: u64 = 86_400;
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    scenarios: Vec<Row>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Row {
-    name: String,
-    #[serde(default = "default_seconds")]
-    seconds: u64,
-    #[serde(default = "default_slo")]
-    slo: Span,
-    #[serde(default = "default_items")]
-    batch_items_max: u32,
-    upstream: Upstream,
-    arrivals: Vec<Comes>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Upstream {
-    #[serde(deserialize_with = "curve")]
-    curve: Curve,
-    #[serde(default)]
-    batches_by_itself: bool,
-    #[serde(default = "one")]
-    slots: u32,
-    #[serde(default)]
-    slots_from: Vec<SlotsFrom>,
-    #[serde(default)]
-    host_before: Span,
-    #[serde(default)]
-    host_after: Span,
-    round_trip: Option<Span>,
-    noise: Option<f64>,
-    #[serde(default)]
-    contention: f64,
-    stalls: Option<StallsOf>,
-    slower: Option<Slower>,
-    cold: Option<Cold>,
-    #[serde(default)]
-    refuses: Refuses,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SlotsFrom {
-    at: Span,
-    slots: u32,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StallsOf {
-    share: Part,
-    mean: Span,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Slower {
-    at: Span,
-    factor: f64,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Cold {
-    executions: u32,
-    factor: f64,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct Refuses {
-    items_above: Option<u32>,
-    weight_above: Option<u64>,
-    memory_above: Option<u64>,
-    names_limit: bool,
-    until: Option<Span>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Comes {
-    poisson: Option<f64>,
-    bursts: Option<Bursts>,
-    swings: Option<Swings>,
-    step: Option<Step>,
-    fan_out: Option<FanOut>,
-    clients: Option<Clients>,
-    items_max: Option<u32>,
-    weights: Option<WeightsOf>,
-    #[serde(default)]
-    keys: SpreadOf,
-    #[serde(default)]
-    tenants: SpreadOf,
-    #[serde(default)]
-    bulk: bool,
-    deadlines: Option<Between>,
-    #[serde(default)]
-    cancels: Part,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Bursts {
-    rates: [f64; 2],
-    stays: [Span; 2],
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Swings {
-    low: f64,
-    high: f64,
-    period: Span,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Step {
-    rate: f64,
-    then: f64,
-    from: Span,
-    until: Option<Span>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FanOut {
-    rate: f64,
-    size: u32,
-    within: Span,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Clients {
-    count: u32,
-    think: Span,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WeightsOf {
-    median: f64,
-    sigma: f64,
-    min: u32,
-    max: u32,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct SpreadOf {
-    count: Option<u32>,
-    first: Option<Part>,
-    zipf: Option<f64>,
-    only: Option<u32>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Between {
-    min: Span,
-    max: Span,
-}
-
-/// A duration as text.
-#[derive(Debug, Clone, Copy, Default)]
-struct Span(Duration);
-
-/// A share as text.
-#[derive(Debug, Clone, Copy, Default)]
-struct Part(f64);
 
 /// Reads a file; an error names line and column where it can.
 pub(super) fn parse(text: &str) -> Result<Vec<Scenario>, String> {
@@ -382,31 +202,7 @@ impl SpreadOf {
     }
 }
 
-// === impl Span ===
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let wrong = || D::Error::custom(format!("{text:?} is no duration such as 50ms or 1m30s"));
-        parse_duration(&text).map(Self).ok_or_else(wrong)
-    }
-}
-
-// === impl Part ===
-
-impl<'de> Deserialize<'de> for Part {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let wrong = || D::Error::custom(format!("{text:?} is no share such as 3%"));
-        parse_share(&text).map(|share| Self(share.fraction())).ok_or_else(wrong)
-    }
-}
-
-fn curve<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Curve, D::Error> {
-    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-}
-
-fn within<T: PartialOrd + std::fmt::Display>(name: &str, value: T, low: T, high: T) -> Result<(), String> {
+fn within<T: PartialOrd + Copy + std::fmt::Display>(name: &str, value: T, low: T, high: T) -> Result<(), String> {
     if (low.partial_cmp(&value)).is_some_and(std::cmp::Ordering::is_le) && value <= high {
         Ok(())
     } else {
@@ -416,22 +212,6 @@ fn within<T: PartialOrd + std::fmt::Display>(name: &str, value: T, low: T, high:
 
 fn number(name: &str, value: f64, most: f64) -> Result<f64, String> {
     within(name, value, 0.0, most).map(|()| value)
-}
-
-const fn default_seconds() -> u64 {
-    20
-}
-
-const fn default_slo() -> Span {
-    Span(Duration::from_millis(50))
-}
-
-const fn default_items() -> u32 {
-    64
-}
-
-const fn one() -> u32 {
-    1
 }
 
 #[cfg(test)]

@@ -26,5 +26,5 @@ pub fn first_difference(scenario: &Scenario, seed: u64) -> Option<String> {
     }
     let fresh = Ours::of(scenario, seed);
     let told = first.log()?.replay(fresh.batcher().clone());
-    told.err().map(|(place, said)| format!("replayed, event {place} goes {said:?}"))
+    told.err().map(|other| format!("replayed, event {} goes {:?}", other.0, other.1))
 }

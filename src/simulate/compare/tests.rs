@@ -18,7 +18,7 @@ fn missed(row: &Row) -> Vec<String> {
 #[test]
 fn low_and_mid_meet_every_bar_from_a_cold_start() {
     // Long enough that what the first second costs is no more than bar d leaves.
-    for (name, seconds) in [("low", 2), ("mid", 6)] {
+    for (name, seconds) in [("low", 2), ("mid", 12)] {
         let row = row(&short(name, seconds), COMPARED);
         assert!(row.verdicts.len() >= 3, "{name}: {} bars are few", row.verdicts.len());
         assert_eq!(missed(&row), [""; 0], "{name}");
@@ -56,7 +56,7 @@ fn numbers_of_the_design_do_not_hold_for_an_altered_row() {
     let plain = row(&short("stalls 1%", 1), COMPARED);
     assert!(plain.verdicts.iter().any(|verdict| verdict.of == "the design"));
     let altered = row(&short("stalls 1%", 1), Settings { altered: true, ..COMPARED });
-    assert!(altered.verdicts.is_empty());
+    assert!(altered.verdicts.iter().all(|verdict| verdict.bar == "seed"), "{:?}", altered.verdicts);
 }
 
 #[test]

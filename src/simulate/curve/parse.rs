@@ -21,7 +21,8 @@ impl FromStr for Curve {
         let unknown = || format!("{text:?} is no curve; write it as {KNOWN}");
         let (name, terms) = text.split_once(':').ok_or_else(unknown)?;
         let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
-        let items = name[letters.len()..].parse::<u32>().ok().filter(|items| (1..=ITEMS_MAX).contains(items));
+        let digits = name.strip_prefix(letters).unwrap_or_default();
+        let items = digits.parse::<u32>().ok().filter(|items| (1..=ITEMS_MAX).contains(items));
         let terms = terms.split('+').map(millis).collect::<Result<Vec<f64>, String>>()?;
         let curve = match (letters, items, terms.as_slice()) {
             ("affine", None, &[a, b]) => Self::Affine { a, b },

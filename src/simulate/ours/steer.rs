@@ -64,7 +64,7 @@ impl Ours {
         match &mut self.steering {
             None => {}
             Some(Steering::Shift { outside, shift }) => {
-                answered.for_each(|latency| shift.observe(now, latency + *outside))
+                answered.for_each(|latency| shift.observe(now, latency + *outside));
             }
             Some(Steering::Cap { most, latencies, next }) => {
                 latencies.extend(answered);

@@ -1,6 +1,7 @@
 //! Files that are right, files that are wrong, and the example that is shown to users.
 
 use super::*;
+use crate::simulate::curve::Curve;
 
 const EXAMPLE: &str = include_str!("../../../../examples/scenarios/shop.yaml");
 

@@ -18,6 +18,8 @@ enum Gain {
     Mean(f64, f64),
     /// Nothing: it must not cost either.
     Nothing,
+    /// Shown beside the others and not judged: it is a piece of another part.
+    Shown,
 }
 
 /// A row and the parts that are taken out of it, one at a time.
@@ -42,10 +44,7 @@ const ALL: [Parts; 10] = [
     Parts { row: "k=4 slots", gains: &[(Skill::Lead, Gain::Goodput(0.995, 0.634))] },
     Parts { row: "host 3ms", gains: &[(Skill::Lead, Gain::Mean(17.3, 22.2))] },
     Parts { row: "thrash", gains: &[(Skill::Cost, Gain::Goodput(1.0, 0.855)), (Skill::Cost, Gain::Mean(8.8, 37.5))] },
-    Parts {
-        row: "pow2 shapes",
-        gains: &[(Skill::Cost, Gain::Mean(17.4, 26.9)), (Skill::Plan, Gain::Mean(17.5, 23.2))],
-    },
+    Parts { row: "pow2 shapes", gains: &[(Skill::Cost, Gain::Mean(17.4, 26.9)), (Skill::Plan, Gain::Shown)] },
     Parts { row: "closed 32", gains: &[(Skill::Gather, Gain::Mean(12.5, 16.2))] },
     Parts { row: "fan-out 32", gains: &[(Skill::Gather, Gain::Mean(16.2, 18.8))] },
     Parts { row: "engine", gains: &[(Skill::StandAside, Gain::Mean(13.5, 14.3))] },
@@ -90,7 +89,7 @@ impl Parts {
                 }
             };
             last = Some((*skill, without));
-            case.verdicts.push(gain.judge(*skill, &whole, &without));
+            case.verdicts.extend(gain.judge(*skill, &whole, &without));
         }
         case
     }
@@ -99,9 +98,10 @@ impl Parts {
 // === impl Gain ===
 
 impl Gain {
-    fn judge(self, skill: Skill, with: &Figures, without: &Figures) -> Verdict {
+    fn judge(self, skill: Skill, with: &Figures, without: &Figures) -> Option<Verdict> {
         let name = skill.name();
-        match self {
+        let judged = match self {
+            Self::Shown => return None,
             Self::Goodput(high, low) => {
                 let limit = with.goodput - SHARE * (high - low);
                 let of = format!("without {name}: ours {:.3} − half of {:.3}", with.goodput, high - low);
@@ -117,6 +117,7 @@ impl Gain {
                 let of = format!("{FREE} × {:.2} ms without {name}, which is not needed here", without.mean);
                 Verdict { bar: "part", ..verdict(Quantity::Mean, with.mean, Sense::AtMost, limit, of) }
             }
-        }
+        };
+        Some(judged)
     }
 }
