@@ -91,7 +91,7 @@ fn main() {
     let ms = Duration::from_millis;
     let scale = match () {
         () if tiny => Scale { horizon: ms(300), repeats: 1, short: ms(60), short_repeats: 1 },
-        () if has("--quick") => Scale { horizon: ms(16_000), repeats: 1, short: ms(1500), short_repeats: 3 },
+        () if has("--quick") => Scale { horizon: ms(16_000), repeats: 1, short: ms(1000), short_repeats: 3 },
         () => Scale { horizon: ms(28_000), repeats: 3, short: ms(3000), short_repeats: 5 },
     };
     let chosen: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
