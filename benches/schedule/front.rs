@@ -130,7 +130,7 @@ fn items(body: &[u8]) -> Vec<String> {
 
 impl Desk {
     async fn run(mut self, mut inbox: mpsc::Receiver<Event>, mut stopped: oneshot::Receiver<()>) {
-        let mut alarm = Alarm::new(self.clock.clone()).expect("a timer");
+        let mut alarm = Alarm::new(self.clock).expect("a timer");
         loop {
             alarm.set(self.live.wakeup());
             let actions = tokio::select! {

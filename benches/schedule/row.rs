@@ -6,8 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use groupage::batching::Tick;
 use groupage::simulate::baseline::Baseline;
 use groupage::simulate::curve::Curve;
+use groupage::simulate::metrics::Scope;
 use groupage::simulate::ours::Ours;
 use groupage::simulate::scenario::Scenario;
 use groupage::simulate::upstream::{Ceilings, Engine, Kind, Server};
@@ -21,6 +23,11 @@ const SCALE: f64 = 4.0;
 pub(crate) const THINK: (Duration, Duration) = (Duration::from_micros(400), Duration::from_micros(1200));
 /// Calls that may wait in the stand-in: as many as any contestant sends.
 const QUEUE_MAX: usize = 4096;
+/// Calls that come from here on count: four times the 2 s after which the simulator's rows count what has settled. What the first seconds cost is judged
+/// there, from a cold start and at length.
+pub(crate) const SETTLED: Duration = Duration::from_secs(8);
+/// Seeds of what a policy draws, in the simulator: one run of it says as little as one on sockets.
+const SEEDS: u32 = 5;
 
 /// The five upstreams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +61,8 @@ pub(crate) struct Outcome {
 pub(crate) struct Drawn {
     pub(crate) row: Row,
     pub(crate) horizon: Duration,
+    /// From here on calls count.
+    pub(crate) from: Duration,
     /// None in a closed loop.
     pub(crate) times: Option<Arc<[Duration]>>,
     recorded: Vec<Arrival>,
@@ -87,7 +96,8 @@ pub(crate) fn rows() -> Vec<Row> {
 
 impl Row {
     pub(crate) fn drawn(&self, horizon: Duration, seed: u64) -> Drawn {
-        let mut drawn = Drawn { row: self.clone(), horizon, times: None, recorded: Vec::new() };
+        let from = SETTLED.min(horizon / 2);
+        let mut drawn = Drawn { row: self.clone(), horizon, from, times: None, recorded: Vec::new() };
         if self.clients().is_none() {
             let scenario = drawn.scenario(Duration::ZERO);
             let came = run(&scenario, &mut Ours::unbounded(self.cap, seed), seed).calls;
@@ -156,14 +166,19 @@ impl Row {
 // === impl Drawn ===
 
 impl Drawn {
-    /// What the simulator makes of it; the mean of three seeds of what a policy draws.
+    /// What the simulator makes of it; the mean of some seeds of what a policy draws.
     pub(crate) fn simulated(&self, lag: Duration, policy: impl Fn(u64) -> Box<dyn Policy>) -> Outcome {
+        self.mean_of(SEEDS, lag, policy)
+    }
+
+    fn mean_of(&self, seeds: u32, lag: Duration, policy: impl Fn(u64) -> Box<dyn Policy>) -> Outcome {
         let scenario = self.scenario(lag);
         let mut sum = Outcome { goodput: 0.0, mean: 0.0 };
-        for seed in 0..3 {
-            let summary = run(&scenario, policy(seed).as_mut(), seed).summary();
-            sum.goodput += summary.goodput / 3.0;
-            sum.mean += summary.mean / 3.0;
+        let scope = Scope { from: Tick::default().after(self.from), ..Scope::default() };
+        for seed in 0..u64::from(seeds) {
+            let summary = run(&scenario, policy(seed).as_mut(), seed).summary_of(&scope);
+            sum.goodput += summary.goodput / f64::from(seeds);
+            sum.mean += summary.mean / f64::from(seeds);
         }
         sum
     }
@@ -176,7 +191,8 @@ impl Drawn {
             for millis in millis {
                 let delay = Duration::from_millis(millis).mul_f64(SCALE);
                 let rule = Baseline::Window { items, delay };
-                tried.push((self.simulated(lag, |_| rule.build()), (items, delay)));
+                // A window draws nothing.
+                tried.push((self.mean_of(1, lag, |_| rule.build()), (items, delay)));
             }
         }
         let best = tried.iter().map(|(outcome, _)| outcome.goodput).fold(0.0, f64::max);

@@ -99,6 +99,7 @@ impl<T> Shelf<T> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::collections::btree_map::Entry;
 
     use super::*;
 
@@ -110,8 +111,8 @@ mod tests {
             let id = CallId((turn / 20 + (random >> 40) % 100).saturating_sub(50));
             if random >> 63 == 0 {
                 assert_eq!(shelf.remove(id), map.remove(&id));
-            } else if !map.contains_key(&id) {
-                map.insert(id, random);
+            } else if let Entry::Vacant(entry) = map.entry(id) {
+                entry.insert(random);
                 shelf.insert(id, random);
             }
             assert_eq!((shelf.get(id), shelf.len()), (map.get(&id), map.len()));

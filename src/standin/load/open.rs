@@ -35,6 +35,8 @@ pub struct OpenConfig {
     pub times: Option<Arc<[Duration]>>,
     /// How long calls become due.
     pub duration: Duration,
+    /// Calls that become due before this are sent and not counted.
+    pub warm_up: Duration,
     /// The same seed gives the same schedule.
     pub seed: u64,
     /// Connections made before the first call.
@@ -83,6 +85,7 @@ struct Arrival {
     due: Instant,
     turn: u64,
     retried: bool,
+    counts: bool,
 }
 
 /// What to do with a call that is due.
@@ -114,7 +117,18 @@ impl OpenConfig {
     #[must_use]
     pub fn new(target: Target, calls: Calls, rate: f64, duration: Duration) -> Self {
         let grace = Duration::from_secs(5);
-        Self { target, calls, rate, times: None, duration, seed: 1, connections_min: 16, connections_max: 2048, grace }
+        Self {
+            target,
+            calls,
+            rate,
+            times: None,
+            duration,
+            warm_up: Duration::ZERO,
+            seed: 1,
+            connections_min: 16,
+            connections_max: 2048,
+            grace,
+        }
     }
 }
 
@@ -176,9 +190,9 @@ async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
         if due >= config.duration {
             break;
         }
-        let arrival = Arrival { due: begin + due, turn, retried: false };
+        let arrival = Arrival { due: begin + due, turn, retried: false, counts: due >= config.warm_up };
         timer.sleep_until(arrival.due).await?;
-        shared.tally.counts().offered += 1;
+        shared.tally.counts().offered += u64::from(arrival.counts);
         shared.open.fetch_add(1, Ordering::Relaxed);
         shared.dispatch(arrival, &mut lanes).await;
     }
@@ -313,7 +327,9 @@ impl Shared {
     }
 
     fn end(&self, outcome: Outcome, arrival: Arrival) {
-        self.tally.record(outcome, now().saturating_duration_since(arrival.due));
+        if arrival.counts {
+            self.tally.record(outcome, now().saturating_duration_since(arrival.due));
+        }
         if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.quiet.notify_one();
         }

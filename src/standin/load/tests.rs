@@ -133,3 +133,24 @@ async fn a_snapshot_counts_on_and_its_quantiles_begin_anew() {
     assert_eq!((after.served, after.p99), (before.served, Duration::ZERO), "nothing since");
     assert_eq!(load.finish().await.unwrap().served, after.served);
 }
+
+#[tokio::test]
+async fn an_open_load_keeps_to_the_times_it_is_given() {
+    let running = server(free()).await;
+    let times: Vec<Duration> = [0, 5, 5, 20, 900].map(Duration::from_millis).to_vec();
+    let calls = Calls::new(Route::Embed, 1, 7);
+    let config =
+        OpenConfig { times: Some(times.into()), ..OpenConfig::new(running.target().clone(), calls, 1e9, MOMENT) };
+    let report = open(config).finish().await.unwrap();
+    assert_eq!((report.offered, report.served), (4, 4), "what is due after the end does not come");
+    assert!((report.share_within(Duration::from_secs(60)) - 1.0).abs() < 1e-9);
+    assert!(report.mean() <= report.quantile(1.0) * 2);
+}
+
+#[tokio::test]
+async fn a_client_that_thinks_calls_no_sooner() {
+    let running = server(free()).await;
+    let think = Some((MOMENT * 10, MOMENT * 10));
+    let report = closed(ClosedConfig { think, ..closed_config(running.target(), Route::Embed, 1) }).await;
+    assert_eq!(report.served, 3, "one call of each client");
+}

@@ -1,0 +1,23 @@
+#!/bin/sh
+# Once before the real things: KServe's server, which does not batch, and BentoML's, which does. Equal answers from both, and standing aside from the one
+# that batches by itself. Minutes; made by hand, since it downloads: KServe's environment is that of tests/servers/setup.sh, BentoML's is made here.
+# Prints a line for each server and `N met, N missed`; fails if one is missed. What cannot be installed is said and counts as missed.
+set -eu
+cd "$(dirname "$0")/../.."
+target=${CARGO_TARGET_DIR:-target}
+kserve=${GROUPAGE_SERVERS_VENV:-$target/servers-venv}
+bento=${GROUPAGE_RIVALS_VENV:-$target/rivals-venv}
+groupage=${GROUPAGE:-$target/release/groupage}
+seconds=${1:-60}
+
+if [ ! -x "$groupage" ]; then
+    cargo build --locked --release
+fi
+[ -x "$kserve/bin/python" ] || tests/servers/setup.sh || echo "KServe cannot be installed"
+if [ ! -x "$bento/bin/bentoml" ]; then
+    python3 -m venv --clear "$bento"
+    # Wheels only: nothing is compiled here.
+    "$bento/bin/pip" install --quiet --disable-pip-version-check --no-input --only-binary :all: bentoml==1.4.39 ||
+        echo "BentoML cannot be installed"
+fi
+exec python3 -B benches/rivals/drive.py "$groupage" "$kserve" "$bento" "$seconds"
