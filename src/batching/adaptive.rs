@@ -13,14 +13,14 @@ mod learn;
 mod line;
 mod want;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::batch::{BatchId, Cause, Expiry};
 use super::call::{Call, CallId, CostClassId, KeyId};
 use super::class::Class;
 use super::draw::Draw;
-use super::guard::{Chance, Ended, Guard, Mode, Part};
+use super::guard::{Alone, Chance, Ended, Guard, Mode, Part};
 use super::limits::Limits;
 use super::queue::{Queue, Queued};
 use super::slots::{Slot, Slots, View as SlotView};
@@ -61,6 +61,8 @@ pub(super) struct Adaptive {
     probing: Vec<(Part, Vec<CallId>)>,
     guard: Guard,
     clocks: Clocks,
+    /// Lines that were held beside a free slot since they last sent something: what leaves then has waited on purpose. At most [`LINES_MAX`].
+    held: BTreeSet<KeyId>,
     /// When the last `next` that said nothing wants to look again.
     wake: Option<Tick>,
     uses: u64,
@@ -94,6 +96,9 @@ pub(super) enum Next {
 /// One line's answer.
 enum Answer {
     Do(Next),
+    /// Not before a slot is due.
+    Later(Tick),
+    /// On purpose.
     Hold(Tick),
     Skip,
 }
@@ -115,6 +120,7 @@ impl Adaptive {
             probing: Vec::new(),
             guard: Guard::new(stand_aside_max, false),
             clocks: Clocks::default(),
+            held: BTreeSet::new(),
             wake: None,
             uses: 0,
         }
@@ -173,11 +179,19 @@ impl Adaptive {
             return Next::Nothing;
         }
         for (key, head, class) in self.in_turn(ctx.queue, lines) {
-            match self.line(ctx, key, head, class) {
+            let until = match self.line(ctx, key, head, class) {
                 Answer::Do(next) => return next,
-                Answer::Hold(until) => self.wake = Some(self.wake.map_or(until, |wake| wake.min(until))),
-                Answer::Skip => {}
-            }
+                Answer::Skip => continue,
+                Answer::Later(until) => until,
+                Answer::Hold(until) => {
+                    if self.held.len() >= LINES_MAX {
+                        self.held.clear();
+                    }
+                    self.held.insert(key);
+                    until
+                }
+            };
+            self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
         }
         Next::Nothing
     }
@@ -217,7 +231,7 @@ impl Adaptive {
         };
         match self.slots.decide(now, view, &mut self.draw) {
             Slot::Free => {}
-            Slot::At(at) => return Answer::Hold(at),
+            Slot::At(at) => return Answer::Later(at),
             Slot::No => return Answer::Skip,
         }
         let send = |items, cause| Answer::Do(Next::Send { key, items, cause, kind: Kind::Batch });
@@ -254,6 +268,7 @@ impl Adaptive {
         {
             return held;
         }
+        let waited = self.held.remove(&key);
         let shared = ctx.queue.tenants() > 1;
         if let Some(model) = self.models.get(&class_id).filter(|model| model.cost.weights_matter() && !shared) {
             self.chosen = group::group(&line, &model.cost, self.rate(key, now), self.mean_time);
@@ -275,7 +290,6 @@ impl Adaptive {
             return Answer::Do(Next::Chosen { key, cause, kind: Kind::Batch });
         }
         let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
-        let waited = now.since(head.arrived) > Duration::ZERO && ctx.free > head.free_before;
         match choose::choose(&line, &model.cost, self.rate(key, now), want, &mut self.draw) {
             Chosen::First(items) => {
                 let cause = match () {
@@ -316,7 +330,8 @@ impl Adaptive {
         let (single, first, second) = self.guard.probe_due(chance)?;
         let model = self.models.get(&line.head.call.cost_class)?;
         let half = model.cost.time(u32::try_from(second).unwrap_or(u32::MAX));
-        self.guard.probe_sent(line.ctx.now, Duration::from_nanos(half));
+        let alone = Alone { single: Duration::from_nanos(model.cost.time(1)), half: Duration::from_nanos(half) };
+        self.guard.probe_sent(line.ctx.now, alone);
         calls.truncate(single + first + second);
         let last = calls.split_off((single + first).min(calls.len()));
         let middle = calls.split_off(single.min(calls.len()));
