@@ -2,8 +2,10 @@
 //!
 //! A call of n items holds one of a few slots for a + b·n; calls before the slots wait in a bounded queue, first come first served, and over it are
 //! refused with 503, as model servers do. HTTP/1.1 with kept connections, and HTTP/2 with prior knowledge on the same port where that is switched on.
-//! A caller that leaves frees its slot at once (many real servers compute on). No model, no tokeniser, no TLS.
+//! A caller that leaves frees its slot at once (many real servers compute on). It may batch by itself (`inner`), and may change while it runs
+//! ([`Running::set_curve`] and its like). No model, no tokeniser, no TLS.
 
+mod inner;
 mod model;
 #[cfg(test)]
 mod tests;
@@ -12,7 +14,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +29,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 
+use self::inner::Inner;
+pub use self::inner::InnerConfig;
 pub(crate) use self::model::{Model, NotRun};
 use super::item::Route;
 use super::wire::Target;
@@ -49,6 +53,8 @@ pub struct ServerConfig {
     pub slots: usize,
     /// Calls that may wait for a slot; one more is answered 503.
     pub queue_max: usize,
+    /// It batches by itself: calls that wait when a slot frees are computed together; absent: each call alone.
+    pub inner: Option<InnerConfig>,
     /// Items that one call may have; absent: any number.
     pub items_max: Option<usize>,
     /// How a call with more items is answered.
@@ -100,7 +106,10 @@ pub struct Stats {
 #[derive(Debug)]
 struct Shared {
     config: ServerConfig,
-    model: Model,
+    model: Arc<Model>,
+    inner: Option<Arc<Inner>>,
+    /// Items that one call may have now.
+    items_max: AtomicUsize,
     counts: Counts,
     sizes: Mutex<Vec<u64>>,
 }
@@ -133,6 +142,7 @@ impl Default for ServerConfig {
             per_item: Duration::from_micros(100),
             slots: 1,
             queue_max: 64,
+            inner: None,
             items_max: Some(32),
             too_large: TooLarge::Named,
             publish: false,
@@ -152,8 +162,12 @@ impl Server {
     pub async fn start(config: ServerConfig) -> io::Result<Running> {
         let listener = Listener::bind(&config.listen).await?;
         let target = listener.target()?;
-        let model = Model::new(config.base, config.per_item, config.slots, config.queue_max);
-        let shared = Arc::new(Shared { config, model, counts: Counts::default(), sizes: Mutex::default() });
+        let model = Arc::new(Model::new(config.base, config.per_item, config.slots, config.queue_max));
+        let inner = |inner| Arc::new(Inner::new(model.clone(), inner, config.slots, config.queue_max));
+        let inner = config.inner.map(inner);
+        let items_max = AtomicUsize::new(config.items_max.unwrap_or(usize::MAX));
+        let (counts, sizes) = (Counts::default(), Mutex::default());
+        let shared = Arc::new(Shared { config, model, inner, items_max, counts, sizes });
         let accept = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Ok(Running { target, shared, accept })
     }
@@ -201,6 +215,21 @@ impl Running {
             failed: get(&counts.failed),
             sizes,
         }
+    }
+
+    /// Another a and b of t(n) = a + b·n, for what starts from now on.
+    pub fn set_curve(&self, base: Duration, per_item: Duration) {
+        self.shared.model.set_curve(base, per_item);
+    }
+
+    /// Another number of calls computed at once; what is being computed goes on.
+    pub fn set_slots(&self, slots: usize) {
+        self.shared.model.set_slots(slots);
+    }
+
+    /// Another limit for the items of one call; `None`: any number.
+    pub fn set_items_max(&self, items_max: Option<usize>) {
+        self.shared.items_max.store(items_max.unwrap_or(usize::MAX), Ordering::Relaxed);
     }
 
     /// Ends it: the port is closed and every connection dropped when this returns.
@@ -335,11 +364,15 @@ impl Shared {
             return json(StatusCode::BAD_REQUEST, r#"{"error":"no items of the form of this route"}"#);
         };
         let n = items.raw.len();
-        if let Some(max) = self.config.items_max.filter(|&max| n > max) {
+        if let Some(max) = self.items_max().filter(|&max| n > max) {
             self.counts.too_large.fetch_add(1, Ordering::Relaxed);
             return self.too_large(route, n, max);
         }
-        match self.model.run(n).await {
+        let ran = match &self.inner {
+            Some(inner) => inner.run(n).await,
+            None => self.model.run(n).await,
+        };
+        match ran {
             Ok(()) => {}
             Err(NotRun::QueueFull) => {
                 self.counts.refused.fetch_add(1, Ordering::Relaxed);
@@ -363,6 +396,10 @@ impl Shared {
         json(StatusCode::OK, route.answer(&items))
     }
 
+    fn items_max(&self) -> Option<usize> {
+        Some(self.items_max.load(Ordering::Relaxed)).filter(|&max| max < usize::MAX)
+    }
+
     fn too_large(&self, route: Route, n: usize, max: usize) -> Response<Full<Bytes>> {
         let message = format!("batch size {n} > maximum allowed batch size {max}");
         match (self.config.too_large, route) {
@@ -378,7 +415,7 @@ impl Shared {
     }
 
     fn info(&self) -> Response<Full<Bytes>> {
-        match self.config.items_max.filter(|_| self.config.publish) {
+        match self.items_max().filter(|_| self.config.publish) {
             Some(max) => json(StatusCode::OK, format!(r#"{{"model_id":"stand-in","max_client_batch_size":{max}}}"#)),
             None => json(StatusCode::NOT_FOUND, r#"{"error":"not found"}"#),
         }

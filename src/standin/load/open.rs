@@ -59,6 +59,8 @@ struct Shared {
     open: AtomicU64,
     /// Told when `open` falls to zero.
     quiet: Notify,
+    /// No further call becomes due.
+    stopped: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -100,6 +102,7 @@ pub fn open(config: OpenConfig) -> OpenLoad {
         pool: Mutex::default(),
         open: AtomicU64::new(0),
         quiet: Notify::new(),
+        stopped: AtomicBool::new(false),
     });
     let driver = tokio::spawn(drive(Arc::clone(&shared)));
     OpenLoad { shared, driver }
@@ -123,6 +126,11 @@ impl OpenLoad {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.shared.tally.snapshot()
+    }
+
+    /// Lets no further call become due; it ends with the last answer.
+    pub fn stop(&self) {
+        self.shared.stopped.store(true, Ordering::Relaxed);
     }
 
     /// Whether it has ended.
@@ -165,7 +173,7 @@ async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
         // The gap of a Poisson process; the logarithm's argument is never 0.
         let gap = -(1.0 - rng.random::<f64>()).ln() / config.rate.max(f64::MIN_POSITIVE);
         due = due.saturating_add(Duration::try_from_secs_f64(gap).unwrap_or(Duration::MAX));
-        if due >= config.duration {
+        if due >= config.duration || shared.stopped.load(Ordering::Relaxed) {
             break;
         }
         let arrival = Arrival { due: begin + due, turn, retried: false };
@@ -174,7 +182,9 @@ async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
         shared.open.fetch_add(1, Ordering::Relaxed);
         shared.dispatch(arrival, &mut lanes).await;
     }
-    timer.sleep_until(begin + config.duration).await?;
+    if !shared.stopped.load(Ordering::Relaxed) {
+        timer.sleep_until(begin + config.duration).await?;
+    }
     let last = tokio::time::timeout(config.grace, shared.wait_until_quiet()).await;
     let elapsed = now().saturating_duration_since(begin);
     if last.is_err() {

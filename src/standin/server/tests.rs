@@ -8,7 +8,7 @@ use http_body_util::Empty;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
-use super::{Model, Running, Server, ServerConfig, Target, TooLarge};
+use super::{InnerConfig, Model, Running, Server, ServerConfig, Target, TooLarge};
 use crate::standin::item::Route;
 use crate::standin::time::{now, since};
 use crate::standin::wire::Conn;
@@ -37,6 +37,60 @@ async fn a_call_costs_a_plus_b_n() {
     let begun = now();
     call(&mut conn, "/embed", r#"{"inputs":["a","b","c"]}"#).await;
     assert!(since(begun) >= QUICK * 4);
+}
+
+#[tokio::test]
+async fn calls_that_wait_for_a_server_that_batches_are_computed_together() {
+    let inner = InnerConfig { items_max: 3, front: Duration::ZERO, front_item: Duration::ZERO };
+    let config =
+        ServerConfig { base: QUICK * 5, per_item: Duration::ZERO, inner: Some(inner), ..ServerConfig::default() };
+    let running = Arc::new(Server::start(config).await.unwrap());
+    let begun = now();
+    let calls: Vec<_> = (0..7)
+        .map(|_| {
+            let running = Arc::clone(&running);
+            tokio::spawn(async move {
+                let mut conn = running.target().connect().await.unwrap();
+                call(&mut conn, "/embed", r#"{"inputs":"a"}"#).await.0
+            })
+        })
+        .collect();
+    for call in calls {
+        assert_eq!(call.await.unwrap(), 200);
+    }
+    // At best one round of one and two of three, and each alone would be seven.
+    let took = since(begun);
+    assert!(took >= QUICK * 5 * 3 && took < QUICK * 5 * 7, "{took:?}");
+    assert_eq!(running.stats().calls, 7);
+}
+
+#[tokio::test]
+async fn slots_can_be_taken_and_given_while_it_runs() {
+    let model = Arc::new(Model::new(QUICK * 5, Duration::ZERO, 3, 64));
+    let run = |calls: u32| {
+        let calls: Vec<_> = (0..calls)
+            .map(|_| {
+                let model = Arc::clone(&model);
+                tokio::spawn(async move { model.run(1).await.is_ok() })
+            })
+            .collect();
+        async move {
+            let begun = now();
+            for call in calls {
+                assert!(call.await.unwrap());
+            }
+            since(begun)
+        }
+    };
+    let busy = run(3);
+    tokio::task::yield_now().await;
+    model.set_slots(1);
+    busy.await;
+    assert!(run(3).await >= QUICK * 5 * 3, "one after the other");
+    model.set_slots(3);
+    assert!(run(6).await < QUICK * 5 * 6, "beside each other");
+    model.set_curve(QUICK, QUICK);
+    assert_eq!(model.cost(2), QUICK * 3);
 }
 
 #[tokio::test]
