@@ -15,7 +15,7 @@ mod show;
 mod turns;
 mod want;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::batch::{BatchId, Cause, Expiry};
@@ -24,7 +24,7 @@ use super::class::{Class, Classes};
 use super::cost::Base;
 use super::decide::Walls;
 use super::draw::Draw;
-use super::guard::{Chance, Ended, Guard, Mode, Part};
+use super::guard::{Alone, Chance, Ended, Guard, Mode, Part};
 use super::limits::Limits;
 use super::queue::{Queue, Queued};
 use super::skill::{Missing, Skill};
@@ -72,6 +72,8 @@ pub(super) struct Adaptive {
     /// Room for turns, kept so that a decision takes no new memory.
     order: Order,
     room: Room,
+    /// Lines that were held beside a free slot since they last sent something: what leaves then has waited on purpose. At most [`LINES_MAX`].
+    held: BTreeSet<KeyId>,
     /// When the last `next` that said nothing wants to look again.
     wake: Option<Tick>,
     uses: u64,
@@ -114,6 +116,7 @@ pub(super) enum Next {
 /// One line's answer.
 enum Answer {
     Do(Next),
+    /// On purpose.
     Hold(Tick),
     /// None is free, or none before then.
     NoSlot(Option<Tick>),
@@ -139,6 +142,7 @@ impl Adaptive {
             clocks: Clocks::default(),
             order: Order::new(),
             room: Room::default(),
+            held: BTreeSet::new(),
             wake: None,
             uses: 0,
             holds: [0; Hold::ALL.len()],
@@ -232,7 +236,13 @@ impl Adaptive {
             }
             match self.line(ctx, key, head, classes.get(head.call.cost_class)) {
                 Answer::Do(next) => return Some(next),
-                Answer::Hold(until) => self.wake = Some(self.wake.map_or(until, |wake| wake.min(until))),
+                Answer::Hold(until) => {
+                    if self.held.len() >= LINES_MAX {
+                        self.held.clear();
+                    }
+                    self.held.insert(key);
+                    self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
+                }
                 Answer::NoSlot(at) => {
                     without = Some(head.call.cost_class);
                     self.wake = self.wake.into_iter().chain(at).min();
@@ -320,6 +330,7 @@ impl Adaptive {
             self.note_hold(key, Hold::Preset);
             return held;
         }
+        let waited = self.held.remove(&key);
         let groups = |model: &&Model| model.cost.weights_matter() && !mixed && !ctx.missing.has(Skill::Grouping);
         if let Some(model) = self.models.get(&class_id).filter(groups) {
             self.chosen = group::group(&line, &model.cost, self.rate(key, now), self.mean_time);
@@ -344,7 +355,6 @@ impl Adaptive {
             return Answer::Do(Next::Chosen { key, cause, kind: Kind::Batch });
         }
         let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
-        let waited = now.since(head.arrived) > Duration::ZERO && ctx.free > head.free_before;
         match choose::choose(&line, &model.cost, self.rate(key, now), want, &mut self.draw) {
             Chosen::First(items) => {
                 let cause = match () {
@@ -396,7 +406,8 @@ impl Adaptive {
         let (single, first, second) = self.guard.probe_due(chance)?;
         let model = self.models.get(&line.head.call.cost_class)?;
         let half = model.cost.time(u32::try_from(second).unwrap_or(u32::MAX));
-        self.guard.probe_sent(line.ctx.now, Duration::from_nanos(half));
+        let alone = Alone { single: Duration::from_nanos(model.cost.time(1)), half: Duration::from_nanos(half) };
+        self.guard.probe_sent(line.ctx.now, alone);
         let parts = line.ctx.queue.line(line.key).take(single + first + second);
         let mut calls: Vec<CallId> = parts.map(|queued| queued.call.id).collect();
         let last = calls.split_off((single + first).min(calls.len()));

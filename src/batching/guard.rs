@@ -19,7 +19,7 @@ mod tests;
 use std::time::Duration;
 
 use self::probe::Probes;
-pub(super) use self::probe::{Chance, Part, Parts};
+pub(super) use self::probe::{Alone, Chance, Part, Parts};
 pub(super) use self::trial::Ended;
 pub use self::trial::TrialReport;
 use self::trial::{Step, Trial};
@@ -149,9 +149,9 @@ impl Guard {
         asks && self.probes.waits(self.batches)
     }
 
-    /// The probe left. `half` is t(h), what the larger half takes alone.
-    pub(super) fn probe_sent(&mut self, now: Tick, half: Duration) {
-        self.probes.sent(now, half, self.batches);
+    /// The probe left; its parts alone would take so long.
+    pub(super) fn probe_sent(&mut self, now: Tick, alone: Alone) {
+        self.probes.sent(now, alone, self.batches);
     }
 
     /// A part of the probe was answered. It is also a batch for [`Guard::batch_done`].

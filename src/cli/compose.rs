@@ -163,6 +163,11 @@ impl Running {
         whole
     }
 
+    /// What the scheduler has learned so far; `None` where it has ended.
+    pub async fn learned(&self) -> Option<crate::batching::Report> {
+        self.scheduler.handle.report().await
+    }
+
     /// Resolves when the scheduler cannot be kept running.
     pub async fn failed(&self) {
         self.scheduler.failed().await;

@@ -1,10 +1,11 @@
 //! `groupage demo`: what batching does, on this machine, in half a minute.
 //!
-//! A stand-in model server on a real loopback socket, the real proxy in front of it, and an open-loop load that goes to either. Every number printed is
-//! counted here; nothing is simulated but the model's own time.
+//! A stand-in model server on a real loopback socket, the real proxy in front of it, and an open-loop load that goes to either. Then the same again before a
+//! stand-in that batches by itself, where the proxy finds out and stands aside. Every number printed is counted here; nothing is simulated but the model's
+//! own time.
 
 use std::io::Write as _;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,10 +13,11 @@ use clap::Args as ClapArgs;
 
 use super::compose::{Starting, start};
 use super::{EXIT_INTERNAL, Running};
+use crate::batching::{AsideReport, Mode};
 use crate::config::{self, Given, Machine, Overrides};
 use crate::error::BoxError;
-use crate::standin::load::{Calls, OpenConfig, Report, open};
-use crate::standin::server::{Running as StandIn, Server, ServerConfig};
+use crate::standin::load::{Calls, OpenConfig, OpenLoad, Report, open};
+use crate::standin::server::{Inner, Running as StandIn, Server, ServerConfig};
 use crate::standin::{Route, Target};
 use crate::telemetry::log::LevelHandle;
 
@@ -24,6 +26,20 @@ const BASE: Duration = Duration::from_millis(9);
 const PER_ITEM: Duration = Duration::from_micros(600);
 /// Calls that wait in the stand-in before it refuses.
 const QUEUE: usize = 64;
+/// The stand-in that batches by itself: half the time for everything at twice the rate, so that finding out fits into the demo; a front end of its own that
+/// works beside the model, which is what is lost when whole batches arrive.
+const INNER_BASE: Duration = Duration::from_micros(4500);
+const INNER_PER_ITEM: Duration = Duration::from_micros(300);
+const INNER: Inner = Inner {
+    items_max: 256,
+    inside_max: QUEUE,
+    front: Duration::from_micros(50),
+    front_item: Duration::from_micros(250),
+};
+const INNER_RATE: f64 = 2.0;
+/// Its runs are as long as the others, and at most this; and so is the search for it at most.
+const INNER_RUN_MAX: Duration = Duration::from_secs(2);
+const INNER_SEARCH_MAX: Duration = Duration::from_secs(7);
 /// Between two lines of progress.
 const PROGRESS: Duration = Duration::from_millis(500);
 
@@ -36,8 +52,8 @@ pub(super) struct Args {
     /// Calls a second in the idle pass
     #[arg(long, default_value_t = 20.0, value_name = "N")]
     idle_rate: f64,
-    /// Seconds for each of the four runs
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60))]
+    /// Seconds for each of the four runs before the first server
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
     /// The same seed gives the same arrivals
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -70,16 +86,8 @@ fn fail(error: &BoxError) -> ExitCode {
 }
 
 async fn show(args: &Args) -> Result<(), BoxError> {
-    let listen = Target::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    let stand_in = Server::start(ServerConfig {
-        listen,
-        base: BASE,
-        per_item: PER_ITEM,
-        slots: 1,
-        queue_max: QUEUE,
-        ..ServerConfig::default()
-    })
-    .await?;
+    let plain = ServerConfig { base: BASE, per_item: PER_ITEM, slots: 1, queue_max: QUEUE, ..ServerConfig::default() };
+    let stand_in = Server::start(plain).await?;
     let mut proxy = proxy(&stand_in)?;
     let through = *proxy.listen.first().ok_or("the proxy listens nowhere")?;
     println!(
@@ -93,17 +101,69 @@ async fn show(args: &Args) -> Result<(), BoxError> {
     );
     println!();
     let mut rows = Vec::new();
+    let span = Duration::from_secs(args.seconds);
     for (pass, rate) in [("busy", args.rate), ("idle", args.idle_rate)] {
         for (way, target) in [("direct", stand_in.addr()), ("groupage", through)] {
-            let before = stand_in.stats();
-            let report = load(args, pass, way, rate, target).await?;
-            let items_per_batch = stand_in.stats().since(&before).items_per_call();
-            rows.push(Row { pass, way, rate, report, items_per_batch });
+            let run = Run { pass, way, rate, span, to: target };
+            rows.push(run.row(args, &stand_in, async |load| progress(pass, way, load).await).await?.0);
         }
     }
     proxy.drain().await;
-    table(&rows);
+    let aside = show_inner(args, &mut rows).await?;
+    table(&rows, &aside);
     Ok(())
+}
+
+/// The second server: it batches by itself. Says what the proxy found out.
+async fn show_inner(args: &Args, rows: &mut Vec<Row>) -> Result<String, BoxError> {
+    let batches = ServerConfig {
+        base: INNER_BASE,
+        per_item: INNER_PER_ITEM,
+        slots: 1,
+        queue_max: QUEUE,
+        inner: Some(INNER),
+        ..ServerConfig::default()
+    };
+    let stand_in = Server::start(batches).await?;
+    let mut proxy = proxy(&stand_in)?;
+    let through = *proxy.listen.first().ok_or("the proxy listens nowhere")?;
+    println!();
+    println!(
+        "another server         {}  batches by itself: what waits when it is free is computed together, t(n) = 4.5 ms + 0.3 ms·n",
+        stand_in.url()
+    );
+    println!("groupage proxy         http://{through}  no policy, and nobody tells it");
+    println!();
+    let span = Duration::from_secs(args.seconds).min(INNER_RUN_MAX);
+    let run = Run { pass: "inner", way: "direct", rate: args.rate * INNER_RATE, span, to: stand_in.addr() };
+    rows.push(run.row(args, &stand_in, async |load| progress("inner", "direct", load).await).await?.0);
+    let search = Run { way: "until aside", span: INNER_SEARCH_MAX, to: through, ..run };
+    let until_aside = async |load: &OpenLoad| search_for(&proxy, load).await;
+    let (row, found) = search.row(args, &stand_in, until_aside).await?;
+    let took = row.report.elapsed.as_secs_f64();
+    let Some(aside) = found else {
+        rows.push(row);
+        proxy.drain().await;
+        return Ok(format!("inner: within {took:.1} s the proxy did not make sure that standing aside is better"));
+    };
+    rows.push(row);
+    let run = Run { way: "aside", to: through, ..run };
+    rows.push(run.row(args, &stand_in, async |load| progress("inner", "aside", load).await).await?.0);
+    proxy.drain().await;
+    Ok(found_out(&aside, took))
+}
+
+fn found_out(aside: &AsideReport, took: f64) -> String {
+    let compared = aside.last.as_ref().map_or_else(String::new, |trial| {
+        format!(
+            ": an item took {} in batches of ours and {} passed on alone, the means of {} and {} tries",
+            millis(trial.batch_mean),
+            millis(trial.pass_mean),
+            trial.epochs.0,
+            trial.epochs.1
+        )
+    });
+    format!("inner: the server batches by itself. The proxy stood aside after {took:.1} s{compared}")
 }
 
 /// The real proxy, on a free port, with no policy.
@@ -120,37 +180,92 @@ fn proxy(stand_in: &StandIn) -> Result<Running, BoxError> {
     start(Starting { policy, level: LevelHandle::none(), seed: 1 })
 }
 
-/// One run, with its progress on one line.
-async fn load(args: &Args, pass: &str, way: &str, rate: f64, to: SocketAddr) -> Result<Report, BoxError> {
-    let calls = Calls::new(Route::Embeddings, 1, args.seed);
-    let mut config = OpenConfig::new(Target::Tcp(to), calls, rate, Duration::from_secs(args.seconds));
-    config.seed = args.seed;
-    let load = open(config);
+/// One run of the load, before it begins.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    pass: &'static str,
+    way: &'static str,
+    rate: f64,
+    span: Duration,
+    to: SocketAddr,
+}
+
+// === impl Run ===
+
+impl Run {
+    /// Has it run to its end, with somebody looking on.
+    async fn row<T>(
+        self,
+        args: &Args,
+        stand_in: &StandIn,
+        look: impl AsyncFn(&OpenLoad) -> Result<T, BoxError>,
+    ) -> Result<(Row, T), BoxError> {
+        let before = stand_in.stats();
+        let calls = Calls::new(Route::Embeddings, 1, args.seed);
+        let mut config = OpenConfig::new(Target::Tcp(self.to), calls, self.rate, self.span);
+        config.seed = args.seed;
+        let load = open(config);
+        let seen = look(&load).await?;
+        let report = load.finish().await?;
+        let items_per_batch = stand_in.stats().since(&before).items_per_call();
+        Ok((Row { pass: self.pass, way: self.way, rate: self.rate, report, items_per_batch }, seen))
+    }
+}
+
+/// Shows the progress of a run on one line, to its end.
+async fn progress(pass: &str, way: &str, load: &OpenLoad) -> Result<(), BoxError> {
     let mut tick = tokio::time::interval(PROGRESS);
     while !load.is_finished() {
         tick.tick().await;
-        let now = load.snapshot();
-        print!(
-            "\r{pass} {way:<9} {:>6} offered {:>6} served {:>6} refused   p50 {}  p99 {}   ",
-            now.offered,
-            now.served,
-            now.refused,
-            millis(now.p50),
-            millis(now.p99)
-        );
-        std::io::stdout().flush()?;
+        line(pass, way, load)?;
     }
     println!();
-    Ok(load.finish().await?)
+    Ok(())
 }
 
-fn table(rows: &[Row]) {
+/// The same until the proxy has decided to stand aside; then the run ends.
+async fn search_for(proxy: &Running, load: &OpenLoad) -> Result<Option<AsideReport>, BoxError> {
+    let mut tick = tokio::time::interval(PROGRESS / 5);
+    let mut found = None;
+    let mut ticks = 0_u32;
+    while !load.is_finished() {
+        tick.tick().await;
+        if ticks.is_multiple_of(5) {
+            line("inner", "until aside", load)?;
+        }
+        ticks += 1;
+        if found.is_none() {
+            let learned = proxy.learned().await.ok_or("the scheduler has ended")?;
+            found = Some(learned.aside).filter(|aside| aside.mode == Mode::Pass && !aside.trying);
+            if found.is_some() {
+                load.stop();
+            }
+        }
+    }
     println!();
-    println!("pass  way        offered/s  served/s      p50       p99   items/batch  refused");
+    Ok(found)
+}
+
+fn line(pass: &str, way: &str, load: &OpenLoad) -> std::io::Result<()> {
+    let now = load.snapshot();
+    print!(
+        "\r{pass:<5} {way:<11} {:>6} offered {:>6} served {:>6} refused   p50 {}  p99 {}   ",
+        now.offered,
+        now.served,
+        now.refused,
+        millis(now.p50),
+        millis(now.p99)
+    );
+    std::io::stdout().flush()
+}
+
+fn table(rows: &[Row], aside: &str) {
+    println!();
+    println!("pass  way          offered/s  served/s      p50       p99   items/batch  refused");
     for row in rows {
         let report = &row.report;
         println!(
-            "{:<5} {:<9} {:>10.0} {:>9.1} {:>9} {:>9} {:>13.1} {:>7.1}%",
+            "{:<5} {:<11} {:>10.0} {:>9.1} {:>9} {:>9} {:>13.1} {:>7.1}%",
             row.pass,
             row.way,
             row.rate,
@@ -163,6 +278,7 @@ fn table(rows: &[Row]) {
     }
     let wrong: u64 = rows.iter().map(|row| row.report.wrong).sum();
     println!();
+    println!("{aside}");
     println!("every answer was checked: {wrong} wrong");
     println!("next: groupage proxy --upstream http://127.0.0.1:8080   in front of a server of your own");
 }

@@ -18,7 +18,7 @@ mod report;
 mod tests;
 
 pub use self::client::{LedgerConfig, run};
-pub use self::mock::{LedgerMock, MockConfig};
+pub use self::mock::{Arrival, LedgerMock, MockConfig};
 pub use self::report::Report;
 
 /// The policy that the ledger's clients and mock are made for; `limits.batchItemsMax` and `failure.quarantine` as the issue of the ledger has them.

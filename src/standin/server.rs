@@ -2,7 +2,8 @@
 //!
 //! A call of n items holds one of a few slots for a + b·n; calls before the slots wait in a bounded queue, first come first served, and over it are
 //! refused with 503, as model servers do. HTTP/1.1 with kept connections, and HTTP/2 with prior knowledge on the same port where that is switched on.
-//! A caller that leaves frees its slot at once (many real servers compute on). No model, no tokeniser, no TLS.
+//! A caller that leaves frees its slot at once (many real servers compute on). It may batch by itself (`inner`), and may change while it runs
+//! ([`Running::set_curve`] and its like). No model, no tokeniser, no TLS.
 
 mod inner;
 mod model;
@@ -13,7 +14,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -108,16 +109,13 @@ pub struct Stats {
 #[derive(Debug)]
 struct Shared {
     config: ServerConfig,
-    work: Work,
+    model: Arc<Model>,
+    /// Where it batches by itself.
+    inner: Option<Engine>,
+    /// Items that one call may have now.
+    items_max: AtomicUsize,
     counts: Counts,
     sizes: Mutex<Vec<u64>>,
-}
-
-/// How calls are computed.
-#[derive(Debug)]
-enum Work {
-    Slots(Model),
-    Inner(Engine),
 }
 
 #[derive(Debug, Default)]
@@ -170,11 +168,11 @@ impl Server {
         let listener = Listener::bind(&config.listen).await?;
         let target = listener.target()?;
         let model = Model::new(config.base, config.per_item, config.slots, config.queue_max).shaped(config.shape);
-        let work = match config.inner {
-            Some(inner) => Work::Inner(Engine::new(model, inner)),
-            None => Work::Slots(model),
-        };
-        let shared = Arc::new(Shared { config, work, counts: Counts::default(), sizes: Mutex::default() });
+        let model = Arc::new(model);
+        let inner = config.inner.map(|inner| Engine::new(model.clone(), inner));
+        let items_max = AtomicUsize::new(config.items_max.unwrap_or(usize::MAX));
+        let (counts, sizes) = (Counts::default(), Mutex::default());
+        let shared = Arc::new(Shared { config, model, inner, items_max, counts, sizes });
         let accept = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Ok(Running { target, shared, accept })
     }
@@ -222,6 +220,21 @@ impl Running {
             failed: get(&counts.failed),
             sizes,
         }
+    }
+
+    /// Another a and b of t(n) = a + b·n, for what starts from now on.
+    pub fn set_curve(&self, base: Duration, per_item: Duration) {
+        self.shared.model.set_curve(base, per_item);
+    }
+
+    /// Another number of calls computed at once; what is being computed goes on.
+    pub fn set_slots(&self, slots: usize) {
+        self.shared.model.set_slots(slots);
+    }
+
+    /// Another limit for the items of one call; `None`: any number.
+    pub fn set_items_max(&self, items_max: Option<usize>) {
+        self.shared.items_max.store(items_max.unwrap_or(usize::MAX), Ordering::Relaxed);
     }
 
     /// Ends it: the port is closed and every connection dropped when this returns.
@@ -356,15 +369,15 @@ impl Shared {
             return json(StatusCode::BAD_REQUEST, r#"{"error":"no items of the form of this route"}"#);
         };
         let n = items.raw.len();
-        if let Some(max) = self.config.items_max.filter(|&max| n > max) {
+        if let Some(max) = self.items_max().filter(|&max| n > max) {
             self.counts.too_large.fetch_add(1, Ordering::Relaxed);
             return self.too_large(route, n, max);
         }
-        let run = match &self.work {
-            Work::Slots(model) => model.run(n).await,
-            Work::Inner(engine) => engine.run(n).await,
+        let ran = match &self.inner {
+            Some(inner) => inner.run(n).await,
+            None => self.model.run(n).await,
         };
-        match run {
+        match ran {
             Ok(()) => {}
             Err(NotRun::QueueFull) => {
                 self.counts.refused.fetch_add(1, Ordering::Relaxed);
@@ -388,6 +401,10 @@ impl Shared {
         json(StatusCode::OK, route.answer(&items))
     }
 
+    fn items_max(&self) -> Option<usize> {
+        Some(self.items_max.load(Ordering::Relaxed)).filter(|&max| max < usize::MAX)
+    }
+
     fn too_large(&self, route: Route, n: usize, max: usize) -> Response<Full<Bytes>> {
         let message = format!("batch size {n} > maximum allowed batch size {max}");
         match (self.config.too_large, route) {
@@ -403,7 +420,7 @@ impl Shared {
     }
 
     fn info(&self) -> Response<Full<Bytes>> {
-        match self.config.items_max.filter(|_| self.config.publish) {
+        match self.items_max().filter(|_| self.config.publish) {
             Some(max) => json(StatusCode::OK, format!(r#"{{"model_id":"stand-in","max_client_batch_size":{max}}}"#)),
             None => json(StatusCode::NOT_FOUND, r#"{"error":"not found"}"#),
         }

@@ -3,11 +3,13 @@
 //! Nothing here sleeps or tries again: a test waits for what it caused, on the wire or in the proxy's own counters. Whatever takes longer than
 //! [`setup::HANG`] is a failure with a place.
 
+mod acceptance;
 mod admin;
 mod alone;
 mod batches;
 mod binary;
 mod cancels;
+mod change;
 mod deadlines;
 mod faults;
 mod h2;

@@ -1,7 +1,8 @@
 //! Probes: one, a half and a half sent at once, and what their return says.
 //!
-//! A server with one slot runs them one after another, one with several beside each other; only a batcher inside runs the single first and then both
-//! halves together, late but at once. Seen twice in a row, it is worth a trial.
+//! A server with one slot runs them one after another, one with several beside each other; only a batcher inside runs what arrives first alone and then
+//! the other two together, late but at once. Sent at the same moment on connections of their own, they arrive in any order: mostly the single is first,
+//! and then both halves return together. Seen twice in a row, it is worth a trial.
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ const SCORE_STEP: f64 = 0.4;
 const SCORE_CONVINCED: f64 = 0.6;
 /// The score above which probes stay frequent: a lone hit is followed up three times. (The prototype follows it up for ever.)
 const SCORE_OPEN: f64 = 0.1;
-/// Halves that ran together return within this many tenths of t(h) of each other (`scheduling.md` §2.7).
+/// Parts that ran together return within this many tenths of t(h) of each other (`scheduling.md` §2.7), or of t(1) where one of them is the single.
 const TOGETHER_TENTHS: u32 = 3;
 /// Halves that waited for the single return after more than this many tenths of t(h) (`scheduling.md` §2.7).
 const WAITED_TENTHS: u32 = 13;
@@ -43,6 +44,15 @@ pub(in super::super) struct Chance {
 
 /// How many calls each part of a probe takes, in the order of sending: one, half of the others, the other half.
 pub(in super::super) type Parts = (usize, usize, usize);
+
+/// What the parts of a probe take alone.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct Alone {
+    /// t(1).
+    pub(in super::super) single: Duration,
+    /// t(h) of the larger half.
+    pub(in super::super) half: Duration,
+}
 
 /// A part of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,8 +80,8 @@ pub(super) struct Probes {
 #[derive(Debug, Clone, Copy)]
 struct Out {
     sent: Tick,
-    half: Duration,
-    single: bool,
+    alone: Alone,
+    single: Option<Tick>,
     first: Option<Tick>,
     second: Option<Tick>,
 }
@@ -99,21 +109,21 @@ impl Probes {
         self.out.is_none() && batches >= self.next_at && self.score > SCORE_OPEN
     }
 
-    pub(super) fn sent(&mut self, now: Tick, half: Duration, batches: u64) {
+    pub(super) fn sent(&mut self, now: Tick, alone: Alone, batches: u64) {
         self.made = self.made.saturating_add(1);
-        self.out = Some(Out { sent: now, half, single: false, first: None, second: None });
+        self.out = Some(Out { sent: now, alone, single: None, first: None, second: None });
         self.schedule(batches);
     }
 
     pub(super) fn returned(&mut self, part: Part, at: Tick, batches: u64) {
         let Some(out) = &mut self.out else { return };
         match part {
-            Part::Single => out.single = true,
+            Part::Single => out.single = Some(at),
             Part::First => out.first = Some(at),
             Part::Second => out.second = Some(at),
         }
-        let (true, Some(first), Some(second)) = (out.single, out.first, out.second) else { return };
-        let hit = if ran_together(out.sent, out.half, first, second) { 1.0 } else { 0.0 };
+        let (Some(single), Some(first), Some(second)) = (out.single, out.first, out.second) else { return };
+        let hit = if ran_together(out.sent, out.alone, single, (first, second)) { 1.0 } else { 0.0 };
         self.score += SCORE_STEP * (hit - self.score);
         self.out = None;
         self.schedule(batches);
@@ -153,23 +163,29 @@ impl Probes {
     }
 }
 
-fn ran_together(sent: Tick, half: Duration, first: Tick, second: Tick) -> bool {
-    let (early, late) = (first.min(second), first.max(second));
-    late.since(early) < half * TOGETHER_TENTHS / 10 && early.since(sent) > half * WAITED_TENTHS / 10
+fn ran_together(sent: Tick, alone: Alone, single: Tick, halves: (Tick, Tick)) -> bool {
+    let (early, late) = (halves.0.min(halves.1), halves.0.max(halves.1));
+    let waited = |half: Tick| half.since(sent) > alone.half * WAITED_TENTHS / 10;
+    if single <= early {
+        return late.since(early) < alone.half * TOGETHER_TENTHS / 10 && waited(early);
+    }
+    // A half was first: the other one and the single ran together.
+    let apart = late.max(single).since(late.min(single));
+    apart < alone.single * TOGETHER_TENTHS / 10 && waited(late)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const HALF: Duration = Duration::from_millis(10);
+    const ALONE: Alone = Alone { single: Duration::from_millis(4), half: Duration::from_millis(10) };
 
     fn chance(calls: usize) -> Chance {
         Chance { calls, in_flight: 0, slots: 1, backlog: false }
     }
 
     fn probe(probes: &mut Probes, batches: u64, first_ms: u64, second_ms: u64) {
-        probes.sent(Tick(0), HALF, batches);
+        probes.sent(Tick(0), ALONE, batches);
         for (part, ms) in [(Part::Second, second_ms), (Part::Single, 4), (Part::First, first_ms)] {
             probes.returned(part, Tick::from_millis(ms), batches);
         }
@@ -211,6 +227,18 @@ mod tests {
     }
 
     #[test]
+    fn in_whatever_order_the_parts_arrive_two_that_ran_together_are_a_hit_and_one_after_the_other_are_none() {
+        // When single, first and second half return.
+        let hits = [[4, 15, 16], [21, 10, 21], [20, 21, 10]];
+        // One slot, in every order; two slots, where the single came last.
+        let misses = [[4, 14, 24], [14, 10, 24], [24, 10, 20], [24, 20, 10], [14, 24, 10], [14, 10, 10]];
+        for (times, hit) in hits.into_iter().map(|times| (times, true)).chain(misses.map(|times| (times, false))) {
+            let [single, first, second] = times.map(Tick::from_millis);
+            assert_eq!(ran_together(Tick(0), ALONE, single, (first, second)), hit, "{times:?}");
+        }
+    }
+
+    #[test]
     fn probes_without_a_hit_become_rare_after_three() {
         let mut probes = Probes::default();
         let mut at = Vec::new();
@@ -239,7 +267,7 @@ mod tests {
     #[test]
     fn a_probe_that_lost_a_part_says_nothing() {
         let mut probes = Probes::default();
-        probes.sent(Tick(0), HALF, 60);
+        probes.sent(Tick(0), ALONE, 60);
         probes.returned(Part::First, Tick::from_millis(15), 60);
         assert_eq!(probes.due(200, chance(9)), None, "one at a time");
         probes.lost();

@@ -36,7 +36,7 @@ fn probe(guard: &mut Guard, now: Tick, hit: bool) -> u64 {
         assert!(guard.report().batches < before + 10_000, "a probe comes");
     }
     let waited = guard.report().batches - before;
-    guard.probe_sent(now, MEAN);
+    guard.probe_sent(now, Alone { single: MEAN, half: MEAN });
     guard.probe_returned(Part::Single, now.after(MEAN));
     guard.probe_returned(Part::First, now.after(2 * MEAN));
     guard.probe_returned(Part::Second, now.after(if hit { 2 } else { 3 } * MEAN));
@@ -204,7 +204,7 @@ fn a_change_is_looked_into_soon() {
 fn a_probe_that_lost_a_part_makes_no_trial() {
     let (mut guard, now) = (Guard::new(512, false), Tick::from_millis(1));
     probe(&mut guard, now, true);
-    guard.probe_sent(now, MEAN);
+    guard.probe_sent(now, Alone { single: MEAN, half: MEAN });
     for part in [Part::Single, Part::First] {
         guard.probe_returned(part, now.after(2 * MEAN));
     }
@@ -387,7 +387,8 @@ impl World {
         let chance = Chance { calls, in_flight: 0, slots: 1, backlog };
         let Some((single, first, second)) = self.guard.probe_due(chance) else { return self.dispatch(calls, None) };
         self.probes += 1;
-        self.guard.probe_sent(Tick(self.now), Duration::from_nanos(execution(second) + 2 * Self::ONE_WAY));
+        let alone = |items| Duration::from_nanos(execution(items) + 2 * Self::ONE_WAY);
+        self.guard.probe_sent(Tick(self.now), Alone { single: alone(1), half: alone(second) });
         for (calls, part) in [(single, Part::Single), (first, Part::First), (second, Part::Second)] {
             self.dispatch(calls, Some(part));
         }

@@ -17,7 +17,7 @@ use super::mock::{LedgerMock, Shared, tenant_name};
 use super::nonce::{Digest, Form, ITEMS_MAX, Item, Nonce, TENANTS_MAX, hex, numbers};
 use super::report::Report;
 use super::{FAULT_HEADER, POISON, TENANT_HEADER};
-use crate::standin::item::spread;
+use crate::standin::item::{Route, spread};
 use crate::standin::time::{now, since};
 use crate::standin::wire::{Conn, Idle, Message, Target};
 
@@ -49,6 +49,8 @@ pub struct LedgerConfig {
     pub poison_share: f64,
     /// A call without an answer for this long is lost.
     pub patience: Duration,
+    /// Only calls of this form; absent: of all of them in turn.
+    pub only: Option<Route>,
 }
 
 struct Run {
@@ -73,7 +75,10 @@ struct Client {
 struct Call {
     form: Form,
     poison: bool,
-    expect: Vec<Digest>,
+    tenant: usize,
+    nonces: Vec<Nonce>,
+    /// The models that may answer: from the one that did when the call began to the one that does now.
+    releases: (u64, u64),
 }
 
 /// When a call is left.
@@ -174,6 +179,7 @@ impl LedgerConfig {
             cancel_within: Duration::from_millis(15),
             poison_share: 0.02,
             patience: Duration::from_secs(30),
+            only: None,
         }
     }
 }
@@ -204,7 +210,7 @@ impl Client {
     }
 
     async fn run(mut self) {
-        loop {
+        while !self.run.mock.is_enough() {
             let n = if self.rng.random_bool(0.5) { 1 } else { self.rng.random_range(1..=ITEMS_MAX) };
             let n = self.run.take(n);
             if n == 0 {
@@ -215,13 +221,13 @@ impl Client {
     }
 
     async fn one(&mut self, n: usize) {
-        let call = self.prepare(n);
+        let mut call = self.prepare(n);
         let number = self.calls;
         self.calls += 1;
         let run = Arc::clone(&self.run);
         run.mock.books.begin(self.index, number, n);
         let begun = now();
-        let (outcome, unasked) = self.exchange(&call).await;
+        let (outcome, unasked) = self.exchange(&mut call).await;
         let waited = since(begun);
         let (shared, arrived) = run.mock.books.end(self.index, number, outcome == Outcome::Served);
         if self.kept.is_none() && outcome == Outcome::Lost {
@@ -235,13 +241,22 @@ impl Client {
     /// Draws a call and writes its request.
     fn prepare(&mut self, n: usize) -> Call {
         let tenant = self.rng.random_range(0..self.run.config.tenants.clamp(1, TENANTS_MAX));
-        let form = match self.rng.random_range(0..8) {
+        // Drawn in any case: the same seed gives the same items.
+        let drawn = match self.rng.random_range(0..8) {
             0..3 => Form::OpenAi,
             3 if n == 1 => Form::OpenAiSingle,
             3..6 => Form::KServe,
             _ => Form::Generic,
         };
-        let mut call = Call { form, poison: false, expect: Vec::with_capacity(n) };
+        let form = match self.run.config.only {
+            None => drawn,
+            Some(Route::Predict) => Form::KServe,
+            Some(Route::Ledger) => Form::Generic,
+            Some(Route::Embeddings | Route::Embed) => Form::OpenAi,
+        };
+        let release = self.run.mock.release();
+        let mut call =
+            Call { form, poison: false, tenant, nonces: Vec::with_capacity(n), releases: (release, release) };
         let name = tenant_name(tenant);
         self.body.clear();
         self.body.push_str(match form {
@@ -255,7 +270,7 @@ impl Client {
             let item = Item { client: self.index, call: self.calls, place, tenant, form, poison };
             let nonce = item.nonce(self.run.mock.key);
             call.poison |= poison;
-            call.expect.push(nonce.digest(tenant));
+            call.nonces.push(nonce);
             if place > 0 {
                 self.body.push(',');
             }
@@ -294,7 +309,7 @@ impl Client {
     }
 
     /// Makes the call; returns its outcome and whether more came back than was asked for.
-    async fn exchange(&mut self, call: &Call) -> (Outcome, bool) {
+    async fn exchange(&mut self, call: &mut Call) -> (Outcome, bool) {
         let leave = self.leave();
         let reset = self.rng.random();
         let mut kept = self.kept.take();
@@ -326,7 +341,10 @@ impl Client {
             }
         };
         let ended = match tokio::time::timeout(wait, conn.inbox.answer()).await {
-            Ok(Ok(answer)) => Some((call.judge(&answer), answer.close)),
+            Ok(Ok(answer)) => {
+                call.releases.1 = self.run.mock.release();
+                Some((call.judge(&answer), answer.close))
+            }
             Ok(Err(_)) => None,
             Err(_) if matches!(leave, Leave::Never) => return (Outcome::Lost, unasked),
             Err(_) => {
@@ -383,17 +401,29 @@ impl Call {
 
     /// Whether a 200 holds the right answer to each item, and nothing else; `None` where it is of another form.
     fn is_right(&self, body: &[u8]) -> Option<bool> {
+        let (first, last) = self.releases;
         if !self.form.indexed() {
             let results = serde_json::from_slice::<Results<'_>>(body).ok()?.results;
-            return Some(results.iter().map(|result| result.as_ref()).eq(self.expect.iter().map(hex)));
+            let right = |expect: Vec<Digest>| results.iter().map(|result| result.as_ref()).eq(expect.iter().map(hex));
+            return Some((first..=last).any(|release| right(self.expect(release))));
         }
         let data = serde_json::from_slice::<Embeddings>(body).ok()?.data;
+        Some((first..=last).any(|release| self.is_right_embedding(&data, release)))
+    }
+
+    /// The right answer of a model to each item.
+    fn expect(&self, release: u64) -> Vec<Digest> {
+        self.nonces.iter().map(|nonce| nonce.digest(self.tenant, release)).collect()
+    }
+
+    fn is_right_embedding(&self, data: &[Embedding], release: u64) -> bool {
+        let expect = self.expect(release);
         let mut seen = [false; ITEMS_MAX];
         let right = data.iter().all(|one| {
             let new = seen.get_mut(one.index).is_some_and(|seen| !std::mem::replace(seen, true));
-            new && self.expect.get(one.index).is_some_and(|digest| numbers(digest) == one.embedding)
+            new && expect.get(one.index).is_some_and(|digest| numbers(digest) == one.embedding)
         });
-        Some(right && data.len() == self.expect.len())
+        right && data.len() == expect.len()
     }
 }
 

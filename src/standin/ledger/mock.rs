@@ -1,6 +1,7 @@
 //! The ledger's upstream: HTTP/1.1 written by hand, because no library would misbehave like this.
 
 mod act;
+mod change;
 
 use std::fmt::Write as _;
 use std::io;
@@ -17,6 +18,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use self::act::Act;
+pub use self::change::Arrival;
+use self::change::Changes;
 use super::book::{Books, add};
 use super::fault::{Deck, Fault};
 use super::nonce::{CLIENTS_MAX, Digest, Form, Item, Nonce, hex, numbers};
@@ -71,6 +74,7 @@ pub(super) struct Shared {
     /// Client items that have had their outcome.
     pub(super) done: AtomicU64,
     model: Model,
+    changes: Changes,
     deck: Deck,
     /// Calls that might have met a fault.
     drawn: AtomicU64,
@@ -89,6 +93,10 @@ struct Call {
     items: Vec<(Nonce, Item)>,
     close: bool,
     members: usize,
+    /// Which model answers it.
+    release: u64,
+    /// It has more items than are taken.
+    too_large: bool,
 }
 
 /// What comes after an answer.
@@ -141,6 +149,7 @@ impl LedgerMock {
             books: Books::new(config.clients_max.min(CLIENTS_MAX)),
             done: AtomicU64::new(0),
             model: Model::new(config.base, config.per_item, config.slots, usize::MAX),
+            changes: Changes::new(),
             deck: Deck::new(config.seed),
             drawn: AtomicU64::new(0),
             faults: AtomicU64::new(0),
@@ -222,7 +231,8 @@ async fn serve(mut conn: Conn, shared: Arc<Shared>) {
             continue;
         };
         let call = shared.read(form, &request);
-        shared.open.fetch_add(1, Ordering::AcqRel);
+        let beside = shared.open.fetch_add(1, Ordering::AcqRel);
+        shared.changes.arrived(call.items.len(), call.members, beside, call.too_large);
         let open = Open(&shared.open);
         let next = shared.answer(&call, conn).await;
         drop(open);
@@ -237,6 +247,16 @@ async fn serve(mut conn: Conn, shared: Arc<Shared>) {
 // === impl Shared ===
 
 impl Shared {
+    /// Which model answers now.
+    pub(super) fn release(&self) -> u64 {
+        self.changes.release.load(Ordering::SeqCst)
+    }
+
+    /// No further call is to be made.
+    pub(super) fn is_enough(&self) -> bool {
+        self.changes.enough.load(Ordering::Relaxed)
+    }
+
     pub(super) fn upstream_open(&self) -> u64 {
         self.open.load(Ordering::Acquire)
     }
@@ -267,15 +287,21 @@ impl Shared {
         add(&counts.corrupt, usize::from(raw.is_empty()));
         add(&counts.mixed, usize::from(mixed));
         let entered: Vec<Item> = items.iter().map(|&(_, item)| item).collect();
-        Call { form, items, close: request.close, members: self.books.arrived(&entered) }
+        let members = self.books.arrived(&entered);
+        let too_large = items.len() > self.changes.items_max.load(Ordering::Relaxed);
+        Call { form, items, close: request.close, members, release: self.release(), too_large }
     }
 
     async fn answer(&self, call: &Call, mut conn: Conn) -> io::Result<Next> {
+        if call.too_large {
+            conn.outbox.send(&answer("413 Payload Too Large", "", b"")).await?;
+            return Ok(Next::Keep(conn));
+        }
         if let Some((nonce, _)) = call.items.iter().find(|(_, item)| item.poison) {
             self.compute(call).await?;
             let body = format!(r#"{{"error":"{POISON}{nonce}"}}"#);
             let status =
-                if nonce.digest(0)[0] & 1 == 0 { "500 Internal Server Error" } else { "422 Unprocessable Entity" };
+                if nonce.digest(0, 0)[0] & 1 == 0 { "500 Internal Server Error" } else { "422 Unprocessable Entity" };
             conn.outbox.send(&answer(status, "", body.as_bytes())).await?;
             return Ok(Next::Keep(conn));
         }
@@ -311,7 +337,7 @@ impl Call {
     }
 
     fn results(&self) -> impl Iterator<Item = Digest> {
-        self.items.iter().map(|(nonce, item)| nonce.digest(item.tenant))
+        self.items.iter().map(|(nonce, item)| nonce.digest(item.tenant, self.release))
     }
 
     /// An answer that cannot be split, or is hard to. Where a form names no places a wrong place becomes a wrong count.

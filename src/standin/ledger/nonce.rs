@@ -108,11 +108,11 @@ impl Nonce {
         Some((Self(word), Item::of_head(head)?))
     }
 
-    /// The right answer to the item of this nonce.
-    pub(super) fn digest(self, tenant: usize) -> Digest {
+    /// The right answer of a model to the item of this nonce.
+    pub(super) fn digest(self, tenant: usize, release: u64) -> Digest {
         let mut digest = Digest::default();
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&tenant.to_le_bytes()).update(&self.0.to_le_bytes());
+        hasher.update(&tenant.to_le_bytes()).update(&self.0.to_le_bytes()).update(&release.to_le_bytes());
         hasher.finalize_xof().fill(&mut digest);
         digest
     }
@@ -167,9 +167,10 @@ mod tests {
     }
 
     #[test]
-    fn answers_differ_by_nonce_and_by_tenant() {
+    fn answers_differ_by_nonce_by_tenant_and_by_model() {
         let nonce = ITEM.nonce(9);
-        assert_ne!(nonce.digest(0), nonce.digest(1));
-        assert_ne!(nonce.digest(0), Item { place: 2, ..ITEM }.nonce(9).digest(0));
+        assert_ne!(nonce.digest(0, 0), nonce.digest(1, 0));
+        assert_ne!(nonce.digest(0, 0), nonce.digest(0, 1));
+        assert_ne!(nonce.digest(0, 0), Item { place: 2, ..ITEM }.nonce(9).digest(0, 0));
     }
 }

@@ -63,6 +63,8 @@ struct Shared {
     open: AtomicU64,
     /// Told when `open` falls to zero.
     quiet: Notify,
+    /// No further call becomes due.
+    stopped: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -105,6 +107,7 @@ pub fn open(config: OpenConfig) -> OpenLoad {
         pool: Mutex::default(),
         open: AtomicU64::new(0),
         quiet: Notify::new(),
+        stopped: AtomicBool::new(false),
     });
     let driver = tokio::spawn(drive(Arc::clone(&shared)));
     OpenLoad { shared, driver }
@@ -139,6 +142,11 @@ impl OpenLoad {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.shared.tally.snapshot()
+    }
+
+    /// Lets no further call become due; it ends with the last answer.
+    pub fn stop(&self) {
+        self.shared.stopped.store(true, Ordering::Relaxed);
     }
 
     /// Whether it has ended.
@@ -187,7 +195,7 @@ async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
                 due.saturating_add(Duration::try_from_secs_f64(gap).unwrap_or(Duration::MAX))
             }
         };
-        if due >= config.duration {
+        if due >= config.duration || shared.stopped.load(Ordering::Relaxed) {
             break;
         }
         let arrival = Arrival { due: begin + due, turn, retried: false, counts: due >= config.warm_up };
@@ -196,7 +204,9 @@ async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
         shared.open.fetch_add(1, Ordering::Relaxed);
         shared.dispatch(arrival, &mut lanes).await;
     }
-    timer.sleep_until(begin + config.duration).await?;
+    if !shared.stopped.load(Ordering::Relaxed) {
+        timer.sleep_until(begin + config.duration).await?;
+    }
     let last = tokio::time::timeout(config.grace, shared.wait_until_quiet()).await;
     let elapsed = now().saturating_duration_since(begin);
     if last.is_err() {

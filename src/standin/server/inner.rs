@@ -36,7 +36,7 @@ pub(crate) struct Engine {
 
 #[derive(Debug)]
 struct Shared {
-    model: Model,
+    model: Arc<Model>,
     items_max: usize,
     queue: Mutex<Queue>,
     came: Notify,
@@ -56,7 +56,7 @@ struct Inside<'a>(&'a Shared, usize);
 
 impl Engine {
     /// Iterations cost what calls of `model` do.
-    pub(crate) fn new(model: Model, inner: Inner) -> Self {
+    pub(crate) fn new(model: Arc<Model>, inner: Inner) -> Self {
         let shared = Shared { model, items_max: inner.items_max.max(1), queue: Mutex::default(), came: Notify::new() };
         Self { inner, shared: Arc::new(shared), worker: OnceLock::new(), front: tokio::sync::Mutex::new(()) }
     }

@@ -1,7 +1,7 @@
-//! The pretended model: slots, a bounded first-come queue before them, and t(n) in a slot: a + b·n, or another shape.
+//! The pretended model: slots, a bounded first-come queue before them, and t(n) in a slot: a + b·n, or another shape. Curve and slots can be changed while it runs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -28,11 +28,10 @@ pub enum Shape {
 /// Slots, queue and cost of a pretended model.
 #[derive(Debug)]
 pub(crate) struct Model {
-    base: Duration,
-    per_item: Duration,
-    shape: Shape,
+    curve: Mutex<Curve>,
     queue_max: usize,
     slots: Semaphore,
+    count: Mutex<Count>,
     waiting: AtomicUsize,
     /// Timers that no slot is using.
     timers: Mutex<Vec<Timer>>,
@@ -47,6 +46,28 @@ pub(crate) enum NotRun {
     NoTimer,
 }
 
+/// t(n).
+#[derive(Debug, Clone, Copy)]
+struct Curve {
+    base: Duration,
+    per_item: Duration,
+    shape: Shape,
+}
+
+/// How many slots there are to be.
+#[derive(Debug)]
+struct Count {
+    slots: usize,
+    /// Slots that were taken away while in use: they go when they are given back.
+    owed: usize,
+}
+
+/// A slot in use, until dropped.
+struct Slot<'a> {
+    model: &'a Model,
+    permit: Option<SemaphorePermit<'a>>,
+}
+
 /// Counts a call among the waiting ones until dropped.
 struct Waiting<'a>(&'a AtomicUsize);
 
@@ -54,12 +75,12 @@ struct Waiting<'a>(&'a AtomicUsize);
 
 impl Model {
     pub(crate) fn new(base: Duration, per_item: Duration, slots: usize, queue_max: usize) -> Self {
+        let slots = slots.clamp(1, Semaphore::MAX_PERMITS);
         Self {
-            base,
-            per_item,
-            shape: Shape::Line,
+            curve: Mutex::new(Curve { base, per_item, shape: Shape::Line }),
             queue_max,
-            slots: Semaphore::new(slots.clamp(1, Semaphore::MAX_PERMITS)),
+            slots: Semaphore::new(slots),
+            count: Mutex::new(Count { slots, owed: 0 }),
             waiting: AtomicUsize::new(0),
             timers: Mutex::new(Vec::new()),
         }
@@ -67,19 +88,51 @@ impl Model {
 
     /// The same, of another shape.
     pub(crate) fn shaped(self, shape: Shape) -> Self {
-        Self { shape, ..self }
+        self.curve().shape = shape;
+        self
     }
 
     /// How long a call of `items` items holds its slot.
     pub(crate) fn cost(&self, items: usize) -> Duration {
         let items = u32::try_from(items).unwrap_or(u32::MAX);
-        match self.shape {
-            Shape::Line => self.base + self.per_item * items,
-            Shape::NextPow2 => self.base + self.per_item * items.checked_next_power_of_two().unwrap_or(u32::MAX),
+        let Curve { base, per_item, shape } = *self.curve();
+        match shape {
+            Shape::Line => base + per_item * items,
+            Shape::NextPow2 => base + per_item * items.checked_next_power_of_two().unwrap_or(u32::MAX),
             Shape::Knee { items: knee, beyond } => {
-                self.base + self.per_item * items.min(knee) + beyond * items.saturating_sub(knee)
+                base + per_item * items.min(knee) + beyond * items.saturating_sub(knee)
             }
         }
+    }
+
+    /// Another curve of the same shape, for what starts from now on.
+    pub(crate) fn set_curve(&self, base: Duration, per_item: Duration) {
+        let mut curve = self.curve();
+        (curve.base, curve.per_item) = (base, per_item);
+    }
+
+    fn curve(&self) -> MutexGuard<'_, Curve> {
+        self.curve.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another number of slots. What is being computed goes on.
+    pub(crate) fn set_slots(&self, slots: usize) {
+        let slots = slots.clamp(1, Semaphore::MAX_PERMITS);
+        let mut count = self.count();
+        if slots < count.slots {
+            let fewer = count.slots - slots;
+            count.owed += fewer - self.slots.forget_permits(fewer);
+        } else {
+            let more = slots - count.slots;
+            let kept = more.min(count.owed);
+            count.owed -= kept;
+            self.slots.add_permits(more - kept);
+        }
+        count.slots = slots;
+    }
+
+    fn count(&self) -> MutexGuard<'_, Count> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a slot and holds it for the cost of `items`. A dropped future gives slot or place back at once.
@@ -100,17 +153,31 @@ impl Model {
         Ok(())
     }
 
-    async fn slot(&self) -> Result<SemaphorePermit<'_>, NotRun> {
+    async fn slot(&self) -> Result<Slot<'_>, NotRun> {
         // The semaphore is fair: while calls wait none is free, so nobody overtakes here.
-        if let Ok(slot) = self.slots.try_acquire() {
-            return Ok(slot);
+        if let Ok(permit) = self.slots.try_acquire() {
+            return Ok(Slot { model: self, permit: Some(permit) });
         }
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.queue_max {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             return Err(NotRun::QueueFull);
         }
         let _waiting = Waiting(&self.waiting);
-        self.slots.acquire().await.map_err(|_closed| NotRun::QueueFull)
+        let permit = self.slots.acquire().await.map_err(|_closed| NotRun::QueueFull)?;
+        Ok(Slot { model: self, permit: Some(permit) })
+    }
+}
+
+// === impl Slot ===
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        let mut count = self.model.count();
+        let Some(permit) = self.permit.take() else { return };
+        if count.owed > 0 {
+            count.owed -= 1;
+            permit.forget();
+        }
     }
 }
 

@@ -50,7 +50,7 @@ fn each_shape_has_the_steps_of_its_name() {
 #[tokio::test]
 async fn one_that_batches_by_itself_runs_together_what_waited_and_is_bounded() {
     let inner = Inner { front: Duration::ZERO, front_item: Duration::ZERO, items_max: 4, inside_max: 8 };
-    let engine = Arc::new(Engine::new(Model::new(QUICK * 5, Duration::ZERO, 1, 4), inner));
+    let engine = Arc::new(Engine::new(Arc::new(Model::new(QUICK * 5, Duration::ZERO, 1, 4)), inner));
     let begun = now();
     let calls: Vec<_> = [1, 3, 3]
         .into_iter()
@@ -66,6 +66,60 @@ async fn one_that_batches_by_itself_runs_together_what_waited_and_is_bounded() {
     }
     assert!(since(begun) >= QUICK * 10, "seven items are two iterations of four at most");
     assert!(engine.run(8).await.is_ok(), "room again");
+}
+
+#[tokio::test]
+async fn calls_that_wait_for_a_server_that_batches_are_computed_together() {
+    let inner = Inner { front: Duration::ZERO, front_item: Duration::ZERO, items_max: 3, inside_max: 64 };
+    let config =
+        ServerConfig { base: QUICK * 5, per_item: Duration::ZERO, inner: Some(inner), ..ServerConfig::default() };
+    let running = Arc::new(Server::start(config).await.unwrap());
+    let begun = now();
+    let calls: Vec<_> = (0..7)
+        .map(|_| {
+            let running = Arc::clone(&running);
+            tokio::spawn(async move {
+                let mut conn = running.target().connect().await.unwrap();
+                call(&mut conn, "/embed", r#"{"inputs":"a"}"#).await.0
+            })
+        })
+        .collect();
+    for call in calls {
+        assert_eq!(call.await.unwrap(), 200);
+    }
+    // At best one round of one and two of three, and each alone would be seven.
+    let took = since(begun);
+    assert!(took >= QUICK * 5 * 3 && took < QUICK * 5 * 7, "{took:?}");
+    assert_eq!(running.stats().calls, 7);
+}
+
+#[tokio::test]
+async fn slots_can_be_taken_and_given_while_it_runs() {
+    let model = Arc::new(Model::new(QUICK * 5, Duration::ZERO, 3, 64));
+    let run = |calls: u32| {
+        let calls: Vec<_> = (0..calls)
+            .map(|_| {
+                let model = Arc::clone(&model);
+                tokio::spawn(async move { model.run(1).await.is_ok() })
+            })
+            .collect();
+        async move {
+            let begun = now();
+            for call in calls {
+                assert!(call.await.unwrap());
+            }
+            since(begun)
+        }
+    };
+    let busy = run(3);
+    tokio::task::yield_now().await;
+    model.set_slots(1);
+    busy.await;
+    assert!(run(3).await >= QUICK * 5 * 3, "one after the other");
+    model.set_slots(3);
+    assert!(run(6).await < QUICK * 5 * 6, "beside each other");
+    model.set_curve(QUICK, QUICK);
+    assert_eq!(model.cost(2), QUICK * 3);
 }
 
 #[tokio::test]

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::setup::{PREDICT, assert_answer, assert_failure, by_hand, count, header, instances, predictions, within};
+use super::setup::{
+    PREDICT, assert_answer, assert_failure, by_hand, count, header, instances, learning, predictions, within,
+};
 use super::support::client::Outgoing;
 use super::support::wire::values;
 
@@ -117,9 +119,10 @@ async fn an_slo_that_no_execution_can_meet_sheds_nothing() {
     }
 }
 
+/// Case 52 of the acceptance list.
 #[tokio::test]
 async fn a_routes_timeout_ends_a_silent_call_without_sending_it_again() {
-    let (proxy, mut hand) = by_hand(json!({"routes": [{"path": PREDICT, "timeout": "80ms"}]})).await;
+    let (proxy, mut hand) = by_hand(learning(&json!({"routes": [{"path": PREDICT, "timeout": "80ms"}]}))).await;
     let alone = proxy.call(proxy.predict(1));
     let mut turn = hand.turn().await;
     assert_failure(&alone.answer().await, 504, "GRP3303", "upstream_timeout");
@@ -133,10 +136,12 @@ async fn a_routes_timeout_ends_a_silent_call_without_sending_it_again() {
     assert_eq!(hand.waiting(), 0, "a call that timed out is never sent again");
 }
 
+/// Case 27 of the acceptance list.
 #[tokio::test]
 async fn a_routes_timeout_is_the_longest_wait_in_the_queue_and_a_longer_deadline_does_not_help() {
     let short = "/v1/models/short:predict";
-    let (proxy, mut hand) = by_hand(json!({"routes": [{"path": PREDICT}, {"path": short, "timeout": "60ms"}]})).await;
+    let spec = json!({"routes": [{"path": PREDICT}, {"path": short, "timeout": "60ms"}]});
+    let (proxy, mut hand) = by_hand(learning(&spec)).await;
     let (first, turn) = proxy.occupy(&mut hand).await;
     for own in [&[][..], &[(LATE, "90000")]] {
         let answer = proxy.ask(&proxy.post(short, own, &instances(&[1]))).await;

@@ -4,7 +4,9 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::hand::Port;
-use super::setup::{PREDICT, Proxy, assert_answer, assert_failure, by_hand, count, instances, predictions, within};
+use super::setup::{
+    PREDICT, Proxy, assert_answer, assert_failure, by_hand, count, instances, learning, predictions, within,
+};
 use super::support::client::{Answer, Client};
 use super::support::wire::End;
 
@@ -13,10 +15,11 @@ async fn ready(proxy: &Proxy) -> Option<u16> {
     within(client.ask(&proxy.request("GET", "/readyz", &[], None))).await.status
 }
 
+/// Case 53 of the acceptance list, first part: nobody listens.
 #[tokio::test]
 async fn a_server_that_is_not_there_is_a_503_at_once_and_served_as_soon_as_it_is() {
     let port = Port::reserve();
-    let proxy = Proxy::before(&port.url(), json!({}));
+    let proxy = Proxy::before(&port.url(), learning(&json!({})));
     assert_eq!(ready(&proxy).await, Some(503));
     for path in [PREDICT, "/elsewhere"] {
         let answer = proxy.ask(&proxy.post(path, &[], &instances(&[1]))).await;

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::hand::{Auto, Turn, reply};
-use super::setup::{Caller, PREDICT, Proxy, assert_answer, assert_failure, by_hand, count, instances, predictions};
+use super::setup::{
+    Caller, PREDICT, Proxy, assert_answer, assert_failure, by_hand, count, instances, learning, predictions,
+};
 use super::support::client::Outgoing;
 use super::support::upstream::Request;
 
@@ -125,10 +127,11 @@ fn texts(proxy: &Proxy) -> Vec<Outgoing> {
     ["a", "b"].iter().map(|text| proxy.post("/g", &[], &json!({"texts": [text]}).to_string())).collect()
 }
 
+/// Case 53 of the acceptance list, last part: broken off after sending, where nothing says that it may be sent again.
 #[tokio::test]
 async fn a_declared_route_sends_nothing_again_unless_its_operator_says_so() {
     for idempotent in ["Auto", "Never"] {
-        let (proxy, mut hand) = by_hand(generic(idempotent, "Isolate")).await;
+        let (proxy, mut hand) = by_hand(learning(&generic(idempotent, "Isolate"))).await;
         let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
         turn.answer(500, "{}").await;
         for caller in callers {
@@ -147,7 +150,7 @@ async fn a_declared_route_sends_nothing_again_unless_its_operator_says_so() {
         proxy.idle().await;
         assert_eq!(hand.waiting(), 0);
     }
-    let (proxy, mut hand) = by_hand(generic("Always", "Isolate")).await;
+    let (proxy, mut hand) = by_hand(learning(&generic("Always", "Isolate"))).await;
     let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
     turn.answer(500, "{}").await;
     for text in ["a", "b"] {
@@ -174,7 +177,8 @@ async fn a_route_may_fail_a_mismatch_instead_of_isolating_it() {
 
 /// Whatever is wrong with the answer to a batch, its members are sent again alone and nobody gets anything of it.
 async fn replayed(broken: impl AsyncFn(Turn)) -> Proxy {
-    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (proxy, mut hand) = by_hand(learning(&json!({}))).await;
+    proxy.grow(&mut hand, 3).await;
     let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[1, 2, 3])).await;
     broken(turn).await;
     for item in [1, 2, 3] {
@@ -214,6 +218,7 @@ async fn an_answer_that_is_no_json_for_these_items_is_nobodys() {
     replayed(async |turn| turn.raw(b"not HTTP at all\r\n\r\n").await).await;
 }
 
+/// Case 53 of the acceptance list, middle part: reset after sending, on a route where it may be sent again.
 #[tokio::test]
 async fn an_answer_that_is_cut_anywhere_is_never_delivered() {
     let whole = reply(200, &predictions(&[1, 2, 3]));

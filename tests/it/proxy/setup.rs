@@ -45,6 +45,12 @@ pub(super) fn within<T>(work: impl Future<Output = T>) -> impl Future<Output = T
     }
 }
 
+/// For tests that measure: they go one after the other, so that none is what another one measures. The others go on beside them.
+pub(super) async fn quiet() -> tokio::sync::MutexGuard<'static, ()> {
+    static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    TURN.lock().await
+}
+
 /// The policy of a test, over settings for this machine and for ports that the kernel picks. JSON is YAML too. What leaves
 /// when is `WorkConserving`'s unless the test says otherwise: it needs nothing learned, so a test can say who is in a batch.
 pub(super) fn policy_text(spec: &Value) -> String {
@@ -66,7 +72,8 @@ fn policy(upstream: &str, spec: &Value) -> Policy {
         .unwrap_or_else(|errors| panic!("{}", errors.render(false)))
 }
 
-fn lay_over(under: &mut Value, over: &Value) {
+/// Lays keys over others.
+pub(super) fn lay_over(under: &mut Value, over: &Value) {
     match (under, over) {
         (Value::Object(under), Value::Object(over)) => {
             for (key, value) in over {
@@ -75,6 +82,13 @@ fn lay_over(under: &mut Value, over: &Value) {
         }
         (under, over) => *under = over.clone(),
     }
+}
+
+/// Over a policy of a test: the policy that learns.
+pub(super) fn learning(spec: &Value) -> Value {
+    let mut all = json!({"scheduling": {"policy": "Adaptive"}});
+    lay_over(&mut all, spec);
+    all
 }
 
 /// A proxy before a model server at the test's hands.
@@ -177,6 +191,28 @@ impl Proxy {
             self.until(|stats| count(&stats.items_accepted) > before).await;
         }
         callers
+    }
+
+    /// Has the proxy see that batches of so many items are answered: a policy that learns grows from one item on, by doubling.
+    pub(super) async fn grow(&self, hand: &mut Hand, items: u64) {
+        let mut size = 1;
+        while size < items {
+            size = (2 * size).min(items);
+            let (first, turn) = self.occupy(hand).await;
+            let callers = self.queue((0..size).map(|item| self.predict(item))).await;
+            turn.echo().await;
+            assert_eq!(first.answer().await.status, Some(200));
+            let mut left = size;
+            while left > 0 {
+                let turn = hand.turn().await;
+                left -= turn.instances().len() as u64;
+                turn.echo().await;
+            }
+            for caller in callers {
+                assert_eq!(caller.answer().await.status, Some(200));
+            }
+            self.idle().await;
+        }
     }
 
     /// Makes these calls share one batch: they collect behind a busy slot, which then frees. The turn is the shared call.

@@ -1,0 +1,52 @@
+//! Who shares a call, and who goes alone (cases 35, 51).
+
+use serde_json::json;
+
+use super::super::setup::{PREDICT, Proxy, assert_answer, by_hand, learning, predictions};
+use super::super::support::client::Outgoing;
+
+/// Rows of so many numbers, declared as such: what the server computes together must be of one shape.
+fn row(proxy: &Proxy, shape: &str, item: u64) -> Outgoing {
+    proxy.post(PREDICT, &[], &format!("{{\"instances\": [{item}], \"shape\": {shape}}}"))
+}
+
+/// Case 35: 2 + 2 would be a round size, but only what is of one shape is computed together; the third of the first shape joins its peer.
+#[tokio::test]
+async fn different_shapes_whose_sum_is_a_round_size_are_not_merged_and_the_peer_that_comes_later_joins() {
+    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"slotsMax": 1}}))).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let requests = [row(&proxy, "[1, 2]", 1), row(&proxy, "[2, 2]", 2), row(&proxy, "[1, 2]", 3)];
+    let callers = proxy.queue(requests).await;
+    turn.echo().await;
+    assert_answer(&first.answer().await, 200, &predictions(&[0]));
+    let mut came = Vec::new();
+    for _ in 0..2 {
+        let turn = hand.turn().await;
+        came.push(turn.instances());
+        turn.echo().await;
+    }
+    came.sort();
+    assert_eq!(came, [vec![1, 3], vec![2]]);
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+}
+
+/// Case 51, second half: without a delay nothing is ever held, and everything works.
+#[tokio::test]
+async fn with_no_delay_allowed_nothing_is_held_and_what_waits_for_the_slot_still_shares() {
+    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "0ms", "slotsMax": 1}}))).await;
+    for _ in 0..12 {
+        let (first, turn) = proxy.occupy(&mut hand).await;
+        let callers = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
+        turn.echo().await;
+        first.answer().await;
+        let turn = hand.turn().await;
+        assert_eq!(turn.instances(), [1, 2]);
+        turn.echo().await;
+        for (item, caller) in (1..).zip(callers) {
+            assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+        }
+    }
+    assert_eq!(proxy.metric(r#"groupage_dispatches_total{cause="delay"}"#), 0);
+}

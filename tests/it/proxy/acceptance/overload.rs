@@ -1,0 +1,106 @@
+//! Too much at once (cases 23, 25; case 24 stands in `overload`).
+
+use http::Request;
+use serde_json::json;
+
+use super::super::h2::{Body, H2Client, full};
+use super::super::hand::echo;
+use super::super::setup::{
+    PREDICT, Proxy, assert_answer, assert_failure, by_hand, count, instances, learning, predictions, within,
+};
+use super::super::support::client::{Client, Outgoing};
+
+/// Streams of one HTTP/2 connection; the policy's default allows 128.
+const STREAMS: usize = 100;
+
+fn post(proxy: &Proxy, item: u64) -> Request<Body> {
+    Request::post(format!("http://{}{PREDICT}", proxy.address))
+        .header("content-type", "application/json")
+        .body(full(instances(&[item])))
+        .unwrap()
+}
+
+/// Case 23: the server hangs. 500 of 2000 wait, the others hear so at once, nothing grows, and when the server comes back everybody who waited is served.
+#[tokio::test]
+async fn a_stuck_server_and_2000_callers_are_1500_quick_refusals_and_it_recovers_with_the_server() {
+    let spec = json!({"limits": {"queueItemsMax": 500}, "routes": [{"path": PREDICT, "timeout": "1m"}]});
+    let (proxy, mut hand) = by_hand(learning(&spec)).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let mut clients = Vec::new();
+    for _ in 0..2000 / STREAMS {
+        clients.push(H2Client::connect(proxy.address).await);
+    }
+    let waiting: Vec<_> = (0..500).map(|item| client_of(&clients, item).ask(post(&proxy, item))).collect();
+    proxy.queued(500).await;
+    let held = proxy.running.metrics.render();
+    let held = gauge(&held, "groupage_buffered_bytes");
+    let refused: Vec<_> = (500..2000).map(|item| client_of(&clients, item).ask(post(&proxy, item))).collect();
+    for refused in refused {
+        let (head, _) = within(refused).await.unwrap();
+        assert_eq!(head.status, 503);
+        assert_eq!(head.headers["x-groupage-reason"], "queue_full");
+        let after: u64 = head.headers["retry-after"].to_str().unwrap().parse().unwrap();
+        assert!(after >= 1);
+    }
+    assert_eq!(count(&proxy.stats().queue_items), 500);
+    assert_eq!(
+        gauge(&proxy.running.metrics.render(), "groupage_buffered_bytes"),
+        held,
+        "of those refused nothing is kept"
+    );
+    let _auto = hand.auto(echo);
+    turn.echo().await;
+    assert_answer(&first.answer().await, 200, &predictions(&[0]));
+    for (item, caller) in (0..).zip(waiting) {
+        let (head, whole) = within(caller).await.unwrap();
+        assert_eq!((head.status.as_u16(), whole.body.as_ref()), (200, predictions(&[item]).as_bytes()));
+    }
+    proxy.idle().await;
+    assert_answer(&proxy.ask(&proxy.predict(7)).await, 200, &predictions(&[7]));
+}
+
+fn client_of(clients: &[H2Client], item: u64) -> &H2Client {
+    clients.iter().cycle().nth(usize::try_from(item).unwrap()).unwrap()
+}
+
+fn gauge(text: &str, name: &str) -> String {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap().to_owned()
+}
+
+/// Case 25: calls, leavings and questions hail on a full queue; nothing panics, and who is queued is served.
+#[tokio::test]
+async fn a_flood_of_commands_on_a_full_queue_ends_nothing() {
+    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueItemsMax": 4}}))).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let mut callers = proxy.queue((1..=4).map(|item| proxy.predict(item))).await;
+    let admin = proxy.running.admin.local.unwrap();
+    let questions = tokio::spawn(async move {
+        for path in ["/api/scheduler", "/api/stats", "/metrics"].iter().cycle().take(300) {
+            let mut client = within(Client::connect(admin)).await.unwrap();
+            let own = vec![("host".to_owned(), admin.to_string().into_bytes())];
+            let request = Outgoing::new("GET", path, admin, &own, None);
+            assert_eq!(within(client.ask(&request)).await.status, Some(200));
+        }
+    });
+    for round in 0..40 {
+        let flood: Vec<_> = (0..20).map(|item| proxy.call(proxy.predict(100 + item))).collect();
+        for caller in flood {
+            if round % 2 == 0 {
+                // Wherever it is by now.
+                caller.0.abort();
+            } else {
+                assert_failure(&caller.answer().await, 503, "GRP3101", "queue_full");
+            }
+        }
+    }
+    callers.remove(1).leave().await;
+    within(questions).await.unwrap();
+    let _auto = hand.auto(echo);
+    turn.echo().await;
+    assert_answer(&first.answer().await, 200, &predictions(&[0]));
+    for caller in callers {
+        assert_eq!(caller.answer().await.status, Some(200));
+    }
+    proxy.idle().await;
+    assert_answer(&proxy.ask(&proxy.predict(7)).await, 200, &predictions(&[7]));
+}

@@ -1,0 +1,79 @@
+//! The process when nobody needs it (case 60).
+
+use std::time::Duration;
+
+use groupage::standin::load::{Calls, ClosedConfig, closed};
+use groupage::standin::server::{Server, ServerConfig};
+use groupage::standin::{Route, Target};
+use serde_json::{Value, json};
+
+use super::super::binary::Binary;
+use super::super::setup::{learning, quiet, within};
+use super::ms;
+
+/// How long it is looked at.
+const WATCHED: Duration = Duration::from_secs(2);
+
+/// Case 60: after it has served, learned and planned, an idle proxy is woken by nothing: at most one context switch a second, and next to no CPU.
+#[tokio::test]
+async fn an_idle_process_that_has_learned_is_not_woken_and_uses_no_cpu() {
+    let _quiet = quiet().await;
+    let server = Server::start(ServerConfig::default()).await.unwrap();
+    let binary = Binary::start(&server.url(), &learning(&json!({"slo": {"latencyP99": "1s"}})), &[]).await;
+    let calls = Calls::new(Route::Predict, 1, 1);
+    let target = Target::Tcp(binary.listen);
+    let load = ClosedConfig { target, calls, clients: 16, duration: ms(600), warm_up: ms(0), fresh: false };
+    let report = within(closed(load)).await;
+    assert!(report.served > 200 && report.failed == 0, "{report:?}");
+    until_alone(&binary).await;
+    // What the last question itself causes, a plan that is being solved.
+    let mut ticks = tokio::time::interval(WATCHED / 4);
+    ticks.tick().await;
+    ticks.tick().await;
+    let (switches, cpu) = (context_switches(binary.pid()), cpu(binary.pid()));
+    for _ in 0..4 {
+        ticks.tick().await;
+    }
+    let switched = context_switches(binary.pid()) - switches;
+    let used = cpu_since(binary.pid(), cpu);
+    assert!(switched <= 2 * WATCHED.as_secs(), "{switched} context switches in {WATCHED:?}");
+    assert!(used < WATCHED / 200, "{used:?} of CPU in {WATCHED:?}");
+}
+
+async fn until_alone(binary: &Binary) {
+    within(async {
+        loop {
+            let stats: Value = serde_json::from_slice(&binary.get(binary.admin, "/api/stats").await.body).unwrap();
+            if stats["items"]["queued"] == 0 && stats["batches"]["in_flight"] == 0 {
+                return;
+            }
+        }
+    })
+    .await;
+}
+
+fn context_switches(pid: u32) -> u64 {
+    threads(pid, "status")
+        .iter()
+        .flat_map(|text| text.lines())
+        .filter_map(|line| {
+            let (name, count) = line.split_once(':')?;
+            name.ends_with("ctxt_switches").then(|| count.trim().parse::<u64>().unwrap())
+        })
+        .sum()
+}
+
+fn cpu(pid: u32) -> Duration {
+    let nanos = |text: &String| text.split_whitespace().next().unwrap().parse::<u64>().unwrap();
+    Duration::from_nanos(threads(pid, "schedstat").iter().map(nanos).sum())
+}
+
+fn cpu_since(pid: u32, before: Duration) -> Duration {
+    cpu(pid).saturating_sub(before)
+}
+
+/// A file of each thread of a process; one that ends meanwhile has none.
+fn threads(pid: u32, file: &str) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join(file)).ok()).collect()
+}

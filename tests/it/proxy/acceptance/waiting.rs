@@ -1,0 +1,112 @@
+//! When nothing waits, and what may end a wait (cases 17, 22, 26, 29).
+
+use serde_json::json;
+
+use super::super::setup::{
+    HANG, PREDICT, Proxy, assert_answer, assert_failure, by_hand, instances, learning, predictions,
+};
+use super::super::support::client::Outgoing;
+use super::super::support::upstream::now;
+use super::{before, ms};
+use groupage::standin::server::ServerConfig;
+
+const LATE: &str = "x-request-timeout-ms";
+
+fn due(proxy: &Proxy, millis: u64, item: u64) -> Outgoing {
+    proxy.post(PREDICT, &[(LATE, &millis.to_string())], &instances(&[item]))
+}
+
+/// Case 17: the server is busy for 600 ms, then takes what came meanwhile at once. A window that began anew would last a minute here.
+#[tokio::test]
+async fn what_came_while_the_server_was_busy_leaves_when_it_is_free_and_no_window_begins_anew() {
+    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "1m"}}))).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let callers = proxy.queue([proxy.predict(1)]).await;
+    // Another call's own deadline is the clock.
+    let busy = proxy.post(PREDICT, &[(LATE, "600"), ("x-other", "1")], &instances(&[2]));
+    assert_failure(&proxy.call(busy).answer().await, 504, "GRP3201", "deadline");
+    let free = now();
+    turn.echo().await;
+    let turn = hand.turn().await;
+    assert_eq!(turn.instances(), [1]);
+    let waited = free.elapsed();
+    assert!(waited < ms(300), "beside a free slot: {waited:?}");
+    turn.echo().await;
+    assert_answer(&first.answer().await, 200, &predictions(&[0]));
+    for caller in callers {
+        assert_answer(&caller.answer().await, 200, &predictions(&[1]));
+    }
+}
+
+/// Case 22: callers who cannot be served in time are told so, and cost the others and the server nothing.
+#[tokio::test]
+async fn a_burst_of_deadlines_that_are_too_short_leaves_the_normal_calls_alone() {
+    let config = ServerConfig { base: ms(40), ..ServerConfig::default() };
+    let (proxy, server) = before(config, &json!({})).await;
+    // It is known what a call costs.
+    for item in 0..4 {
+        assert_eq!(proxy.ask(&proxy.predict(item)).await.status, Some(200));
+    }
+    let hasty: Vec<_> = (0..200).map(|item| proxy.call(due(&proxy, 15, item))).collect();
+    let normal: Vec<_> = (0..50).map(|item| proxy.call(proxy.predict(item))).collect();
+    for caller in hasty {
+        let answer = caller.answer().await;
+        match answer.status {
+            Some(503) => assert_failure(&answer, 503, "GRP3104", "late_predicted"),
+            _ => assert_failure(&answer, 504, "GRP3201", "deadline"),
+        }
+    }
+    for caller in normal {
+        assert_eq!(caller.answer().await.status, Some(200));
+    }
+    assert_eq!(server.stats().items, 54, "nothing was computed for those who could not wait");
+}
+
+/// Case 26, first half: no slot frees, and the answer is there at the deadline all the same.
+#[tokio::test]
+async fn a_deadline_is_answered_in_time_although_no_slot_ever_frees() {
+    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"slotsMax": 1}}))).await;
+    // Cold, and knowing what a call costs.
+    for _ in 0..2 {
+        let (first, turn) = proxy.occupy(&mut hand).await;
+        let answer = proxy.call(due(&proxy, 100, 1)).answer().await;
+        assert!(matches!(answer.status, Some(503 | 504)), "{:?}", answer.status);
+        let waited = answer.done.unwrap().duration_since(answer.sent.unwrap());
+        assert!(waited < ms(1000), "{waited:?}");
+        turn.echo().await;
+        first.answer().await;
+        proxy.idle().await;
+        assert_eq!(hand.waiting(), 0);
+    }
+}
+
+/// Case 26, second half: under a preset that lets calls wait for company, a deadline before the end of the wait sends it early.
+#[tokio::test]
+async fn a_deadline_before_the_end_of_a_wait_sends_the_call_early() {
+    let spec = json!({
+        "scheduling": {"preset": "throughput"}, "slo": {"latencyP99": "40s"}, "limits": {"queueDelayMax": "1m", "slotsMax": 1},
+    });
+    let (proxy, server) = before(ServerConfig::default(), &learning(&spec)).await;
+    let answer = proxy.ask(&due(&proxy, 500, 1)).await;
+    assert_eq!((answer.status, server.stats().items), (Some(200), 1), "of 40 s a wait may take 16");
+    assert!(answer.done.unwrap().duration_since(answer.sent.unwrap()) < HANG / 4);
+}
+
+/// Case 29: who expires takes nobody with him: the others leave together, at once.
+#[tokio::test]
+async fn the_first_expires_and_the_next_two_leave_together_at_once() {
+    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "1m"}}))).await;
+    let (first, turn) = proxy.occupy(&mut hand).await;
+    let mut callers = proxy.queue([due(&proxy, 50, 1), proxy.predict(2), proxy.predict(3)]).await;
+    assert_failure(&callers.remove(0).answer().await, 504, "GRP3201", "deadline");
+    turn.echo().await;
+    first.answer().await;
+    let turn = hand.turn().await;
+    assert_eq!(turn.instances(), [2, 3]);
+    turn.echo().await;
+    for (item, caller) in (2..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+    let series = r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="expired"}"#;
+    assert_eq!((proxy.metric(series), proxy.metric(r#"groupage_items_total{outcome="expired"}"#)), (1, 1));
+}

@@ -1,0 +1,219 @@
+//! The upstream changes under a steady load, and the proxy that learns goes with it (reliability F03; acceptance 56).
+//!
+//! Every item is followed by the ledger: none lost, doubled or answered wrongly, whatever changes. What is adapted shows at the upstream, in what arrives
+//! there once it was learned; and then the proxy is steady.
+
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use groupage::batching::Report as Learned;
+use groupage::standin::Route;
+use groupage::standin::ledger::{self, LedgerConfig, LedgerMock, MockConfig, Report};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::setup::{Proxy, learning, quiet, within};
+
+/// By then a change has been learned.
+const SETTLE: Duration = Duration::from_secs(2);
+/// How long it is waited for: on a machine whose cores others take, everything is later.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// By then the first model has been learned.
+const WARM: Duration = Duration::from_millis(800);
+/// How long what arrives is looked at.
+const WINDOW: Duration = Duration::from_millis(800);
+/// Between two looks at what was learned.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A proxy under a steady load.
+struct Live {
+    proxy: Proxy,
+    mock: Arc<LedgerMock>,
+    run: JoinHandle<Report>,
+}
+
+/// What arrived upstream in a span of time, and how often what the proxy learned changed in it.
+#[derive(Debug)]
+struct Seen {
+    /// Items that were taken, in a second.
+    rate: f64,
+    /// Items in a batch.
+    size: f64,
+    /// The largest batch.
+    largest: usize,
+    /// Calls upstream beside a new one.
+    beside: f64,
+    refused: usize,
+    /// Changes of the slots in use, and of the learned ceiling.
+    slots: Vec<u32>,
+    ceilings: Vec<u64>,
+}
+
+impl Live {
+    async fn start(mock: MockConfig, spec: &Value, clients: usize) -> Self {
+        let mock = Arc::new(LedgerMock::start(MockConfig { fault_share: 0.0, ..mock }).await.unwrap());
+        let proxy = Proxy::before(&mock.url(), learning(spec));
+        let config = LedgerConfig {
+            concurrency: clients,
+            tenants: 1,
+            cancel_share: 0.0,
+            poison_share: 0.0,
+            only: Some(Route::Predict),
+            ..LedgerConfig::new(proxy.address, u64::MAX)
+        };
+        let upstream = Arc::clone(&mock);
+        let run = tokio::spawn(async move { ledger::run(config, &upstream).await });
+        Self { proxy, mock, run }
+    }
+
+    /// Looks on for so long.
+    async fn watch(&self, span: Duration) -> Seen {
+        let begun = self.mock.clock();
+        let mut looks = tokio::time::interval(LOOK);
+        let (mut slots, mut ceilings) = (Vec::new(), Vec::new());
+        while self.mock.clock() < begun + span {
+            looks.tick().await;
+            slots.push(within(self.proxy.running.learned()).await.unwrap().slots);
+            ceilings.push(self.proxy.metric(r#"groupage_limit{limit="batch_items_max",source="learned"}"#));
+        }
+        slots.dedup();
+        ceilings.dedup();
+        self.seen(begun..self.mock.clock(), slots, ceilings)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of a test")]
+    fn seen(&self, span: Range<Duration>, slots: Vec<u32>, ceilings: Vec<u64>) -> Seen {
+        let all = self.mock.arrivals(span.clone());
+        let refused = all.iter().filter(|arrival| arrival.refused).count();
+        let taken: Vec<_> = all.iter().filter(|arrival| !arrival.refused).collect();
+        let items: usize = taken.iter().map(|arrival| arrival.items).sum();
+        let mean = |sum: f64| sum / (taken.len().max(1) as f64);
+        Seen {
+            rate: items as f64 / (span.end - span.start).as_secs_f64(),
+            size: mean(items as f64),
+            largest: taken.iter().map(|arrival| arrival.items).max().unwrap_or_default(),
+            beside: mean(taken.iter().map(|arrival| arrival.beside as f64).sum()),
+            refused,
+            slots,
+            ceilings,
+        }
+    }
+
+    /// Waits until what was learned is so: within [`SETTLE`] on a machine that does nothing else, within [`PATIENCE`] on any.
+    #[track_caller]
+    fn adapted(&self, holds: impl Fn(&Learned) -> bool) -> impl Future<Output = ()> {
+        let place = std::panic::Location::caller();
+        let begun = self.mock.clock();
+        async move {
+            let mut looks = tokio::time::interval(LOOK);
+            loop {
+                looks.tick().await;
+                let learned = within(self.proxy.running.learned()).await.unwrap();
+                let took = self.mock.clock() - begun;
+                if holds(&learned) {
+                    return;
+                }
+                assert!(took < PATIENCE, "not adapted at {place}: {learned:?}");
+            }
+        }
+    }
+
+    /// Ends the load: every item has had its one right answer.
+    async fn end(self) {
+        self.mock.enough();
+        let report = within(self.run).await.unwrap();
+        assert_eq!(report.violations(), 0, "{report:#?}");
+        assert_eq!(report.served, report.items, "nobody was refused: {report:#?}");
+        self.proxy.idle().await;
+    }
+}
+
+/// Whether the proxy thinks that so many items take about so long: nearer than half and twice as much, which is what a change that was missed would leave.
+fn takes(learned: &Learned, items: u32, real: Duration) -> bool {
+    let Some((_, cost)) = learned.classes.first() else { return false };
+    let time = Duration::from_nanos(cost.batch_nanos + cost.item_nanos * u64::from(items));
+    time > real.mul_f64(0.75) && time < real.mul_f64(1.5)
+}
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+const fn us(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}
+
+/// Case 56: the model takes twice as long from one moment to the next, and then half of that again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_that_slows_down_and_recovers_is_learned_anew_both_times() {
+    let _quiet = quiet().await;
+    let mock = MockConfig { base: ms(8), per_item: us(250), slots: 1, ..MockConfig::default() };
+    let live = Live::start(mock, &json!({}), 32).await;
+    live.adapted(|learned| takes(learned, 32, ms(16))).await;
+    live.watch(WARM).await;
+    let before = live.watch(WINDOW).await;
+    live.mock.set_curve(ms(16), us(500));
+    live.adapted(|learned| takes(learned, 32, ms(32))).await;
+    let slow = live.watch(WINDOW).await;
+    assert!(slow.rate > before.rate / 2.0 * 0.7 && slow.slots == [1], "{before:?} {slow:?}");
+    live.mock.set_curve(ms(8), us(250));
+    live.adapted(|learned| takes(learned, 32, ms(16))).await;
+    let again = live.watch(WINDOW).await;
+    assert!(again.rate > before.rate * 0.7 && again.slots == [1], "{before:?} {again:?}");
+    live.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_that_is_replaced_is_learned_anew_and_nobody_gets_a_mixture_of_both() {
+    let _quiet = quiet().await;
+    let mock = MockConfig { base: ms(8), per_item: us(250), slots: 1, ..MockConfig::default() };
+    let live = Live::start(mock, &json!({}), 32).await;
+    live.watch(WARM).await;
+    live.mock.set_curve(ms(1), ms(2));
+    live.mock.replace_model();
+    live.adapted(|learned| takes(learned, 16, ms(33))).await;
+    let after = live.watch(WINDOW).await;
+    // 500 items a second are all that there is.
+    assert!(after.rate > 500.0 * 0.7 && after.slots == [1], "{after:?}");
+    live.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_that_vanish_and_come_back_are_given_up_and_found_again() {
+    let _quiet = quiet().await;
+    // Slots are found batch by batch (one completion in 33 looks for one more): short ones, so that there are many in a second.
+    let mock = MockConfig { base: ms(10), per_item: us(100), slots: 4, ..MockConfig::default() };
+    let live = Live::start(mock, &json!({"limits": {"batchItemsMax": 4}}), 24).await;
+    live.adapted(|learned| learned.slots >= 4).await;
+    let four = live.watch(WINDOW).await;
+    live.mock.set_slots(1);
+    live.adapted(|learned| learned.slots == 1).await;
+    let one = live.watch(WINDOW).await;
+    live.mock.set_slots(4);
+    live.adapted(|learned| learned.slots >= 4).await;
+    let again = live.watch(WINDOW).await;
+    assert!(four.beside > 2.0 && one.beside < 1.6 && again.beside > 2.0, "{four:?} {one:?} {again:?}");
+    assert!(one.rate < four.rate / 2.0 && again.rate > one.rate * 2.0, "{four:?} {one:?} {again:?}");
+    // At most three times a minute once it is steady: in less than a second, next to never.
+    assert!(one.slots.len() <= 2, "{four:?} {one:?} {again:?}");
+    live.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_that_falls_under_load_is_found_without_a_caller_noticing() {
+    let _quiet = quiet().await;
+    let mock = MockConfig { base: ms(8), per_item: us(250), slots: 1, ..MockConfig::default() };
+    let live = Live::start(mock, &json!({"limits": {"batchItemsMax": 64}}), 64).await;
+    live.watch(WARM).await;
+    let before = live.watch(WINDOW).await;
+    assert!(before.largest > 32, "{before:?}");
+    live.mock.set_items_max(Some(16));
+    live.watch(SETTLE).await;
+    let after = live.watch(WINDOW).await;
+    // It may be asked again now and then, and never more than one step above.
+    assert!(after.refused <= 3 && after.largest <= 16 && after.size >= 7.0, "{before:?} {after:?}");
+    assert!(after.ceilings.iter().all(|ceiling| (8..=17).contains(ceiling)), "{after:?}");
+    live.end().await;
+}
