@@ -56,6 +56,10 @@ const DOUBT_WEIGHT: f64 = 0.1;
 /// ...and after more than this many it is gone if the doubt is above this.
 const DOUBT_COUNT: u32 = 10;
 const DOUBT_MAX: f64 = 0.8;
+/// How many are left then: a running mean of this weight of how many ran side by side, from all that are in use, rounded with a little in favour of one more. Several often
+/// vanish at once, and one after the other each would cost the same time again while batches queue upstream.
+const BESIDE_WEIGHT: f64 = 0.3;
+const BESIDE_UP: f64 = 0.1;
 /// The lead, in turns, that is left when a slot has vanished: its batches had some overlap.
 const LEAD_AFTER_VANISH: f64 = 0.2;
 
@@ -119,6 +123,8 @@ pub(super) struct Slots {
 struct Doubt {
     wait: f64,
     count: u32,
+    /// Slots that ran side by side, as a running mean.
+    beside: f64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -212,7 +218,7 @@ impl Slots {
     /// A batch leaves while this many others are in flight.
     pub(super) fn sent(&self, now: Tick, others: u32) -> Flight {
         let explores = others >= self.in_use() && self.drawn.is_some_and(|drawn| drawn.explore);
-        Flight { sent: now, others, explores, first_return: None }
+        Flight { sent: now, others, explores, returns: [None; seen::RETURNS] }
     }
 
     /// A batch came back well that would take `alone` nanoseconds alone. Not for batches sent against these rules (probes, passed calls, isolation).
@@ -248,7 +254,7 @@ impl Slots {
     /// When a batch in flight is expected now that another came back: one that left early starts with the first return, so a late one makes it late.
     /// Without this, leads that are all planned from the one before would drift upstream's queue to a full wait. Before [`Flight::saw_return`].
     pub(super) fn due_after_return(&self, flight: &Flight, due: Tick, now: Tick, alone: u64) -> Tick {
-        if flight.first_return.is_some() || flight.others < self.in_use() {
+        if flight.first_return().is_some() || flight.others < self.in_use() {
             return due;
         }
         due.max(Tick(now.0.saturating_add(alone.saturating_sub(self.lead()))))
@@ -283,10 +289,13 @@ impl Slots {
         }
         let Some(doubt) = self.doubt_mut(others) else { return };
         doubt.wait += DOUBT_WEIGHT * (seen.waited(-WAITED_MAX) - doubt.wait);
+        let before = if doubt.count == 0 { f64::from(others) + 1.0 } else { doubt.beside };
+        doubt.beside = before + BESIDE_WEIGHT * (seen.beside - before);
         doubt.count = doubt.count.saturating_add(1);
+        let left = whole(doubt.beside + BESIDE_UP);
         if doubt.count > DOUBT_COUNT && doubt.wait > DOUBT_MAX {
-            self.count = others.max(1);
-            self.lead = LEAD_AFTER_VANISH * seen.turn;
+            self.count = u32::try_from(left).unwrap_or(1).clamp(1, others.max(1));
+            self.lead = LEAD_AFTER_VANISH * seen.alone / f64::from(self.count);
             self.doubts = [Doubt::NONE; COUNT_LEN];
             self.hits = 0;
         }
@@ -352,7 +361,7 @@ impl Slots {
 // === impl Doubt ===
 
 impl Doubt {
-    const NONE: Self = Self { wait: DOUBT_START, count: 0 };
+    const NONE: Self = Self { wait: DOUBT_START, count: 0, beside: 0.0 };
 
     /// The part of the possible wait to count with: none before it was seen.
     const fn believed(self) -> f64 {

@@ -1,4 +1,4 @@
-//! What "batch too large" looks like, and which number it names.
+//! What "batch too large" and "out of memory" look like, and which number they name.
 //!
 //! Some servers echo the caller's input in their errors, so a phrase counts only where a message stands: in a member that is named as one, or in a
 //! short body that is not JSON. Who uses a limit must still hold it against the batch that was sent: one that is not below its items explains
@@ -33,6 +33,14 @@ const PHRASES: [Phrase; 9] = [
     Phrase { text: "tokens per request", end: "", named: false },  // OpenAI: a limit of tokens, not of items
 ];
 
+/// What servers say when a device's memory did not hold a batch, in lower case.
+const OUT_OF_MEMORY: [&[u8]; 4] = [
+    b"out of memory",      // PyTorch, XLA, TensorRT, TEI over candle
+    b"out_of_memory",      // the CUDA driver's own name for it
+    b"outofmemory",        // exceptions named by their class
+    b"resource_exhausted", // TensorFlow, JAX
+];
+
 /// Names of members that hold a message.
 const MESSAGES: [&[u8]; 6] = [b"message", b"msg", b"error", b"detail", b"error_message", b"title"];
 /// A body that is not JSON and longer than this is not a message.
@@ -59,6 +67,15 @@ impl Endpoint {
             None if declared || status == StatusCode::PAYLOAD_TOO_LARGE => Some(TooLarge { limit: None }),
             None => None,
         }
+    }
+
+    /// Whether upstream's answer to a shared call means that its memory did not hold the batch.
+    #[must_use]
+    pub fn out_of_memory(&self, status: StatusCode, body: &[u8]) -> bool {
+        // 424 is what TEI says for an error of its backend.
+        let failed = matches!(status.as_u16(), 424 | 500 | 503 | 507);
+        let says = |message: &Vec<u8>| OUT_OF_MEMORY.iter().any(|text| memchr::memmem::find(message, text).is_some());
+        failed && messages(body).iter().any(says)
     }
 }
 

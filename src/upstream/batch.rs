@@ -178,7 +178,11 @@ async fn try_part(
     };
     *first_byte = Some(answer.first_byte);
     let Answer { status, headers, body, .. } = &answer;
-    if let Some(outcome) = key_wide(*status, headers) {
+    // Said with 503 too, and then it is about this batch and not about load.
+    let out_of_memory = !status.is_success() && endpoint.out_of_memory(*status, body);
+    if let Some(outcome) = key_wide(*status, headers)
+        && !out_of_memory
+    {
         let replies = endpoint.forward_all(&members, &sent, *status, headers, body);
         deliver_all(outputs, part, replies);
         return Judged::Answered(outcome);
@@ -197,7 +201,7 @@ async fn try_part(
         return Judged::Again {
             verdict: Verdict::Failed,
             or: FailureKind::BatchFailed,
-            observed: ObservedOutcome::Failed,
+            observed: if out_of_memory { ObservedOutcome::OutOfMemory } else { ObservedOutcome::Failed },
             allowed: endpoint.idempotent,
         };
     }

@@ -14,13 +14,19 @@ pub(super) const WAITED_MAX: f64 = 1.5;
 /// More extra time than this part of an execution is no noise (the tail ratio is at most 1.6, `scheduling.md` §3).
 const LATE_EXTRA: f64 = 0.5;
 
+/// Returns of others that are remembered: enough to see a fall from five slots to one at once, and more fall twice.
+pub(super) const RETURNS: usize = 4;
+/// A batch that waited started with the last return up to this part of an execution after its wait: the way back takes some time too.
+const STARTED: f64 = 0.2;
+
 /// What is kept of a batch in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Flight {
     pub(super) sent: Tick,
     pub(super) others: u32,
     pub(super) explores: bool,
-    pub(super) first_return: Option<Tick>,
+    /// When the first others came back since it left, in order.
+    pub(super) returns: [Option<Tick>; RETURNS],
 }
 
 /// What the time of a batch that came back is good for.
@@ -46,6 +52,8 @@ pub(super) struct Seen {
     /// The mean time between returns with so many others out: no wait is much longer. With one it is the execution itself, and with more the rules scale
     /// with it; by the execution alone, more than some five slots would never be found, since every wait is short.
     pub(super) turn: f64,
+    /// Slots that ran side by side, by the number of others that had to come back before this one began.
+    pub(super) beside: f64,
 }
 
 // === impl Flight ===
@@ -58,7 +66,14 @@ impl Flight {
 
     /// Another batch came back, well or not, while this one is in flight.
     pub(in super::super) fn saw_return(&mut self, now: Tick) {
-        self.first_return.get_or_insert(now);
+        if let Some(free) = self.returns.iter_mut().find(|at| at.is_none()) {
+            *free = Some(now);
+        }
+    }
+
+    /// When the first of the others came back.
+    pub(super) fn first_return(&self) -> Option<Tick> {
+        self.returns[0]
     }
 }
 
@@ -68,8 +83,12 @@ impl Seen {
     pub(super) fn new(now: Tick, flight: &Flight, alone: u64) -> Self {
         let took = float(now.0.saturating_sub(flight.sent.0));
         let alone = float(alone.max(1));
-        let wait = float(flight.first_return.unwrap_or(now).0.saturating_sub(flight.sent.0));
-        Self { alone, extra: took - alone, wait, turn: alone / f64::from(flight.others.max(1)) }
+        let after = |at: Tick| float(at.0.saturating_sub(flight.sent.0));
+        let (extra, wait) = (took - alone, after(flight.first_return().unwrap_or(now)));
+        let before = |at: &&Tick| after(**at) <= extra + STARTED * alone;
+        let returns = flight.returns.iter().flatten().take_while(before).map(|_| 1.0).sum::<f64>();
+        let beside = (f64::from(flight.others) + 1.0 - returns).max(1.0);
+        Self { alone, extra, wait, turn: alone / f64::from(flight.others.max(1)), beside }
     }
 
     pub(super) fn stalled(self) -> bool {

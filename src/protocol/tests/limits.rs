@@ -64,3 +64,20 @@ fn a_route_may_declare_what_too_large_looks_like() {
     assert_eq!(told(500, "else"), None);
     assert_eq!(told(507, ""), Some(TooLarge { limit: None }));
 }
+
+#[test]
+fn out_of_memory_is_read_where_servers_say_it() {
+    let endpoint = endpoint("/v1/embeddings", Named::OpenAi);
+    let says = |status: u16, body: &str| endpoint.out_of_memory(StatusCode::from_u16(status).unwrap(), body.as_bytes());
+    assert!(says(500, "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"));
+    assert!(says(500, r#"{"detail":"CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0)"}"#));
+    assert!(says(
+        424,
+        r#"{"error":"DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")","error_type":"Backend"}"#
+    ));
+    assert!(says(503, r#"{"error":{"message":"torch.OutOfMemoryError"}}"#));
+    assert!(says(500, r#"{"error":"RESOURCE_EXHAUSTED: failed to allocate"}"#));
+    assert!(!says(500, r#"{"error":"division by zero"}"#));
+    assert!(!says(422, r#"{"error":"out of memory"}"#), "the caller's doing");
+    assert!(!says(500, r#"{"error":"bad input","input":"my cat is out of memory"}"#), "echoed input is no message");
+}
