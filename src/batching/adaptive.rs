@@ -26,8 +26,8 @@ use super::queue::{Queue, Queued};
 use super::slots::{Slot, Slots, View as SlotView};
 use super::tick::Tick;
 
-pub use learn::Report;
 pub(super) use learn::{Kind, Leaving};
+pub use learn::{Report, UpstreamSnapshot};
 pub(super) use line::slo_of;
 
 use choose::Chosen;

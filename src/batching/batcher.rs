@@ -5,7 +5,7 @@ mod pace;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::adaptive::{Adaptive, Ctx, Kind, Leaving, Next, Report, slo_of};
+use super::adaptive::{Adaptive, Ctx, Kind, Leaving, Next, Report, UpstreamSnapshot, slo_of};
 use super::batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
 use super::call::{Call, CallId, CostClassId, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, Weight};
 use super::class::{BatchSize, Classes};
@@ -106,13 +106,18 @@ impl Batcher {
         }
     }
 
-    /// New walls. What is queued stays, what is in flight is untouched; a smaller queue refuses new calls only.
+    /// New walls. What is queued stays, what is in flight is untouched; a smaller queue refuses new calls only. Another policy may order its lines
+    /// otherwise: nobody may stand behind all who come later.
     ///
     /// # Panics
     /// If `limits.scopes` is empty.
     pub fn set_limits(&mut self, limits: Limits) {
         assert!(!limits.scopes.is_empty(), "limits must name at least one scope");
         self.adaptive.set_stand_aside_max(limits.stand_aside_max);
+        let by_deadline = |limits: &Limits| matches!(limits.policy, Policy::Adaptive { .. });
+        if by_deadline(&limits) != by_deadline(&self.limits) {
+            self.queue.reorder(by_deadline(&limits));
+        }
         self.limits = limits;
         self.free.note(self.now, self.slot_is_free());
     }
@@ -280,6 +285,24 @@ impl Batcher {
     pub fn restore(&mut self, now: Tick, class: CostClassId, snapshot: &Snapshot) {
         self.advance(now);
         self.adaptive.restore(class, snapshot);
+    }
+
+    /// What was learned of the upstream as a whole, as far as it can be kept for a restart.
+    #[must_use]
+    pub fn upstream_snapshot(&self) -> UpstreamSnapshot {
+        self.adaptive.upstream_snapshot()
+    }
+
+    /// Takes up what was learned of the upstream as a whole before. A slot or a lead that is no more is found out as one that vanishes.
+    pub fn restore_upstream(&mut self, now: Tick, snapshot: UpstreamSnapshot) {
+        self.advance(now);
+        self.adaptive.restore_upstream(snapshot);
+    }
+
+    /// The upstream is another one: what was learned of it is forgotten.
+    pub fn forget(&mut self, now: Tick) {
+        self.advance(now);
+        self.adaptive.forget();
     }
 
     /// What was learned, to be shown.

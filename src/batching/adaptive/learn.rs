@@ -11,12 +11,15 @@ use super::super::call::{Call, CostClassId, KeyId, Weight};
 use super::super::cost::{Cost, Report as CostReport, Sample as CostSample, Snapshot};
 use super::super::guard::{AsideReport, Ended, Part};
 use super::super::plan::{Due, Plan, PlanInput, SIZES_MAX_ITEMS};
-use super::super::slots::{Flight, Sample};
+use super::super::slots::{Flight, Sample, Slots};
 use super::super::tick::{Tick, nanos};
 use super::Adaptive;
 
 /// Weight of a new execution in T, as one part in so many.
 const MEAN_TIME_PARTS: u64 = 10;
+/// T as it may be read from a file: bounds for arithmetic, as those of `cost`.
+const MEAN_TIME_MIN: u64 = 1_000;
+const MEAN_TIME_MAX: u64 = 1_000_000_000_000_000;
 /// Cost classes with a curve of their own (`scheduling.md` §1).
 const MODELS_MAX: usize = 64;
 /// Merge keys whose arrivals are watched: more than commonly share one upstream; beyond it the one unused for longest goes.
@@ -35,6 +38,17 @@ pub struct Report {
     pub aside: AsideReport,
     /// The cost curves.
     pub classes: Vec<(CostClassId, CostReport)>,
+}
+
+/// What a later process may begin with, of the upstream as a whole.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UpstreamSnapshot {
+    /// C: batches in flight that the upstream runs side by side; 0: nothing was learned.
+    pub slots: u32,
+    /// By how many nanoseconds the next batch may leave before one comes back.
+    pub lead_nanos: u64,
+    /// T: the running mean of execution times, in nanoseconds.
+    pub mean_nanos: u64,
 }
 
 /// What is learned of a cost class.
@@ -241,6 +255,26 @@ impl Adaptive {
             model.cost = Cost::restore(snapshot);
             model.worked = model.cost.largest().max(1);
         }
+    }
+
+    pub(in super::super) fn upstream_snapshot(&self) -> UpstreamSnapshot {
+        UpstreamSnapshot { slots: self.slots(), lead_nanos: self.slots.lead(), mean_nanos: self.mean_time }
+    }
+
+    pub(in super::super) fn restore_upstream(&mut self, snapshot: UpstreamSnapshot) {
+        let UpstreamSnapshot { slots, lead_nanos, mean_nanos } = snapshot;
+        if slots == 0 {
+            return;
+        }
+        self.mean_time = mean_nanos.clamp(MEAN_TIME_MIN, MEAN_TIME_MAX);
+        self.slots = Slots::restored(slots, lead_nanos.min(self.mean_time));
+    }
+
+    /// The upstream is another one. What is known of arrivals is about the clients, and stays.
+    pub(in super::super) fn forget(&mut self) {
+        self.models.clear();
+        self.slots.forget();
+        self.guard.changed();
     }
 
     pub(super) fn in_flight(&self) -> u32 {
