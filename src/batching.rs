@@ -34,7 +34,7 @@ mod queue;
 mod slots;
 mod tick;
 
-pub use adaptive::Report;
+pub use adaptive::{Report, UpstreamSnapshot};
 pub use batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
 pub use batcher::{Batcher, Counts};
 pub use budget::ReplayBudget;

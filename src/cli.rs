@@ -4,7 +4,9 @@
 
 mod compose;
 mod demo;
+mod keep;
 mod proxy;
+mod reload;
 mod simulate;
 mod validate;
 
@@ -12,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-pub use self::compose::{Running, Starting, start};
+pub use self::compose::{Applied, Control, Refusal, Running, Starting, start};
 
 /// The exit code of a defect of ours (sysexits: `EX_SOFTWARE`).
 pub const EXIT_INTERNAL: u8 = 70;

@@ -8,11 +8,11 @@ use http::header::CONNECTION;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use super::Proxy;
 use super::alone::Lonely;
 use super::collect::{Collected, collect};
 use super::deadline::deadlines;
 use super::record::Ending;
+use super::{Proxy, Table};
 use crate::backend::Lane;
 use crate::batching::Lone;
 use crate::body::Body;
@@ -29,7 +29,8 @@ impl Proxy {
         let arrived = self.clock.now();
         self.metrics.stats.seen.fetch_add(1, Ordering::Relaxed);
         let mut ending = Ending::begin(self, arrived);
-        if let Some(tenant) = &self.config.tenant_header {
+        let table = self.table();
+        if let Some(tenant) = &table.tenant_header {
             keep_identity(request.headers_mut(), tenant);
         }
         if request.method() == Method::CONNECT {
@@ -40,13 +41,13 @@ impl Proxy {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             return response;
         }
-        let Some(endpoint) = self.config.routes.recognise(request.method(), request.uri().path()) else {
+        let Some(endpoint) = table.routes.recognise(request.method(), request.uri().path()) else {
             return self.pass(lane, request.map(Body::from), Reason::NotRecognised, ending, Dialect::Problem).await;
         };
-        let route = self.route(endpoint.route);
+        let route = table.route(endpoint.route);
         ending.recognised(endpoint.label.as_str(), &route.name);
         let length = content_length(&request);
-        let why_pass = if self.config.passthrough || route.passthrough {
+        let why_pass = if table.passthrough || route.passthrough {
             Some(Reason::PolicyOff)
         } else if request.headers().contains_key(http::header::UPGRADE) {
             Some(Reason::Header)
@@ -59,25 +60,25 @@ impl Proxy {
             return self.pass(lane, request.map(Body::from), reason, ending, endpoint.dialect).await;
         }
         // Boxed: what only these calls need would otherwise lie in the state of every connection, and be moved with every call that passes.
-        Box::pin(self.recognised(&endpoint, lane, request, arrived, ending)).await
+        Box::pin(self.recognised(&table, &endpoint, lane, request, (arrived, ending))).await
     }
 
     async fn recognised(
         self: &Arc<Self>,
+        table: &Table,
         endpoint: &Arc<Endpoint>,
         lane: Lane,
         request: Request<Incoming>,
-        arrived: crate::batching::Tick,
-        ending: Ending,
+        (arrived, ending): (crate::batching::Tick, Ending),
     ) -> Response<Body> {
-        let route = self.route(endpoint.route);
+        let route = table.route(endpoint.route);
         let (head, body) = request.into_parts();
         let collected = self.cut.end(collect(self, body, route.item_bytes_max)).await;
         match collected.unwrap_or(Collected::Refused(FailureKind::Draining)) {
             Collected::Whole { bytes, trailers, held } => {
                 self.metrics.stats.read.fetch_add(1, Ordering::Relaxed);
                 let lonely = Lonely { head, bytes, trailers };
-                let response = self.merge(endpoint, lonely, arrived, ending).await;
+                let response = self.merge(table, endpoint, lonely, (arrived, ending)).await;
                 drop(held);
                 response
             }
@@ -97,16 +98,16 @@ impl Proxy {
 
     async fn merge(
         self: &Arc<Self>,
+        table: &Table,
         endpoint: &Arc<Endpoint>,
         lonely: Lonely,
-        arrived: crate::batching::Tick,
-        mut ending: Ending,
+        (arrived, mut ending): (crate::batching::Tick, Ending),
     ) -> Response<Body> {
-        let route = self.route(endpoint.route);
+        let route = table.route(endpoint.route);
         let began = self.clock.now();
         let call = Arc::new(endpoint.read(&lonely.head, lonely.bytes.clone(), &self.secret));
         self.metrics.overhead(Stage::Read, self.clock.now().since(began));
-        let times = deadlines(arrived, &lonely.head.headers, &self.config.deadline_headers, route);
+        let times = deadlines(arrived, &lonely.head.headers, &table.deadline_headers, route);
         ending.read(&call, times.first.at);
         let published = if endpoint.label == Label::Tei {
             self.until(times.caller, self.backend.published()).await.ok().flatten()
@@ -159,7 +160,9 @@ impl Proxy {
                     ending.passed(reason);
                 }
                 let ticket = grant.ticket;
-                let answered = self.until(times.caller, self.alone(lonely, grant, endpoint, call.streaming)).await;
+                let answered = self
+                    .until(times.caller, self.alone(lonely, grant, (endpoint, route.timeout), call.streaming))
+                    .await;
                 ending.ticket(&ticket);
                 match answered.flatten() {
                     Ok(response) => {

@@ -18,8 +18,10 @@ mod isolation;
 mod overload;
 mod pass;
 mod process;
+mod reload;
 mod servers;
 mod setup;
+mod state;
 mod streams;
 
 #[path = "../support/all.rs"]

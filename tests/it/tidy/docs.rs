@@ -6,7 +6,7 @@ use groupage::batching::Cause;
 use groupage::config::Code;
 use groupage::error::{FailureKind, Fault};
 use groupage::protocol::{Label, MismatchKind, Reason};
-use groupage::telemetry::names::{Kind, Metric, Outcome, Stage};
+use groupage::telemetry::names::{Kind, Metric, Outcome, Reload, Stage};
 
 use super::{files, golden_section, read, sources};
 
@@ -69,6 +69,7 @@ fn the_metrics_page_is_the_list_in_the_code() {
     row("`protocol`", Label::ALL.iter().map(|word| word.as_str()).collect());
     row("`cause`", Cause::ALL.iter().map(|word| word.as_str()).collect());
     row("`reason`", Reason::ALL.iter().map(|word| word.as_str()).collect());
+    row("`result` of reloads", Reload::ALL.iter().map(|word| word.as_str()).collect());
     row("`stage`", Stage::ALL.iter().map(|word| word.as_str()).collect());
     golden_section("docs/metrics.md", "label values", &words);
 
@@ -107,9 +108,10 @@ fn metric_names_follow_the_conventions_and_stand_in_one_place() {
 
 #[test]
 fn label_words_are_lower_case_and_none_stands_twice() {
-    let lists: [Vec<&str>; 6] = [
+    let lists: [Vec<&str>; 7] = [
         Outcome::ALL.iter().map(|word| word.as_str()).collect(),
         Stage::ALL.iter().map(|word| word.as_str()).collect(),
+        Reload::ALL.iter().map(|word| word.as_str()).collect(),
         Cause::ALL.iter().map(|word| word.as_str()).collect(),
         Reason::ALL.iter().map(|word| word.as_str()).collect(),
         Label::ALL.iter().map(|word| word.as_str()).collect(),
