@@ -33,10 +33,15 @@ pub struct State {
     /// Whether the process wants calls.
     pub ready: Arc<dyn Fn() -> bool + Send + Sync>,
     /// The settings in force with their sources, as JSON.
-    pub config: Arc<serde_json::Value>,
+    pub config: Shown,
+    /// How reading them again went, as JSON.
+    pub reload: Shown,
     /// What the scheduler learned.
     pub scheduler: Learned,
 }
+
+/// What is shown as it is when somebody looks.
+pub type Shown = Arc<dyn Fn() -> serde_json::Value + Send + Sync>;
 
 /// Asks what the scheduler learned; `None` when it cannot say.
 pub type Learned = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Option<serde_json::Value>> + Send>> + Send + Sync>;

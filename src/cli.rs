@@ -5,7 +5,9 @@
 mod compose;
 mod demo;
 mod explain;
+mod keep;
 mod proxy;
+mod reload;
 mod simulate;
 mod validate;
 
@@ -13,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-pub use self::compose::{Running, Starting, start};
+pub use self::compose::{Applied, Control, Refusal, Running, Starting, start};
 
 /// The exit code of a defect of ours (sysexits: `EX_SOFTWARE`).
 pub const EXIT_INTERNAL: u8 = 70;

@@ -2,10 +2,10 @@
 //!
 //! [`load`] reads a text and finds everything that is wrong with it at once; [`build`] puts flag over environment over file over default and gives
 //! a [`Policy`] in which nothing is missing, with the source of every value. The table of `schema` decides what a key may say; the words are those
-//! of `api::v1alpha1`. Changes while running, the cluster's objects and what is learned are not here.
+//! of `api::v1alpha1`. What differs between two policies is told here (`change`); when a file is read again, and what is done about it, is not, nor are
+//! the cluster's objects and what is learned.
 
-use std::path::Path;
-
+mod change;
 mod check;
 mod effective;
 mod env;
@@ -24,9 +24,10 @@ mod validate;
 #[cfg(test)]
 mod tests;
 
+pub use change::Change;
 pub use effective::Setting;
 pub use env::{Given, Machine, Overrides, Source};
-pub use file::{LoadError, Loaded, load, read};
+pub use file::{LoadError, Loaded, load, read, read_text};
 pub use finding::{Code, Errors, Finding, Notice};
 pub use policy::{
     Client, ClientHttp2, Connection, Deadline, Drain, Failure, Limits, LimitsOverride, Log, MergeNames, Mode, Policy,
@@ -45,21 +46,6 @@ pub const EXIT_CONFIG: u8 = 78;
 /// Every flag or variable that is wrong; a file was judged by [`load`].
 pub fn build(loaded: Option<&Loaded>, overrides: &Overrides, machine: &Machine) -> Result<Policy, Errors> {
     fill::build(loaded, overrides, machine)
-}
-
-/// Reads the file, if there is one, and puts together what is in effect.
-///
-/// # Errors
-///
-/// The file cannot be read, or every problem of what it says, or of what flags and environment say.
-pub fn load_policy(
-    path: Option<&Path>,
-    overrides: &Overrides,
-    machine: &Machine,
-) -> Result<(Policy, Vec<Notice>), LoadError> {
-    let loaded = path.map(read).transpose()?;
-    let policy = build(loaded.as_ref(), overrides, machine)?;
-    Ok((policy, loaded.map(|loaded| loaded.notices).unwrap_or_default()))
 }
 
 // === impl Policy ===

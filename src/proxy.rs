@@ -22,7 +22,7 @@ mod respond;
 mod watch;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use http::HeaderName;
@@ -81,8 +81,8 @@ pub struct Http2Limits {
     pub age_max: Duration,
 }
 
-/// What the data port needs to know.
-#[derive(Debug)]
+/// What the data port needs to know as long as it runs.
+#[derive(Debug, Clone)]
 pub struct Config {
     /// Limits towards clients.
     pub client: ClientLimits,
@@ -92,6 +92,11 @@ pub struct Config {
     pub answer_bytes_max: usize,
     /// Longest silence inside the answer to a recognised call.
     pub answer_idle_timeout: Duration,
+}
+
+/// What is recognised, and what holds for it. A call keeps the table that it began with.
+#[derive(Debug)]
+pub struct Table {
     /// What is recognised.
     pub routes: Routes,
     /// One for each written route, and the last for the default one.
@@ -129,6 +134,7 @@ pub struct RouteSettings {
 #[derive(Debug)]
 pub struct Proxy {
     config: Config,
+    table: RwLock<Arc<Table>>,
     clock: Clock,
     scheduler: Handle,
     backend: Arc<dyn Backend>,
@@ -166,13 +172,14 @@ pub struct Parts {
 impl Proxy {
     /// Puts the data port together.
     #[must_use]
-    pub fn new(config: Config, parts: Parts) -> Self {
+    pub fn new(config: Config, table: Table, parts: Parts) -> Self {
         let Parts { clock, scheduler, backend, forward, buffers, metrics, access_log } = parts;
         let labels = crate::protocol::Label::ALL.iter().map(|label| label.as_str()).chain(["none"]);
         Self {
             labels: labels.map(|label| (label, metrics.calls(label))).collect(),
             passed: Reason::ALL.iter().map(|reason| (reason.as_str(), metrics.passed(reason.as_str()))).collect(),
             config,
+            table: RwLock::new(Arc::new(table)),
             clock,
             scheduler,
             backend,
@@ -190,17 +197,32 @@ impl Proxy {
         self.cut.now();
     }
 
-    fn route(&self, route: usize) -> &RouteSettings {
-        self.config
-            .settings
-            .get(route)
-            .or_else(|| self.config.settings.last())
-            .expect("there is always the default route: the builder of `Config` puts it last")
+    /// The table for calls that begin now.
+    #[must_use]
+    pub fn table(&self) -> Arc<Table> {
+        // Nobody can panic while he holds it; were it so, the table would be whole all the same.
+        self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Another table for calls that begin from now on.
+    pub fn set_table(&self, table: Table) {
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
     }
 
     fn count_passed(&self, reason: Reason) {
         if let Some(counter) = self.passed.get(reason.as_str()) {
             counter.count();
         }
+    }
+}
+
+// === impl Table ===
+
+impl Table {
+    fn route(&self, route: usize) -> &RouteSettings {
+        self.settings
+            .get(route)
+            .or_else(|| self.settings.last())
+            .expect("there is always the default route: the builder of `Table` puts it last")
     }
 }

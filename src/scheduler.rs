@@ -13,12 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 pub use self::apart::{ClassApart, Differs, Why};
 pub use self::execution::Grant;
 use crate::backend::Backend;
-use crate::batching::{BatchId, CallId, Cause, CostClassId, Deadline, Limits, Lone, Plan, PriorityId, Report, ScopeId};
+use crate::batching::{
+    BatchId, CallId, Cause, ClassSnapshot, CostClassId, Deadline, Limits, Lone, Plan, PriorityId, Report, ScopeId,
+    UpstreamSnapshot,
+};
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Call, Endpoint, Reply};
@@ -38,6 +41,19 @@ pub struct Config {
     pub limits: Limits,
     /// Draws `Retry-After`.
     pub seed: u64,
+    /// What an earlier process learned.
+    pub kept: Kept,
+    /// Told whenever something was learned.
+    pub learned: Option<Arc<Notify>>,
+}
+
+/// What was learned, as far as a later process may begin with it.
+#[derive(Debug, Clone, Default)]
+pub struct Kept {
+    /// Of the upstream as a whole.
+    pub upstream: UpstreamSnapshot,
+    /// By the names of cost classes ([`Call::cost_class`]), which mean the same to every process, as numbers do not.
+    pub classes: Vec<(Box<[u8]>, ClassSnapshot)>,
 }
 
 /// A call for the queue.
@@ -122,6 +138,9 @@ enum Event {
     Plan(u64, CostClassId, Plan),
     Report(oneshot::Sender<Report>),
     Why(oneshot::Sender<Why>),
+    Limits(Box<Limits>, oneshot::Sender<()>),
+    Keep(oneshot::Sender<Kept>),
+    Forget,
     Drain,
     #[cfg(test)]
     Panic,
@@ -191,6 +210,27 @@ impl Handle {
         let (reply, why) = oneshot::channel();
         self.events.try_send(Event::Why(reply)).ok()?;
         tokio::time::timeout(Duration::from_secs(1), why).await.ok()?.ok()
+    }
+
+    /// Decides within these walls from now on. False when the driver has ended.
+    ///
+    /// What is queued stays and leaves under the new ones, what is in flight is untouched. A call may name one of their scopes once this has returned.
+    pub async fn set_limits(&self, limits: Limits) -> bool {
+        let (done, taken) = oneshot::channel();
+        self.events.send(Event::Limits(Box::new(limits), done)).await.is_ok() && taken.await.is_ok()
+    }
+
+    /// What a later process may begin with; `None` when the driver has ended.
+    pub async fn keep(&self) -> Option<Kept> {
+        let (reply, kept) = oneshot::channel();
+        self.events.send(Event::Keep(reply)).await.ok()?;
+        kept.await.ok()
+    }
+
+    /// The upstream is another one than what was kept is about.
+    pub async fn forget(&self) {
+        // A driver that has ended knows nothing any more.
+        self.events.send(Event::Forget).await.ok();
     }
 
     /// Nothing waits from now on.

@@ -12,8 +12,13 @@ mod forward;
 mod health;
 mod published;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use http::HeaderMap;
+use http::header::SERVER;
+use tokio::sync::watch;
 
 use self::connect::Connector;
 pub use self::connect::Target;
@@ -23,6 +28,9 @@ use crate::batching::ReplayBudget;
 use crate::buffer::BufferBudget;
 use crate::clock::Clock;
 use crate::telemetry::Metrics;
+
+/// Bytes of a server's name that are told apart: more than any has, and a bound on what is kept.
+const SERVER_NAME_MAX: usize = 128;
 
 /// Whether HTTP/2 is spoken upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +81,9 @@ struct Inner {
     shared: client::Shared,
     published: published::Cache,
     budget: Mutex<ReplayBudget>,
+    isolate_above: AtomicU32,
+    /// What the last answer said of its server.
+    server: watch::Sender<Option<String>>,
     buffers: BufferBudget,
     metrics: Arc<Metrics>,
 }
@@ -88,9 +99,37 @@ impl Upstream {
         let budget = Mutex::new(ReplayBudget::new(config.replay_permille));
         let shared = client::Shared::new(config.http2);
         let published = published::Cache::default();
+        let isolate_above = AtomicU32::new(config.isolate_above);
+        let server = watch::Sender::new(None);
         Self {
-            inner: Arc::new(Inner { config, clock, connector, health, shared, published, budget, buffers, metrics }),
+            inner: Arc::new(Inner {
+                config,
+                clock,
+                connector,
+                health,
+                shared,
+                published,
+                budget,
+                isolate_above,
+                server,
+                buffers,
+                metrics,
+            }),
         }
+    }
+
+    /// Other values for [`Config::isolate_above`] and [`Config::replay_permille`]: for what fails from now on.
+    pub fn set_failure(&self, isolate_above: u32, replay_permille: u32) {
+        self.inner.isolate_above.store(isolate_above, Ordering::Relaxed);
+        if let Ok(mut budget) = self.inner.budget.lock() {
+            budget.set_share(replay_permille);
+        }
+    }
+
+    /// What the last answer to a recognised call said of its server: its `Server` header, cut to some length.
+    #[must_use]
+    pub fn server(&self) -> watch::Receiver<Option<String>> {
+        self.inner.server.subscribe()
     }
 
     /// Looks for the server until it accepts a connection, once, and learns whether it speaks HTTP/2.
@@ -115,5 +154,22 @@ impl Upstream {
     #[must_use]
     pub fn forward(&self) -> Arc<dyn Forward> {
         Arc::new(forward::Lanes(self.inner.clone()))
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// Remembers who answers: another name or version is another server.
+    fn answered_by(&self, headers: &HeaderMap) {
+        let Some(name) = headers.get(SERVER).and_then(|name| name.to_str().ok()) else { return };
+        let name = name.get(..SERVER_NAME_MAX).unwrap_or(name);
+        self.server.send_if_modified(|known| {
+            let new = known.as_deref() != Some(name);
+            if new {
+                *known = Some(name.to_owned());
+            }
+            new
+        });
     }
 }

@@ -22,6 +22,7 @@ pub(super) fn router(state: State) -> Router {
         Router::new()
             .route("/api/stats", get(stats))
             .route("/api/config", get(config))
+            .route("/api/reload", get(reload))
             .route("/api/scheduler", get(scheduler))
             .route("/api/log-level", post(log_level))
             .layer(axum::extract::DefaultBodyLimit::max(CHANGE_BYTES_MAX))
@@ -88,7 +89,11 @@ async fn scheduler(Extract(state): Extract<State>) -> Response {
 }
 
 async fn config(Extract(state): Extract<State>) -> Response {
-    answer(&state.config)
+    answer(&(state.config)())
+}
+
+async fn reload(Extract(state): Extract<State>) -> Response {
+    answer(&(state.reload)())
 }
 
 #[derive(Deserialize)]

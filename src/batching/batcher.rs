@@ -151,13 +151,18 @@ impl Batcher {
         &self.limits
     }
 
-    /// New walls. What is queued stays, what is in flight is untouched; a smaller queue refuses new calls only.
+    /// New walls. What is queued stays, what is in flight is untouched; a smaller queue refuses new calls only. Another policy may order its lines
+    /// otherwise: nobody may stand behind all who come later.
     ///
     /// # Panics
     /// If `limits.scopes` is empty.
     pub fn set_limits(&mut self, limits: Limits) {
         assert!(!limits.scopes.is_empty(), "limits must name at least one scope");
         self.adaptive.set_stand_aside_max(limits.stand_aside_max);
+        let by_deadline = |limits: &Limits| matches!(limits.policy, Policy::Adaptive { .. });
+        if by_deadline(&limits) != by_deadline(&self.limits) {
+            self.queue.reorder(by_deadline(&limits));
+        }
         self.limits = limits;
         self.asked.limits_since = self.now;
         self.free.note(self.now, self.slot_is_free());
@@ -362,6 +367,13 @@ impl Batcher {
     pub fn restore_upstream(&mut self, now: Tick, snapshot: UpstreamSnapshot) {
         let now = self.advance(now);
         self.adaptive.restore_upstream(snapshot);
+        self.free.note(now, self.slot_is_free());
+    }
+
+    /// The upstream is another one: what was learned of it is forgotten.
+    pub fn forget(&mut self, now: Tick) {
+        let now = self.advance(now);
+        self.adaptive.forget();
         self.free.note(now, self.slot_is_free());
     }
 

@@ -36,6 +36,11 @@ impl ReplayBudget {
         Self { share_permille: u64::from(share_permille), buckets: [Bucket::default(); BUCKETS] }
     }
 
+    /// Another share. What was counted stays.
+    pub fn set_share(&mut self, share_permille: u32) {
+        self.share_permille = u64::from(share_permille);
+    }
+
     /// A client call came.
     pub fn client(&mut self, now: Tick) {
         self.bucket(now).client += 1;

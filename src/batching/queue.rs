@@ -212,6 +212,15 @@ impl Queue {
         self.insert(queued);
     }
 
+    /// Everybody takes a place anew: by deadline, or by arrival.
+    pub(super) fn reorder(&mut self, by_deadline: bool) {
+        for mut queued in std::mem::take(self).calls.into_values() {
+            let deadline = queued.call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
+            queued.order = if by_deadline { deadline } else { Tick(0) };
+            self.insert(queued);
+        }
+    }
+
     /// The call whose deadline comes first.
     pub(super) fn first_deadline(&self) -> Option<(Tick, CallId)> {
         self.deadlines.first()
@@ -305,6 +314,7 @@ fn flows_of(tenant: TenantId) -> RangeInclusive<Flow> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::call::{Deadline, DeadlineSource};
     use super::*;
 
     fn call(id: u64, key: u64) -> Call {
@@ -353,6 +363,23 @@ mod tests {
             queue.remove(CallId(id));
         }
         assert!(queue.lines[&KeyId(0)].ids.len_with_gaps() <= 2 + order::GAPS_MAX + 1);
+    }
+
+    #[test]
+    fn everybody_takes_a_place_anew_by_deadline_or_by_arrival() {
+        let mut queue = Queue::default();
+        for (id, key, deadline) in [(1, 7, 50), (2, 3, 40), (3, 7, 30)] {
+            let deadline = Some(Deadline { at: Tick(deadline), source: DeadlineSource::Slo });
+            queue.push(Tick(id), Duration::ZERO, Tick(0), Call { deadline, ..call(id, key) });
+        }
+        let line = |queue: &Queue| queue.line(KeyId(7)).map(|queued| queued.call.id.0).collect::<Vec<_>>();
+        let held = queue.held();
+        queue.reorder(true);
+        assert_eq!((line(&queue), order(&queue)), (vec![3, 1], vec![7, 3]));
+        assert_eq!(queue.flow_lines(KeyId(7)).map(|(_, line)| line.calls.iter().count()).sum::<usize>(), 2);
+        queue.reorder(false);
+        assert_eq!((line(&queue), order(&queue)), (vec![1, 3], vec![7, 3]));
+        assert_eq!((queue.held(), queue.oldest()), (held, Some(Tick(1))));
     }
 
     #[test]

@@ -83,6 +83,11 @@ impl<T> Shelf<T> {
         value
     }
 
+    /// All values, in the order of their ids.
+    pub(super) fn into_values(mut self) -> impl Iterator<Item = T> {
+        self.row.into_iter().filter_map(move |(_, place)| self.places.get_mut(place?)?.take())
+    }
+
     /// Where an id stands, or where it would.
     fn find(&self, id: CallId) -> Result<usize, usize> {
         let Some((first, _)) = self.row.front() else { return Err(0) };

@@ -1,7 +1,9 @@
 //! Composition: a policy becomes running parts. Used by `proxy` and `demo`, by tests and benches.
 
+mod control;
 mod report;
 mod routes;
+mod scopes;
 mod why;
 
 use std::io;
@@ -10,6 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
+pub use self::control::{Applied, Control, Refusal};
+use self::scopes::Scopes;
+use super::keep::{Folder, Keeper};
 use crate::accesslog::AccessLog;
 use crate::admin::{self, Admin, Ports};
 use crate::api::v1alpha1 as api;
@@ -19,7 +26,7 @@ use crate::clock::Clock;
 use crate::config::{self, Policy};
 use crate::error::BoxError;
 use crate::protocol::{Common, Routes};
-use crate::proxy::{self, ClientLimits, Http2Limits, Listening, Proxy, RouteSettings};
+use crate::proxy::{self, ClientLimits, Http2Limits, Listening, Proxy, RouteSettings, Table};
 use crate::scheduler::{self, Scheduler};
 use crate::telemetry::log::LevelHandle;
 use crate::telemetry::{LossyWriter, Metrics};
@@ -57,6 +64,8 @@ pub struct Running {
     draining: Arc<AtomicBool>,
     access_log: Option<AccessLog>,
     drain: config::Drain,
+    control: Control,
+    keeper: Option<Keeper>,
     _admin: Admin,
 }
 
@@ -83,13 +92,19 @@ pub fn start(starting: Starting) -> Result<Running, BoxError> {
     let listen = ports.iter().map(tokio::net::TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
 
     let upstream = Upstream::new(upstream_config(&policy, target.clone()), clock, buffers.clone(), metrics.clone());
-    let limits = core_limits(&policy);
-    publish_limits(&metrics, &policy);
-    let scheduler_config = scheduler::Config { limits, seed };
+    let mut scopes = Scopes::default();
+    let ids = scopes.take(&policy)?;
+    control::publish(&metrics, None, &policy);
+    let folder = policy.proxy.state.clone().map(|path| Folder::new(path, target.to_string()));
+    let (kept, found) = folder.as_ref().map(Folder::learned).unwrap_or_default();
+    let learned = folder.is_some().then(|| Arc::new(Notify::new()));
+    let limits = core_limits(&policy, scopes.limits());
+    let scheduler_config = scheduler::Config { limits, seed, kept, learned: learned.clone() };
     let scheduler = Scheduler::start(scheduler_config, clock, upstream.backend(), metrics.clone())?;
     let access_log = access_log(&policy)?;
     let proxy = Arc::new(Proxy::new(
-        proxy_config(&policy)?,
+        proxy_config(&policy),
+        table(&policy, &ids, None)?,
         proxy::Parts {
             clock,
             scheduler: scheduler.handle.clone(),
@@ -100,6 +115,14 @@ pub fn start(starting: Starting) -> Result<Running, BoxError> {
             access_log: access_log.clone(),
         },
     ));
+    let parts = control::Parts {
+        proxy: proxy.clone(),
+        scheduler: scheduler.handle.clone(),
+        upstream: upstream.clone(),
+        metrics: metrics.clone(),
+        clock,
+    };
+    let control = Control::new(parts, policy.clone(), scopes);
     let draining = Arc::new(AtomicBool::new(false));
     let ready = {
         let (draining, upstream) = (draining.clone(), upstream.clone());
@@ -112,11 +135,15 @@ pub fn start(starting: Starting) -> Result<Running, BoxError> {
         clock,
         started: clock.now(),
         ready,
-        config: Arc::new(config_json(&policy)),
-        scheduler: learned(scheduler.handle.clone()),
+        config: shown(&control, Control::config),
+        reload: shown(&control, Control::reload),
+        scheduler: self::learned(scheduler.handle.clone()),
     };
     let admin = admin::start(Ports { metrics: policy.proxy.metrics, local: policy.proxy.admin }, state)?;
     announce(&listen, &admin.bound, &target);
+    let keeper = folder
+        .zip(learned)
+        .map(|(folder, learned)| Keeper::start(folder, found, learned, scheduler.handle.clone(), upstream.server()));
     let listening = proxy::serve(&proxy, ports);
     upstream.watch();
     Ok(Running {
@@ -129,6 +156,8 @@ pub fn start(starting: Starting) -> Result<Running, BoxError> {
         draining,
         access_log,
         drain: policy.proxy.drain,
+        control,
+        keeper,
         _admin: admin,
     })
 }
@@ -157,6 +186,9 @@ impl Running {
             // Who has not taken it by then is cut off.
             tokio::time::timeout(last, self.listening.stop()).await.ok();
         }
+        if let Some(keeper) = &self.keeper {
+            keeper.save().await;
+        }
         if let Some(log) = &self.access_log {
             log.flush(Duration::from_secs(1));
         }
@@ -166,6 +198,12 @@ impl Running {
     /// What the scheduler has learned so far; `None` where it has ended.
     pub async fn learned(&self) -> Option<crate::batching::Report> {
         self.scheduler.handle.report().await
+    }
+
+    /// Changes the settings.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        self.control.clone()
     }
 
     /// Resolves when the scheduler cannot be kept running.
@@ -186,6 +224,12 @@ fn announce(listen: &[SocketAddr], admin: &Ports, upstream: &Target) {
         version = env!("CARGO_PKG_VERSION"),
         "listening"
     );
+}
+
+/// Asks what is in force, each time.
+fn shown(control: &Control, what: fn(&Control) -> serde_json::Value) -> admin::Shown {
+    let control = control.clone();
+    Arc::new(move || what(&control))
 }
 
 /// Asks the scheduler what it learned, each time.
@@ -232,9 +276,9 @@ fn upstream_config(policy: &Policy, target: Target) -> upstream::Config {
     }
 }
 
-/// One scope for each written route, and the last for the default one.
-fn core_limits(policy: &Policy) -> Limits {
-    let scope = |limits: &config::Limits| ScopeLimits {
+/// The limits of one route.
+fn core_scope(limits: &config::Limits) -> ScopeLimits {
+    ScopeLimits {
         batch_items_max: limits.batch_items_max,
         batch_weight_max: limits.batch_weight_max,
         batch_bytes_max: limits.batch_bytes_max as u64,
@@ -242,8 +286,11 @@ fn core_limits(policy: &Policy) -> Limits {
         queue_items_max: limits.queue_items_max,
         queue_bytes_max: limits.queue_bytes_max as u64,
         slots_max: limits.slots_max,
-    };
-    let own = policy.routes.iter().map(|route| scope(&policy.limits.overridden(&route.limits)));
+    }
+}
+
+/// The walls, with the scopes of every route that there was.
+fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
     let config::Scheduling { items, delay, slots, preset, policy: kind } = policy.scheduling;
     let adaptive = kind == config::SchedulingPolicy::Adaptive;
     // `scheduling.md` §2.8.
@@ -263,7 +310,7 @@ fn core_limits(policy: &Policy) -> Limits {
         stand_aside_max: policy.limits.stand_aside_max.min(scheduler::SLOTS_BOUND / 2),
         queue_items_max: policy.limits.queue_items_max,
         queue_bytes_max: policy.limits.queue_bytes_max as u64,
-        scopes: own.chain([scope(&policy.limits)]).collect(),
+        scopes: scopes.to_vec(),
         priorities: policy.priority.classes.iter().map(|class| self::class(class, policy.slo)).collect(),
         quarantine: policy.failure.quarantine,
     }
@@ -280,36 +327,27 @@ fn class(class: &config::PriorityClass, slo: Option<Duration>) -> Priority {
     }
 }
 
-fn publish_limits(metrics: &Metrics, policy: &Policy) {
+/// Name, source and value of the limits that are shown as gauges.
+fn published_limits(policy: &Policy) -> [(&'static str, &'static str, f64); 4] {
     let source = |key: &str| match policy.effective().iter().find(|setting| setting.path == key) {
         Some(setting) if setting.source.to_string() == "default" => "default",
         _ => "policy",
     };
     let limits = &policy.limits;
-    metrics.limit("batch_items_max", source("limits.batchItemsMax"), f64::from(limits.batch_items_max));
-    metrics.limit("queue_items_max", source("limits.queueItemsMax"), f64::from(limits.queue_items_max));
-    metrics.limit("queue_delay_max_seconds", source("limits.queueDelayMax"), limits.queue_delay_max.as_secs_f64());
-    metrics.limit("slots_max", source("limits.slotsMax"), f64::from(limits.slots_max));
+    [
+        ("batch_items_max", source("limits.batchItemsMax"), f64::from(limits.batch_items_max)),
+        ("queue_items_max", source("limits.queueItemsMax"), f64::from(limits.queue_items_max)),
+        ("queue_delay_max_seconds", source("limits.queueDelayMax"), limits.queue_delay_max.as_secs_f64()),
+        ("slots_max", source("limits.slotsMax"), f64::from(limits.slots_max)),
+    ]
 }
 
-fn config_json(policy: &Policy) -> serde_json::Value {
-    let settings = policy.effective();
-    let entry = |setting: &config::Setting| {
-        (
-            setting.path.clone(),
-            serde_json::json!({"value": setting.value.to_string(), "source": setting.source.to_string()}),
-        )
-    };
-    serde_json::Value::Object(settings.iter().map(entry).collect())
-}
-
-fn proxy_config(policy: &Policy) -> Result<proxy::Config, BoxError> {
-    let client = &policy.proxy.client;
-    let http2 = &client.http2;
+/// What is recognised; `scopes` are those of the routes in order, the default route's last.
+fn table(policy: &Policy, scopes: &[ScopeId], earlier: Option<&Routes>) -> Result<Table, String> {
     let rules = policy.routes.iter().map(|route| routes::written(policy, route)).collect::<Result<Vec<_>, String>>()?;
-    let settings = |name: &str, scope: usize, slo, timeout, mode, item_bytes_max| RouteSettings {
+    let settings = |name: &str, index: usize, slo, timeout, mode, item_bytes_max| RouteSettings {
         name: name.to_owned(),
-        scope: ScopeId(u16::try_from(scope).unwrap_or(u16::MAX)),
+        scope: scopes.get(index).copied().unwrap_or(ScopeId(u16::MAX)),
         slo,
         timeout,
         passthrough: mode == config::Mode::Passthrough,
@@ -328,7 +366,27 @@ fn proxy_config(policy: &Policy) -> Result<proxy::Config, BoxError> {
         priority_header: policy.priority.header.clone(),
     };
     let named = |class: &config::PriorityClass| proxy::PriorityClass { name: class.name.clone(), slo: class.slo };
-    Ok(proxy::Config {
+    Ok(Table {
+        routes: Routes::after(earlier, rules, routes::default(policy), common),
+        settings,
+        passthrough: policy.mode == config::Mode::Passthrough,
+        deadline_headers: policy.deadline.headers.clone(),
+        tenant_header: policy.tenant_header.clone(),
+        priorities: proxy::Priorities {
+            header: policy.priority.header.clone(),
+            classes: policy.priority.classes.iter().map(named).collect(),
+        },
+        tenant_weights: proxy::TenantWeights {
+            header: policy.tenant_header.clone(),
+            weights: policy.tenant_weights.clone(),
+        },
+    })
+}
+
+fn proxy_config(policy: &Policy) -> proxy::Config {
+    let client = &policy.proxy.client;
+    let http2 = &client.http2;
+    proxy::Config {
         client: ClientLimits {
             head_bytes_max: client.head_bytes_max,
             headers_max: client.headers_max,
@@ -351,18 +409,5 @@ fn proxy_config(policy: &Policy) -> Result<proxy::Config, BoxError> {
         connections_max: policy.proxy.process.connections_max,
         answer_bytes_max: policy.proxy.connection.answer_bytes_max,
         answer_idle_timeout: policy.proxy.connection.body_idle_timeout,
-        routes: Routes::new(rules, routes::default(policy), common),
-        settings,
-        passthrough: policy.mode == config::Mode::Passthrough,
-        deadline_headers: policy.deadline.headers.clone(),
-        tenant_header: policy.tenant_header.clone(),
-        priorities: proxy::Priorities {
-            header: policy.priority.header.clone(),
-            classes: policy.priority.classes.iter().map(named).collect(),
-        },
-        tenant_weights: proxy::TenantWeights {
-            header: policy.tenant_header.clone(),
-            weights: policy.tenant_weights.clone(),
-        },
-    })
+    }
 }

@@ -8,7 +8,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::EXIT_INTERNAL;
 use super::compose::{Running, Starting, start};
-use crate::config::{self, Given, LoadError, Machine, Notice, Overrides, Policy};
+use super::reload::{Read, Reloads, Sources};
+use crate::config::{self, Given, LoadError, Machine, Overrides};
 use crate::telemetry::log::{self, Format};
 
 /// What can be said on the command line; the rest stands in the policy.
@@ -38,6 +39,9 @@ pub(super) struct Args {
     /// Share of calls in the access log on standard output, as in 1% [default: 0%]
     #[arg(long, value_name = "SHARE")]
     pub(super) log_access: Option<String>,
+    /// Folder for what is kept across restarts: what was learned, and the last good settings
+    #[arg(long, value_name = "DIR")]
+    pub(super) state: Option<String>,
 }
 
 /// How log lines look.
@@ -55,8 +59,8 @@ const LOG_FLUSH: Duration = Duration::from_millis(500);
 // === impl Args ===
 
 impl Args {
-    /// The policy in effect: flags over the environment, over the file, over the defaults.
-    pub(super) fn load(self) -> Result<(Policy, Vec<Notice>), LoadError> {
+    /// Where the policy in effect comes from: flags over the environment, over the file, over the defaults.
+    pub(super) fn sources(self) -> Sources {
         let listen = (!self.listen.is_empty()).then_some(self.listen);
         let flags = Overrides {
             listen: listen.map(|value| Given::flag("--listen", value)),
@@ -66,14 +70,21 @@ impl Args {
             log_format: self.log_format.map(|value| Given::flag("--log-format", format!("{value:?}"))),
             log_level: self.log_level.map(|value| Given::flag("--log-level", value)),
             log_access: self.log_access.map(|value| Given::flag("--log-access", value)),
+            state: self.state.map(|value| Given::flag("--state", value)),
         };
-        config::load_policy(self.config.as_deref(), &flags.or(Overrides::from_environment()), &Machine::read())
+        Sources { path: self.config, overrides: flags.or(Overrides::from_environment()), machine: Machine::read() }
     }
 }
 
 pub(super) fn run(args: Args) -> ExitCode {
-    let (policy, notices) = match args.load() {
-        Ok(loaded) => loaded,
+    let sources = args.sources();
+    let (Read { policy, notices, text }, wrong) = match sources.read() {
+        Ok(read) => (read, None),
+        // A file that is not there is a wrong path, which the last good settings would only hide.
+        Err(error @ LoadError::Wrong(_)) => match sources.last_good() {
+            Some(read) => (read, Some(error)),
+            None => return super::validate::refuse(&error),
+        },
         Err(error) => return super::validate::refuse(&error),
     };
     let format = match policy.proxy.log.format {
@@ -97,10 +108,13 @@ pub(super) fn run(args: Args) -> ExitCode {
     let code = runtime.block_on(async {
         let settings = policy.effective().to_vec();
         // Before anybody can know of us: a signal that came earlier would end the process without a drain.
-        let (Ok(term), Ok(int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        let (Ok(hup), Ok(term), Ok(int)) =
+            (signal(SignalKind::hangup()), signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+        else {
             tracing::error!("cannot listen for signals");
             return EXIT_INTERNAL;
         };
+        let folder = policy.proxy.state.clone();
         let running = match start(Starting { policy, level, seed: rand::random() }) {
             Ok(running) => running,
             Err(error) => {
@@ -114,6 +128,12 @@ pub(super) fn run(args: Args) -> ExitCode {
         for setting in &settings {
             tracing::debug!(path = %setting.path, value = %setting.value, source = %setting.source, "setting");
         }
+        let mut reloads = Reloads::new(sources, running.control(), folder, text);
+        if let Some(error) = wrong {
+            reloads.began_with_last_good(error);
+        }
+        // It ends with the runtime: settings may change as long as calls are served.
+        tokio::spawn(reloads.run(hup));
         until_the_end(running, term, int).await
     });
     // Tasks that are left belong to calls past the drain limit.

@@ -46,8 +46,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
 }
 
 pub(super) fn config(args: ConfigArgs) -> ExitCode {
-    let policy = match args.proxy.load() {
-        Ok((policy, _)) => policy,
+    let policy = match args.proxy.sources().read() {
+        Ok(read) => read.policy,
         Err(error) => return refuse(&error),
     };
     let settings = policy.effective();

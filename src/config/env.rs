@@ -49,6 +49,8 @@ pub struct Overrides {
     pub log_level: Option<Given<String>>,
     /// `proxy.log.access`.
     pub log_access: Option<Given<String>>,
+    /// `proxy.state`.
+    pub state: Option<Given<String>>,
 }
 
 /// What the machine allows; made by hand in tests.
@@ -97,6 +99,7 @@ impl Overrides {
             log_format: one("GROUPAGE_LOG_FORMAT"),
             log_level: one("GROUPAGE_LOG_LEVEL").or_else(|| one("RUST_LOG")),
             log_access: one("GROUPAGE_LOG_ACCESS"),
+            state: one("GROUPAGE_STATE"),
         }
     }
 
@@ -111,6 +114,7 @@ impl Overrides {
             log_format: self.log_format.or(other.log_format),
             log_level: self.log_level.or(other.log_level),
             log_access: self.log_access.or(other.log_access),
+            state: self.state.or(other.state),
         }
     }
 }

@@ -79,6 +79,15 @@ pub fn load(text: &str, source_name: &str) -> Result<Loaded, Errors> {
 ///
 /// The file cannot be read, or every problem of what it says.
 pub fn read(path: &Path) -> Result<Loaded, LoadError> {
+    Ok(load(&read_text(path)?, &path.display().to_string())?)
+}
+
+/// Reads what [`load`] judges, so that who reads a file again sees whether it says anything new.
+///
+/// # Errors
+///
+/// The file cannot be read, or is no text.
+pub fn read_text(path: &Path) -> Result<String, LoadError> {
     let name = path.display().to_string();
     let unreadable = |error| LoadError::Unreadable { path: name.clone(), error };
     let mut bytes = Vec::new();
@@ -87,7 +96,7 @@ pub fn read(path: &Path) -> Result<Loaded, LoadError> {
     let limit = u64::try_from(FILE_BYTES_MAX + 1).unwrap_or(u64::MAX);
     file.take(limit).read_to_end(&mut bytes).map_err(unreadable)?;
     match String::from_utf8(bytes) {
-        Ok(text) => Ok(load(&text, &name)?),
+        Ok(text) => Ok(text),
         Err(error) => {
             let valid = error.utf8_error().valid_up_to();
             let line = 1 + error.as_bytes().iter().take(valid).filter(|byte| **byte == b'\n').count();

@@ -117,6 +117,7 @@ fn overrule(json: &mut Json, sources: &mut BTreeMap<String, Source>, overrides: 
         ("proxy.log.format", one(&overrides.log_format)),
         ("proxy.log.level", one(&overrides.log_level)),
         ("proxy.log.access", one(&overrides.log_access)),
+        ("proxy.state", one(&overrides.state)),
     ];
     let mut findings = Vec::new();
     for (path, given) in all {
@@ -364,6 +365,7 @@ fn proxy(spec: &ProxySpec) -> Filled<Proxy> {
             level: need(log.level.clone(), "proxy.log.level")?,
             access: share(log.access.as_ref(), "proxy.log.access")?,
         },
+        state: spec.state.as_ref().map(std::path::PathBuf::from),
     })
 }
 

@@ -227,6 +227,8 @@ pub struct Proxy {
     pub admin: Option<SocketAddr>,
     /// Logs.
     pub log: Log,
+    /// The folder for what was learned and the last good settings.
+    pub state: Option<PathBuf>,
 }
 
 /// The model server.

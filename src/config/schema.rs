@@ -319,7 +319,7 @@ const PROXY: &[Key] = &[
             key("access", Share, Is("0%")),
         ],
     ),
-    later(text("state", &FILE, Absent("nothing is kept"))),
+    text("state", &FILE, Absent("nothing is kept")),
 ];
 
 const CLIENT: &[Key] = &[

@@ -42,7 +42,9 @@ impl Endpoint {
     #[must_use]
     pub fn read(&self, head: &Parts, body: Bytes, secret: &Secret) -> Call {
         let mut class = Key::default();
-        class.count(self.route);
+        // Names, no numbers: they mean the same after a reload that moves routes, and to a later process.
+        class.field(self.rules.method.as_str().as_bytes());
+        class.field(self.rules.path.written().concat().as_bytes());
         class.field(head.uri.path().as_bytes());
         let mut call = Call {
             merge: Merge::Alone(Reason::ItemForm),

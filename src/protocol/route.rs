@@ -86,7 +86,7 @@ pub struct RouteRules {
 }
 
 /// What all routes share.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Common {
     /// The header that names the tenant; none: the identity headers do.
     pub tenant_header: Option<HeaderName>,
@@ -99,6 +99,7 @@ pub struct Common {
 /// All routes, compiled.
 #[derive(Debug)]
 pub struct Routes {
+    common: Arc<Common>,
     routes: Vec<Route>,
 }
 
@@ -108,6 +109,7 @@ struct Route {
     endpoints: Vec<(Adapter, Arc<Endpoint>)>,
     /// Stands for every path that an adapter recognises by itself.
     any_path: bool,
+    generation: u64,
 }
 
 /// One adapter's treatment of one kind of path.
@@ -155,7 +157,7 @@ pub struct Endpoint {
     pub(crate) common: Arc<Common>,
     pub(crate) shape: Shape,
     pub(crate) too_large: Vec<TooLargeSign>,
-    /// Told apart from endpoints of other rules, so that a reload never mixes calls read by different ones.
+    /// Told apart from endpoints of other rules, so that a reload never mixes calls read by different ones ([`Routes::after`]).
     pub(crate) generation: u64,
 }
 
@@ -190,6 +192,11 @@ impl PathPattern {
         Ok(Self { text: path.to_owned(), prefix })
     }
 
+    /// As a policy writes it.
+    pub(crate) fn written(&self) -> [&str; 2] {
+        [&self.text, if self.prefix { "*" } else { "" }]
+    }
+
     /// Whether a raw path is one of these.
     #[must_use]
     pub fn matches(&self, path: &str) -> bool {
@@ -203,18 +210,26 @@ impl Routes {
     /// Compiles `rules`; where there are none, `default` stands for every path that an adapter recognises by itself.
     #[must_use]
     pub fn new(rules: Vec<RouteRules>, default: RouteRules, common: Common) -> Self {
+        Self::after(None, rules, default, common)
+    }
+
+    /// The same in the place of `earlier`: a route whose calls are read, merged and split as before keeps its keys, so that who comes now may share a
+    /// batch with who is queued. Its caps may have changed: they say which calls may be merged, not how.
+    #[must_use]
+    pub fn after(earlier: Option<&Self>, rules: Vec<RouteRules>, default: RouteRules, common: Common) -> Self {
         let common = Arc::new(common);
-        let generation = rand::random();
         let any_path = rules.is_empty();
         let rules = if any_path { vec![default] } else { rules };
         let route = |(index, rules): (usize, RouteRules)| {
+            let kept = earlier.and_then(|earlier| earlier.generation((index, any_path), &rules, &common));
+            let generation = kept.unwrap_or_else(rand::random);
             let rules = Arc::new(rules);
             let endpoint = |adapter| Endpoint::new(index, adapter, &rules, &common, generation);
             let endpoints =
                 Adapter::of(&rules).into_iter().map(|adapter| (adapter, Arc::new(endpoint(adapter)))).collect();
-            Route { rules, endpoints, any_path }
+            Route { rules, endpoints, any_path, generation }
         };
-        Self { routes: rules.into_iter().enumerate().map(route).collect() }
+        Self { common: Arc::clone(&common), routes: rules.into_iter().enumerate().map(route).collect() }
     }
 
     /// How a call is to be treated; none: it passes through. The first route that matches decides.
@@ -225,6 +240,40 @@ impl Routes {
         let route = self.routes.iter().find(matches)?;
         let adapter = Adapter::recognise(route.rules.protocol, path)?;
         route.endpoints.iter().find(|(own, _)| *own == adapter).map(|(_, endpoint)| Arc::clone(endpoint))
+    }
+
+    /// The generation of a route at this place that reads as these rules do.
+    fn generation(&self, (index, any_path): (usize, bool), rules: &RouteRules, common: &Common) -> Option<u64> {
+        let route = self.routes.get(index).filter(|route| route.any_path == any_path && route.rules.reads_as(rules))?;
+        (*self.common == *common).then_some(route.generation)
+    }
+}
+
+// === impl RouteRules ===
+
+impl RouteRules {
+    /// Whether calls are read, merged and split alike, caps aside.
+    fn reads_as(&self, other: &Self) -> bool {
+        let Self {
+            path,
+            method,
+            protocol,
+            merge_on_headers,
+            merge_on_fields,
+            merge_over_headers,
+            merge_over_fields,
+            respond_with_headers,
+            generic,
+            idempotent,
+            item_bytes_max: _,
+            item_nesting_max: _,
+            item_count_max: _,
+        } = self;
+        (path, method, protocol, generic, idempotent)
+            == (&other.path, &other.method, &other.protocol, &other.generic, &other.idempotent)
+            && (merge_on_headers, merge_on_fields) == (&other.merge_on_headers, &other.merge_on_fields)
+            && (merge_over_headers, merge_over_fields) == (&other.merge_over_headers, &other.merge_over_fields)
+            && *respond_with_headers == other.respond_with_headers
     }
 }
 

@@ -3,6 +3,7 @@
 //! The answer is read to the cap, so a slow client never keeps the slot; a larger one streams on and frees it. A stream of events is given on as it comes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -29,17 +30,16 @@ pub(super) struct Lonely {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Sends a call that holds a slot, and reads its answer.
+    /// Sends a call that holds a slot, and reads its answer, whose first byte may take as long as `limit`.
     pub(super) async fn alone(
         self: &Arc<Self>,
         lonely: Lonely,
         mut grant: Grant,
-        endpoint: &Endpoint,
+        (endpoint, limit): (&Endpoint, Duration),
         streaming: bool,
     ) -> Result<Response<Body>, FailureKind> {
         let Lonely { head, bytes, trailers } = lonely;
         let request = Request::from_parts(head, Body::full(bytes).with_trailers(trailers));
-        let limit = self.route(endpoint.route).timeout;
         let response = match timeout(limit, self.forward.alone(request)).await {
             Err(_) => Err(FailureKind::UpstreamTimeout),
             Ok(Err(failure)) => Err(failure.kind),

@@ -8,12 +8,12 @@ use http::header::CONNECTION;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use super::Proxy;
 use super::alone::Lonely;
 use super::collect::{Collected, collect};
 use super::deadline::deadlines;
 use super::debug::asked;
 use super::record::Ending;
+use super::{Proxy, Table};
 use crate::backend::Lane;
 use crate::batching::Lone;
 use crate::body::Body;
@@ -33,7 +33,8 @@ impl Proxy {
         if asked(request.headers_mut()) {
             ending.tell();
         }
-        if let Some(tenant) = &self.config.tenant_header {
+        let table = self.table();
+        if let Some(tenant) = &table.tenant_header {
             keep_identity(request.headers_mut(), tenant);
         }
         if request.method() == Method::CONNECT {
@@ -44,14 +45,14 @@ impl Proxy {
             ending.end(CallOutcome::Rejected, &mut response);
             return response;
         }
-        let Some(endpoint) = self.config.routes.recognise(request.method(), request.uri().path()) else {
+        let Some(endpoint) = table.routes.recognise(request.method(), request.uri().path()) else {
             return self.pass(lane, request.map(Body::from), Reason::NotRecognised, ending, Dialect::Problem).await;
         };
-        let route = self.route(endpoint.route);
+        let route = table.route(endpoint.route);
         ending.recognised(endpoint.label.as_str(), &route.name);
         ending.within(route.slo);
         let length = content_length(&request);
-        let why_pass = if self.config.passthrough || route.passthrough {
+        let why_pass = if table.passthrough || route.passthrough {
             Some(Reason::PolicyOff)
         } else if request.headers().contains_key(http::header::UPGRADE) {
             Some(Reason::Header)
@@ -64,25 +65,25 @@ impl Proxy {
             return self.pass(lane, request.map(Body::from), reason, ending, endpoint.dialect).await;
         }
         // Boxed: what only these calls need would otherwise lie in the state of every connection, and be moved with every call that passes.
-        Box::pin(self.recognised(&endpoint, lane, request, arrived, ending)).await
+        Box::pin(self.recognised(&table, &endpoint, lane, request, (arrived, ending))).await
     }
 
     async fn recognised(
         self: &Arc<Self>,
+        table: &Table,
         endpoint: &Arc<Endpoint>,
         lane: Lane,
         request: Request<Incoming>,
-        arrived: crate::batching::Tick,
-        ending: Ending,
+        (arrived, ending): (crate::batching::Tick, Ending),
     ) -> Response<Body> {
-        let route = self.route(endpoint.route);
+        let route = table.route(endpoint.route);
         let (head, body) = request.into_parts();
         let collected = self.cut.end(collect(self, body, route.item_bytes_max)).await;
         match collected.unwrap_or(Collected::Refused(FailureKind::Draining)) {
             Collected::Whole { bytes, trailers, held } => {
                 self.metrics.stats.read.fetch_add(1, Ordering::Relaxed);
                 let lonely = Lonely { head, bytes, trailers };
-                let response = self.merge(endpoint, lonely, arrived, ending).await;
+                let response = self.merge(table, endpoint, lonely, (arrived, ending)).await;
                 drop(held);
                 response
             }
@@ -102,20 +103,20 @@ impl Proxy {
 
     async fn merge(
         self: &Arc<Self>,
+        table: &Table,
         endpoint: &Arc<Endpoint>,
         lonely: Lonely,
-        arrived: crate::batching::Tick,
-        mut ending: Ending,
+        (arrived, mut ending): (crate::batching::Tick, Ending),
     ) -> Response<Body> {
-        let route = self.route(endpoint.route);
+        let route = table.route(endpoint.route);
         let began = self.clock.now();
         let call = Arc::new(endpoint.read(&lonely.head, lonely.bytes.clone(), &self.secret));
         self.metrics.overhead(Stage::Read, self.clock.now().since(began));
         let headers = &lonely.head.headers;
-        let priority = self.config.priorities.of(headers);
-        let class = self.config.priorities.class(priority);
+        let priority = table.priorities.of(headers);
+        let class = table.priorities.class(priority);
         let slo = class.and_then(|class| class.slo).or(route.slo);
-        let times = deadlines(arrived, headers, &self.config.deadline_headers, (slo, route.timeout));
+        let times = deadlines(arrived, headers, &table.deadline_headers, (slo, route.timeout));
         ending.read(&call, class.map_or("", |class| &class.name), times.first.at);
         let published = if endpoint.label == Label::Tei {
             self.until(times.caller, self.backend.published()).await.ok().flatten()
@@ -136,7 +137,7 @@ impl Proxy {
             endpoint: endpoint.clone(),
             scope: route.scope,
             priority,
-            tenant_weight: self.config.tenant_weights.of(&lonely.head.headers),
+            tenant_weight: table.tenant_weights.of(&lonely.head.headers),
             alone: reason.is_some(),
             deadline: Some(times.first),
             later: times.later,
@@ -171,7 +172,9 @@ impl Proxy {
                     ending.passed(reason);
                 }
                 let ticket = grant.ticket;
-                let answered = self.until(times.caller, self.alone(lonely, grant, endpoint, call.streaming)).await;
+                let answered = self
+                    .until(times.caller, self.alone(lonely, grant, (endpoint, route.timeout), call.streaming))
+                    .await;
                 ending.ticket(&ticket);
                 match answered.flatten() {
                     Ok(mut response) => {

@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 use super::apart::{Apart, Why};
 use super::execution::{Ended, Grant, Slot, Waiting, execute};
 use super::interner::{Interner, RecentInterner};
-use super::{Config, Event, Outcome, SLOTS_BOUND, Submission, Ticket};
+use super::{Config, Event, Kept, Outcome, SLOTS_BOUND, Submission, Ticket};
 use crate::backend::{Backend, BatchRequest};
 use crate::batching::{
     Batch, BatchId, Batcher, Call, CallId, CostClassId, Decision, Expiry, KeyId, PlanInput, Rejection, RejectionReason,
@@ -109,7 +109,15 @@ impl Shell {
 
 impl<'a> Driver<'a> {
     fn new(shell: &'a mut Shell, generation: u64, ended: mpsc::Sender<Ended>) -> Self {
-        let core = Batcher::new(shell.config.limits.clone(), shell.config.seed);
+        let mut core = Batcher::new(shell.config.limits.clone(), shell.config.seed);
+        let mut cost_classes = RecentInterner::new(COST_CLASSES_MAX);
+        // Taken: a life after a panic begins with nothing, in case that it was this.
+        let kept = std::mem::take(&mut shell.config.kept);
+        let now = shell.clock.now();
+        core.restore_upstream(now, kept.upstream);
+        for (name, snapshot) in &kept.classes {
+            core.restore(now, CostClassId(cost_classes.get(&**name)), snapshot);
+        }
         Self {
             shell,
             generation,
@@ -117,7 +125,7 @@ impl<'a> Driver<'a> {
             keys: Interner::new(),
             tenants: Interner::new(),
             exclusives: Interner::new(),
-            cost_classes: RecentInterner::new(COST_CLASSES_MAX),
+            cost_classes,
             queued: HashMap::new(),
             in_flight: HashMap::new(),
             ceiling: None,
@@ -175,9 +183,25 @@ impl<'a> Driver<'a> {
             // Who asked may have gone.
             Event::Report(reply) => _ = reply.send(self.core.report()),
             Event::Why(reply) => _ = reply.send(self.why()),
+            Event::Limits(limits, done) => {
+                self.shell.config.limits = (*limits).clone();
+                self.core.set_limits(*limits);
+                // Who asked may have gone.
+                done.send(()).ok();
+            }
+            Event::Keep(reply) => _ = reply.send(self.kept()),
+            Event::Forget => self.core.forget(self.now()),
             Event::Drain => self.core.drain(self.now()),
             #[cfg(test)]
             Event::Panic => panic!("asked for by a test"),
+        }
+    }
+
+    fn kept(&self) -> Kept {
+        let named = |(id, snapshot): (CostClassId, _)| Some((self.cost_classes.name(id.0)?.clone(), snapshot));
+        Kept {
+            upstream: self.core.upstream_snapshot(),
+            classes: self.core.snapshot().into_iter().filter_map(named).collect(),
         }
     }
 
@@ -375,6 +399,9 @@ impl<'a> Driver<'a> {
         }
         self.shell.metrics.executed(done.observed.duration, done.observed.outcome);
         self.core.complete(self.now(), done.batch, done.observed);
+        if let Some(learned) = &self.shell.config.learned {
+            learned.notify_one();
+        }
         while let Some((class, input)) = self.core.plan_due() {
             self.plan(class, input);
         }

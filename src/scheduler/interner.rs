@@ -129,6 +129,11 @@ impl<K: Hash + Eq + Clone> RecentInterner<K> {
         self.ids.insert(value.into(), (self.next, self.uses));
         self.next
     }
+
+    /// The value of a number. It looks at them all: for what happens once a minute.
+    pub(super) fn name(&self, id: u32) -> Option<&K> {
+        self.ids.iter().find(|(_, (own, _))| *own == id).map(|(name, _)| name)
+    }
 }
 
 #[cfg(test)]

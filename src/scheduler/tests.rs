@@ -110,9 +110,13 @@ struct World {
 }
 
 fn world(backend: Scripted) -> World {
+    world_with(backend, Kept::default(), None)
+}
+
+fn world_with(backend: Scripted, kept: Kept, learned: Option<Arc<Notify>>) -> World {
     let backend = Arc::new(backend);
     let metrics = Arc::new(Metrics::new("test"));
-    let config = Config { limits: Limits::default(), seed: 1 };
+    let config = Config { limits: Limits::default(), seed: 1, kept, learned };
     let scheduler = Scheduler::start(config, Clock::start(), backend.clone(), metrics.clone()).unwrap();
     World { scheduler, backend, metrics, submission: submission() }
 }
@@ -238,4 +242,51 @@ async fn three_panics_within_a_minute_are_the_end() {
         }
     }
     world.scheduler.failed().await;
+}
+
+#[tokio::test]
+async fn new_limits_hold_at_once_and_also_after_a_panic() {
+    let world = world(Scripted::default());
+    let grant = world.grant().await;
+    let small = Limits { queue_items_max: 1, ..Limits::default() };
+    assert!(world.scheduler.handle.set_limits(small).await);
+    let queued = world.submit();
+    world.queued(1).await;
+    let full = async || match world.submit().await.unwrap() {
+        Outcome::Failed(failure, _) => failure.kind,
+        other => panic!("a refusal was due, not {other:?}"),
+    };
+    assert_eq!(full().await, FailureKind::QueueFull);
+    world.scheduler.handle.panic().await;
+    assert!(matches!(queued.await.unwrap(), Outcome::Failed(..)));
+    let fresh = world.grant().await;
+    let _queued = world.submit();
+    world.queued(1).await;
+    assert_eq!(full().await, FailureKind::QueueFull);
+    drop((grant, fresh));
+}
+
+#[tokio::test]
+async fn what_one_scheduler_learned_another_begins_with() {
+    let learned = Arc::new(Notify::new());
+    let first = world_with(Scripted::default(), Kept::default(), Some(learned.clone()));
+    for _ in 0..3 {
+        let mut grant = first.grant().await;
+        grant.observed(ObservedOutcome::Ok);
+        drop(grant);
+        learned.notified().await;
+    }
+    let kept = first.scheduler.handle.keep().await.unwrap();
+    let name = &first.submission.call.cost_class;
+    assert_eq!(kept.classes.iter().map(|(name, _)| name).collect::<Vec<_>>(), [name]);
+    let second = world_with(Scripted::default(), kept.clone(), None);
+    let report = second.scheduler.handle.report().await.unwrap();
+    let cost = &report.classes.first().unwrap().1;
+    assert!(cost.samples > 0 && !cost.points.is_empty(), "{cost:?}");
+    // The same name has the same number: what comes now is learned on top.
+    drop(second.grant().await);
+    second.until(|stats| stats.batches.load(Ordering::Relaxed) == 1).await;
+    assert_eq!(second.scheduler.handle.report().await.unwrap().classes.len(), 1);
+    second.scheduler.handle.forget().await;
+    assert!(second.scheduler.handle.report().await.unwrap().classes.is_empty());
 }

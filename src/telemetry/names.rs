@@ -77,6 +77,12 @@ pub enum Metric {
     Limit,
     /// Mismatched answers by kind.
     Mismatches,
+    /// Settings that were read again, by what came of it.
+    ConfigReloads,
+    /// Whether the settings in force are those that were read last.
+    ConfigCurrent,
+    /// Settings that wait for the next start.
+    ConfigPending,
     /// What this binary is.
     BuildInfo,
 }
@@ -113,6 +119,15 @@ pub enum Outcome {
     Passed,
 }
 
+/// What came of reading the settings again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reload {
+    /// They are in force.
+    Applied,
+    /// Something is wrong with them: those before stay in force.
+    Refused,
+}
+
 /// A part of our own work on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
@@ -145,7 +160,7 @@ pub const SLO_RESULTS: [&str; 2] = ["met", "missed"];
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 40] = [
         Self::Calls,
         Self::CallsPassed,
         Self::Items,
@@ -182,6 +197,9 @@ impl Metric {
         Self::BufferedBytes,
         Self::Limit,
         Self::Mismatches,
+        Self::ConfigReloads,
+        Self::ConfigCurrent,
+        Self::ConfigPending,
         Self::BuildInfo,
     ];
 
@@ -335,6 +353,24 @@ impl Metric {
                 "kind",
                 "Answers to a batch that could not be split, by kind.",
             ),
+            Self::ConfigReloads => (
+                "groupage_config_reloads_total",
+                Kind::Counter,
+                "result",
+                "Settings read again while running, by what came of it.",
+            ),
+            Self::ConfigCurrent => (
+                "groupage_config_current",
+                Kind::Gauge,
+                "",
+                "1 if the settings in force are those read last, 0 if those were refused.",
+            ),
+            Self::ConfigPending => (
+                "groupage_config_pending_settings",
+                Kind::Gauge,
+                "",
+                "Settings under proxy that were changed and wait for the next start.",
+            ),
             Self::BuildInfo => ("groupage_build_info", Kind::Gauge, "version", "Always 1."),
         }
     }
@@ -406,6 +442,22 @@ impl Outcome {
             Self::Cancelled => "cancelled",
             Self::Failed => "failed",
             Self::Passed => "passed",
+        }
+    }
+}
+
+// === impl Reload ===
+
+impl Reload {
+    /// Every result.
+    pub const ALL: [Self; 2] = [Self::Applied, Self::Refused];
+
+    /// The label value.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Refused => "refused",
         }
     }
 }

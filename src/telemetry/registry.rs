@@ -8,7 +8,7 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-use super::names::{EXPIRED, Kind, Metric, Outcome, REJECTED, SLO_RESULTS, Stage};
+use super::names::{EXPIRED, Kind, Metric, Outcome, REJECTED, Reload, SLO_RESULTS, Stage};
 use crate::batching::{Cause, Counts, Learned, ObservedOutcome, Tick};
 use crate::error::FailureKind;
 
@@ -55,6 +55,9 @@ pub struct Metrics {
     connections: Gauge,
     connections_shed: Counter,
     buffered_bytes: Gauge,
+    reloads: [Counter; Reload::ALL.len()],
+    config_current: Gauge,
+    config_pending: Gauge,
 }
 
 /// What is shown of [`Learned`].
@@ -183,8 +186,12 @@ impl Metrics {
             connections: gauge(Metric::Connections),
             connections_shed: counter(Metric::ConnectionsShed, vec![]),
             buffered_bytes: gauge(Metric::BufferedBytes),
+            reloads: Reload::ALL.map(|r| counter(Metric::ConfigReloads, vec![Label::new("result", r.as_str())])),
+            config_current: gauge(Metric::ConfigCurrent),
+            config_pending: gauge(Metric::ConfigPending),
             recorder,
         };
+        this.config_current.set(1.0);
         let version = vec![Label::new("version", env!("CARGO_PKG_VERSION"))];
         this.recorder.register_gauge(&key(Metric::BuildInfo, version), &METADATA).set(1.0);
         this
@@ -245,6 +252,18 @@ impl Metrics {
     pub fn limit(&self, limit: &'static str, source: &'static str, value: f64) {
         let labels = vec![Label::new("limit", limit), Label::new("source", source)];
         self.recorder.register_gauge(&key(Metric::Limit, labels), &METADATA).set(value);
+    }
+
+    /// A limit has another source now: what this one said is no number any more, which is how a series that cannot be taken back says that it is over.
+    pub fn limit_gone(&self, limit: &'static str, source: &'static str) {
+        self.limit(limit, source, f64::NAN);
+    }
+
+    /// Settings were read again; so many of what is in the file now wait for the next start.
+    pub fn reloaded(&self, result: Reload, pending: usize) {
+        self.reloads[result as usize].increment(1);
+        self.config_current.set(f64::from(u8::from(result == Reload::Applied)));
+        self.config_pending.set(to_f64(pending as u64));
     }
 
     /// Items ended like this.

@@ -4,6 +4,7 @@
 //! batch's own slot and within the replay budget; where nothing may be sent again they get an honest 502.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -92,7 +93,7 @@ async fn isolate(
 ) {
     tracing::debug!(batch = request.id.0, members = request.members.len(), ?verdict, "isolating a failed batch");
     let items = request.members.iter().map(|call| call.items).collect();
-    let mut plan = Isolation::new(items, inner.config.isolate_above, verdict);
+    let mut plan = Isolation::new(items, inner.isolate_above.load(Ordering::Relaxed), verdict);
     outputs.isolating();
     while let Some(part) = plan.next_part() {
         if !part.clone().any(|member| outputs.is_waiting(member)) {

@@ -2,12 +2,17 @@
 //!
 //! `GROUPAGE_LEDGER_ITEMS` sets how many items: 30 000 here, 300 000 in CI, 30 million in `just soak`.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use groupage::cli::{Starting, start};
-use groupage::config::{self, Given, Machine, Overrides};
+use groupage::config::{self, Given, Machine, Overrides, Policy};
 use groupage::standin::ledger::{self, LedgerConfig, LedgerMock, MockConfig};
 use groupage::telemetry::log::LevelHandle;
+
+/// The pace of edits: hundreds in a run, and several batches between two of them.
+const EDIT_EVERY: Duration = Duration::from_millis(10);
 
 fn items() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "how much to test is no setting of the proxy")]
@@ -17,16 +22,33 @@ fn items() -> u64 {
 
 #[test]
 fn no_item_is_misdelivered_lost_or_doubled_whatever_goes_wrong() {
-    hold(ledger::POLICY);
+    hold(&[ledger::POLICY.to_owned()]);
 }
 
 #[test]
 fn nor_is_one_while_the_proxy_learns() {
-    hold(&ledger::POLICY.replace("scheduling: {slots: 4}", "scheduling: {policy: Adaptive}"));
+    hold(&[ledger::POLICY.replace("scheduling: {slots: 4}", "scheduling: {policy: Adaptive}")]);
+}
+
+#[test]
+fn nor_is_one_while_limits_policies_and_routes_are_edited() {
+    let with = |scheduling: &str| ledger::POLICY.replace("scheduling: {slots: 4}", scheduling);
+    let limits =
+        |max: u32| ledger::POLICY.replace("{batchItemsMax: 32}", &format!("{{batchItemsMax: {max}, slotsMax: 3}}"));
+    let moved = format!("routes:\n  - {{path: /elsewhere}}\n{}", ledger::POLICY.trim_start_matches("routes:\n"));
+    hold(&[
+        ledger::POLICY.to_owned(),
+        with("scheduling: {policy: Adaptive}"),
+        limits(4),
+        limits(16),
+        moved,
+        limits(2),
+        with("scheduling: {policy: Static, items: 8, delay: 2ms, slots: 2}"),
+    ]);
 }
 
 #[expect(clippy::print_stdout, reason = "what was counted is read beside the verdict")]
-fn hold(policy: &str) {
+fn hold(policies: &[String]) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mock = LedgerMock::start(MockConfig::default()).await.unwrap();
@@ -38,12 +60,32 @@ fn hold(policy: &str) {
             admin: Some(Given::flag("--admin", "off".to_owned())),
             ..Overrides::default()
         };
-        let loaded = config::load(policy, "ledger").unwrap();
-        let policy = config::build(Some(&loaded), &overrides, &Machine::default()).unwrap();
+        let build = |text: &String| {
+            let loaded = config::load(text, "ledger").unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+            config::build(Some(&loaded), &overrides, &Machine::default()).unwrap()
+        };
+        let policies: Vec<Policy> = policies.iter().map(build).collect();
+        let policy = policies[0].clone();
         let mut proxy = start(Starting { policy, level: LevelHandle::none(), seed: 1 }).unwrap();
         let to: SocketAddr = proxy.listen[0];
-        let report = ledger::run(LedgerConfig::new(to, items()), &mock).await;
+        let control = proxy.control();
+        let edits = Cell::new(0);
+        let edited = async {
+            let mut pace = tokio::time::interval(EDIT_EVERY);
+            for policy in policies.iter().cycle().skip(1).take_while(|_| policies.len() > 1) {
+                pace.tick().await;
+                control.apply(policy.clone()).await.unwrap();
+                edits.set(edits.get() + 1);
+            }
+            std::future::pending::<()>().await;
+        };
+        let report = tokio::select! {
+            report = ledger::run(LedgerConfig::new(to, items()), &mock) => report,
+            () = edited => unreachable!(),
+        };
         println!("{report:#?}");
+        println!("{} edits", edits.get());
+        assert!(policies.len() == 1 || edits.get() >= 2 * policies.len(), "{} edits", edits.get());
         println!(
             "innocent served {:.4}, replayable {:.4}, shared {:.3}, {:.0} items/s",
             report.innocent_served_ratio(),

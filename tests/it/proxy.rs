@@ -21,8 +21,10 @@ mod overload;
 mod pass;
 mod priorities;
 mod process;
+mod reload;
 mod servers;
 mod setup;
+mod state;
 mod streams;
 mod why;
 

@@ -19,6 +19,9 @@ use super::Adaptive;
 
 /// Weight of a new execution in T, as one part in so many.
 const MEAN_TIME_PARTS: u64 = 10;
+/// T as it may be read from a file: bounds for arithmetic, as those of `cost`.
+const MEAN_TIME_MIN: u64 = 1_000;
+const MEAN_TIME_MAX: u64 = 1_000_000_000_000_000;
 /// Cost classes with a curve of their own (`scheduling.md` §1).
 const MODELS_MAX: usize = 64;
 /// Merge keys whose arrivals are watched: more than commonly share one upstream; beyond it the one unused for longest goes.
@@ -304,10 +307,18 @@ impl Adaptive {
     }
 
     pub(in super::super) fn restore_upstream(&mut self, snapshot: UpstreamSnapshot) {
-        self.slots.restore(snapshot);
-        if snapshot.mean_nanos > 0 {
-            self.mean_time = snapshot.mean_nanos;
+        if snapshot.slots == 0 {
+            return;
         }
+        self.mean_time = snapshot.mean_nanos.clamp(MEAN_TIME_MIN, MEAN_TIME_MAX);
+        self.slots.restore(UpstreamSnapshot { mean_nanos: self.mean_time, ..snapshot });
+    }
+
+    /// The upstream is another one. What is known of arrivals is about the clients, and stays.
+    pub(in super::super) fn forget(&mut self) {
+        self.models.clear();
+        self.slots.forget();
+        self.guard.changed();
     }
 
     pub(super) fn in_flight(&self) -> u32 {

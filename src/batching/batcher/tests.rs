@@ -372,6 +372,64 @@ fn a_window_starts_when_new_limits_bring_the_free_slot() {
 }
 
 #[test]
+fn who_waits_when_the_policy_changes_is_not_put_behind_all_who_come_later() {
+    let adaptive = limits(|l| l.policy = Policy::Adaptive { hold_permille: 0 });
+    let plain = limits(|l| l.scopes[0].batch_items_max = 1);
+    for (before, after) in [(&plain, &adaptive), (&adaptive, &plain)] {
+        let mut batcher = Batcher::new(before.clone(), 0);
+        batcher.offer(ms(0), call(0)).unwrap();
+        let busy = dispatched(&mut batcher, ms(0));
+        let due =
+            |id: u64, at| Call { deadline: Some(Deadline { at: ms(at), source: DeadlineSource::Timeout }), ..call(id) };
+        batcher.offer(ms(1), due(1, 30_000)).unwrap();
+        batcher.set_limits(after.clone());
+        batcher.offer(ms(2), due(2, 40_000)).unwrap();
+        batcher.complete(ms(3), busy.id, ok(MS));
+        let first = dispatched(&mut batcher, ms(3));
+        assert_eq!(first.members.first().map(|member| member.id), Some(CallId(1)));
+    }
+}
+
+#[test]
+fn a_smaller_batch_limit_holds_for_who_is_queued_and_not_for_what_is_in_flight() {
+    let of = |items_max| limits(|l| (l.slots, l.scopes[0].batch_items_max) = (1, items_max));
+    let mut batcher = Batcher::new(of(4), 0);
+    for id in 0..20 {
+        batcher.offer(ms(0), call(id)).unwrap();
+    }
+    let mut sizes = Vec::new();
+    for items_max in [4, 13, 2] {
+        batcher.set_limits(of(items_max));
+        let batch = dispatched(&mut batcher, ms(1));
+        // The next limit comes while it is in flight.
+        batcher.set_limits(of(1));
+        sizes.push(batch.items);
+        batcher.complete(ms(1), batch.id, ok(MS));
+    }
+    assert_eq!(sizes, [4, 13, 2], "what was queued leaves under the limits that hold then");
+}
+
+#[test]
+fn what_an_earlier_process_knew_of_the_upstream_is_used_and_bounded() {
+    let adaptive = limits(|l| (l.policy, l.slots) = (Policy::Adaptive { hold_permille: 0 }, 16));
+    let mut batcher = Batcher::new(adaptive, 0);
+    let known = UpstreamSnapshot { slots: 4, lead_nanos: 500_000, mean_nanos: 2_000_000, explore_permille: 250 };
+    batcher.restore_upstream(ms(0), known);
+    assert_eq!(batcher.upstream_snapshot(), known);
+    for id in 0..4 {
+        batcher.offer(ms(1), call(id)).unwrap();
+        dispatched(&mut batcher, ms(1));
+    }
+    let wild =
+        UpstreamSnapshot { slots: u32::MAX, lead_nanos: u64::MAX, mean_nanos: u64::MAX, explore_permille: u32::MAX };
+    batcher.restore_upstream(ms(2), wild);
+    let bounded = batcher.upstream_snapshot();
+    assert!(bounded.slots <= 64 && bounded.lead_nanos <= bounded.mean_nanos && bounded.mean_nanos < u64::MAX);
+    batcher.forget(ms(3));
+    assert_eq!(batcher.upstream_snapshot().slots, 1);
+}
+
+#[test]
 fn a_late_overload_of_a_larger_batch_does_not_raise_the_size_again() {
     let mut batcher = Batcher::new(limits(|l| (l.slots, l.scopes[0].batch_items_max) = (2, 8)), 0);
     for id in 0..12 {

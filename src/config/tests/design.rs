@@ -35,7 +35,6 @@ fn every_key_of_the_design_is_known_and_every_value_of_it_is_taken() {
         ("GRP1105", "profileRef"),
         ("GRP1103", "proxy.tls"),
         ("GRP1103", "proxy.upstreamTls"),
-        ("GRP1103", "proxy.state"),
     ];
     assert_eq!(found, expected);
 }

@@ -486,6 +486,33 @@ fn a_reload_never_mixes_calls_read_by_different_rules() {
 }
 
 #[test]
+fn a_reload_that_changes_caps_alone_lets_new_calls_join_the_queued_ones() {
+    let route = |items_max, protocol| RouteRules { item_count_max: items_max, ..rules("/v1/*", protocol) };
+    let table = |earlier: Option<&Routes>, rules| Routes::after(earlier, vec![rules], route(8, Named::Auto), common());
+    let embed = |routes: &Routes| {
+        let endpoint = routes.recognise(&Method::POST, PATH).unwrap();
+        read(&endpoint, PATH, r#"{"input":"a"}"#)
+    };
+    let first = table(None, route(8, Named::Auto));
+    let second = table(Some(&first), route(4, Named::Auto));
+    assert!(same(&embed(&first), &embed(&second)));
+    assert_eq!(embed(&first).cost_class, embed(&second).cost_class);
+    // Between them the route was read otherwise: even if it is written as at first again, it is another one.
+    let other = table(Some(&second), route(4, Named::OpenAi));
+    assert!(!same(&embed(&second), &embed(&other)));
+    let back = table(Some(&other), route(4, Named::Auto));
+    assert!(!same(&embed(&second), &embed(&back)));
+    let moved = Routes::after(
+        Some(&second),
+        vec![rules("/x", Named::Auto), route(4, Named::Auto)],
+        route(8, Named::Auto),
+        common(),
+    );
+    assert!(!same(&embed(&second), &embed(&moved)));
+    assert_eq!(embed(&second).cost_class, embed(&moved).cost_class, "what it costs does not depend on its place");
+}
+
+#[test]
 fn generic_single_forms_take_the_name_of_the_list() {
     let single = Single { items: Some(pointer("/text")), results: Some(pointer("/vector")), ..Single::default() };
     let endpoint = generic(Spec { single, upstream_path: Some("/up".to_owned()), ..texts() });

@@ -29,7 +29,8 @@ async fn before(config: ServerConfig, spec: &Value) -> (Proxy, Running) {
 async fn clients(proxy: &Proxy, clients: usize, warm_up: Duration, duration: Duration) -> Report {
     let calls = Calls::new(Route::Predict, 1, 1);
     let target = Target::Tcp(proxy.address);
-    let report = within(closed(ClosedConfig { target, calls, clients, duration, warm_up, fresh: false })).await;
+    let report =
+        within(closed(ClosedConfig { target, calls, clients, duration, warm_up, think: None, fresh: false })).await;
     assert_eq!((report.wrong, report.unsent), (0, 0));
     report
 }

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -21,7 +22,8 @@ pub(super) struct Binary {
     pub(super) admin: SocketAddr,
     pub(super) log: Piped,
     pub(super) access: Piped,
-    _policy: tempfile::NamedTempFile,
+    /// Kept for its drop.
+    policy: Option<tempfile::NamedTempFile>,
 }
 
 /// What came out of a pipe so far.
@@ -82,11 +84,20 @@ impl Binary {
     pub(super) async fn start(upstream: &str, spec: &Value, args: &[&str]) -> Self {
         let policy = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(policy.path(), policy_text(spec)).unwrap();
+        let path = policy.path().to_owned();
+        let mut binary = Self::with(upstream, Some(&path), args).await;
+        binary.policy = Some(policy);
+        binary
+    }
+
+    /// With a file of the test's own, or without one.
+    pub(super) async fn with(upstream: &str, config: Option<&Path>, args: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
-        command
-            .args(["proxy", "--log-format", "json", "--upstream", upstream, "--config"])
-            .arg(policy.path())
-            .args(args);
+        command.args(["proxy", "--log-format", "json", "--upstream", upstream]);
+        if let Some(config) = config {
+            command.arg("--config").arg(config);
+        }
+        command.args(args);
         // Whoever runs the tests may have set these for a proxy of their own.
         for (name, _) in std::env::vars_os() {
             if name == "RUST_LOG" || name.to_string_lossy().starts_with("GROUPAGE_") {
@@ -101,7 +112,7 @@ impl Binary {
         assert_eq!(first["msg"], "listening", "the first line names the addresses");
         let (listen, metrics, admin) =
             (address(&first["listen"][0]), address(&first["metrics"]), address(&first["admin"]));
-        let binary = Self { child, listen, metrics, admin, log, access, _policy: policy };
+        let binary = Self { child, listen, metrics, admin, log, access, policy: None };
         binary.until_it_listens_for_signals().await;
         binary
     }
@@ -114,7 +125,10 @@ impl Binary {
                 let status = std::fs::read_to_string(&status).unwrap();
                 let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
                 let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
-                if [Signal::TERM, Signal::INT].iter().all(|signal| caught >> (signal.as_raw() - 1) & 1 == 1) {
+                if [Signal::TERM, Signal::INT, Signal::HUP]
+                    .iter()
+                    .all(|signal| caught >> (signal.as_raw() - 1) & 1 == 1)
+                {
                     return;
                 }
                 tokio::task::yield_now().await;

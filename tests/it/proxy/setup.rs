@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use groupage::cli::{Running, Starting, start};
+use groupage::cli::{Applied, Running, Starting, start};
 use groupage::config::{self, Given, Machine, Overrides, Policy};
 use groupage::error::BoxError;
 use groupage::telemetry::Stats;
@@ -27,6 +27,7 @@ pub(super) struct Proxy {
     pub(super) running: Running,
     /// The data port.
     pub(super) address: SocketAddr,
+    upstream: String,
 }
 
 /// A call on its way, on a connection of its own; aborting it closes the connection.
@@ -109,7 +110,12 @@ impl Proxy {
     pub(super) fn start(upstream: &str, spec: &Value) -> Result<Self, BoxError> {
         let running = start(Starting { policy: policy(upstream, spec), level: LevelHandle::none(), seed: 1 })?;
         let address = *running.listen.first().unwrap();
-        Ok(Self { running, address })
+        Ok(Self { running, address, upstream: upstream.to_owned() })
+    }
+
+    /// Puts other settings in force.
+    pub(super) async fn apply(&self, spec: &Value) -> Applied {
+        within(self.running.control().apply(policy(&self.upstream, spec))).await.unwrap()
     }
 
     pub(super) fn stats(&self) -> &Stats {

@@ -6,7 +6,7 @@ use groupage::batching::Cause;
 use groupage::config::Code;
 use groupage::error::{FailureKind, Fault};
 use groupage::protocol::{Label, MismatchKind, Reason};
-use groupage::telemetry::names::{EXPIRED, Kind, Metric, Outcome, REJECTED, SLO_RESULTS, Stage};
+use groupage::telemetry::names::{EXPIRED, Kind, Metric, Outcome, REJECTED, Reload, SLO_RESULTS, Stage};
 
 use super::{files, golden_section, read, sources};
 
@@ -72,6 +72,7 @@ fn the_metrics_page_is_the_list_in_the_code() {
     row("`reason` of rejected items", REJECTED.iter().map(|kind| kind.reason()).collect());
     row("`reason` of expired items", EXPIRED.iter().map(|kind| kind.reason()).collect());
     row("`result`", SLO_RESULTS.to_vec());
+    row("`result` of reloads", Reload::ALL.iter().map(|word| word.as_str()).collect());
     row("`stage`", Stage::ALL.iter().map(|word| word.as_str()).collect());
     golden_section("docs/metrics.md", "label values", &words);
 
@@ -112,9 +113,10 @@ fn metric_names_follow_the_conventions_and_stand_in_one_place() {
 
 #[test]
 fn label_words_are_lower_case_and_none_stands_twice() {
-    let lists: [Vec<&str>; 6] = [
+    let lists: [Vec<&str>; 7] = [
         Outcome::ALL.iter().map(|word| word.as_str()).collect(),
         Stage::ALL.iter().map(|word| word.as_str()).collect(),
+        Reload::ALL.iter().map(|word| word.as_str()).collect(),
         Cause::ALL.iter().map(|word| word.as_str()).collect(),
         Reason::ALL.iter().map(|word| word.as_str()).collect(),
         Label::ALL.iter().map(|word| word.as_str()).collect(),

@@ -86,7 +86,7 @@ const OTHERS: [(&str, &[&str]); 28] = [
     ("miette", &["config"]),
     ("tikv-jemallocator", &["main"]),
     ("rand", &["accesslog", "protocol", "standin", "proxy", "cli"]),
-    ("rustix", &["clock", "standin", "config"]),
+    ("rustix", &["clock", "standin", "config", "cli"]),
     ("serde", &["accesslog", "api", "standin", "admin", "config", "cli"]),
     ("serde-saphyr", &["config", "cli"]),
     ("serde_json", &["telemetry", "accesslog", "protocol", "standin", "admin", "config", "cli"]),

@@ -22,7 +22,8 @@ async fn an_idle_process_that_has_learned_is_not_woken_and_uses_no_cpu() {
     let binary = Binary::start(&server.url(), &learning(&json!({"slo": {"latencyP99": "1s"}})), &[]).await;
     let calls = Calls::new(Route::Predict, 1, 1);
     let target = Target::Tcp(binary.listen);
-    let load = ClosedConfig { target, calls, clients: 16, duration: ms(600), warm_up: ms(0), fresh: false };
+    let load =
+        ClosedConfig { target, calls, clients: 16, duration: ms(600), warm_up: ms(0), think: None, fresh: false };
     let report = within(closed(load)).await;
     assert!(report.served > 200 && report.failed == 0, "{report:?}");
     until_alone(&binary).await;

@@ -1,0 +1,106 @@
+//! The numbers of scopes: a route keeps its own for as long as the process lives, and no other ever gets it.
+//!
+//! Calls that are queued know their scope by its number. When settings are read again, routes come, go and move; a call of a route that has gone leaves under
+//! the limits that the route had last.
+
+use http::Method;
+
+use super::core_scope;
+use crate::batching::{ScopeId, ScopeLimits};
+use crate::config::Policy;
+
+/// Routes that may come by in the life of a process: sixteen times as many as a policy may have, each different from all before.
+const SCOPES_MAX: usize = 4096;
+
+/// Every route since the start.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Scopes {
+    /// By method and path as written; `None`: what stands for all routes where none is written.
+    names: Vec<Option<(Method, String)>>,
+    limits: Vec<ScopeLimits>,
+}
+
+// === impl Scopes ===
+
+impl Scopes {
+    /// Takes the routes of a policy, and gives their numbers in order; the last is that of the default route.
+    pub(super) fn take(&mut self, policy: &Policy) -> Result<Vec<ScopeId>, String> {
+        let mut ids: Vec<ScopeId> = Vec::with_capacity(policy.routes.len() + 1);
+        let written = policy.routes.iter().map(|route| {
+            (Some((route.method.clone(), route.path.clone())), core_scope(&policy.limits.overridden(&route.limits)))
+        });
+        for (name, limits) in written.chain([(None, core_scope(&policy.limits))]) {
+            let known = self.names.iter().position(|other| *other == name);
+            let index = match known {
+                Some(index) => index,
+                None if self.names.len() < SCOPES_MAX => {
+                    self.names.push(name);
+                    self.limits.push(limits.clone());
+                    self.names.len() - 1
+                }
+                None => {
+                    return Err(format!(
+                        "more than {SCOPES_MAX} different routes have come by since the start: start the proxy again"
+                    ));
+                }
+            };
+            let id = ScopeId(u16::try_from(index).unwrap_or(u16::MAX));
+            // Of two routes that are written alike only the first ever matches.
+            if !ids.contains(&id)
+                && let Some(own) = self.limits.get_mut(index)
+            {
+                *own = limits;
+            }
+            ids.push(id);
+        }
+        Ok(ids)
+    }
+
+    /// The limits of every number given.
+    pub(super) fn limits(&self) -> &[ScopeLimits] {
+        &self.limits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Machine, Overrides};
+
+    fn policy(text: &str) -> Policy {
+        config::build(Some(&config::load(text, "p").unwrap()), &Overrides::default(), &Machine::default()).unwrap()
+    }
+
+    fn numbers(ids: &[ScopeId]) -> Vec<u16> {
+        ids.iter().map(|id| id.0).collect()
+    }
+
+    #[test]
+    fn a_route_keeps_its_number_when_others_come_go_and_move() {
+        let mut scopes = Scopes::default();
+        let of = |scopes: &mut Scopes, text| numbers(&scopes.take(&policy(text)).unwrap());
+        assert_eq!(of(&mut scopes, "routes: [{path: /a, limits: {batchItemsMax: 3}}, {path: /b}]"), [0, 1, 2]);
+        assert_eq!(of(&mut scopes, "routes: [{path: /c}, {path: /b}]"), [3, 1, 2]);
+        assert_eq!(scopes.limits()[0].batch_items_max, 3, "who is queued from a route that has gone keeps its limits");
+        assert_eq!(of(&mut scopes, "routes: [{path: /b}, {path: /a}, {path: /a, method: PUT}]"), [1, 0, 4, 2]);
+        assert_eq!(scopes.limits()[0].batch_items_max, 128, "it is back with others");
+    }
+
+    #[test]
+    fn of_two_routes_that_are_written_alike_the_limits_of_the_first_hold() {
+        let mut scopes = Scopes::default();
+        let text = "routes: [{path: /a, limits: {batchItemsMax: 3}}, {path: /a, limits: {batchItemsMax: 5}}]";
+        assert_eq!(numbers(&scopes.take(&policy(text)).unwrap()), [0, 0, 1]);
+        assert_eq!(scopes.limits()[0].batch_items_max, 3);
+    }
+
+    #[test]
+    fn the_numbers_are_bounded() {
+        let mut scopes = Scopes::default();
+        let refused = (0..17).find_map(|turn| {
+            let routes: Vec<String> = (0..256).map(|route| format!("{{path: /{turn}/{route}}}")).collect();
+            scopes.take(&policy(&format!("routes: [{}]", routes.join(", ")))).err()
+        });
+        assert!(refused.unwrap().contains("4096"));
+    }
+}

@@ -1,0 +1,259 @@
+//! What outlives the process: what was learned, and the last good settings, in one folder.
+//!
+//! A start that knows what a batch costs and how many slots there are does not have to find it out with the first callers. It is kept on drain and, while
+//! something is learned, once a minute; a process that has nothing to do writes nothing and is not woken. A file is written beside its place, flushed and
+//! moved there, so it is whole or not there. What cannot be read, or is about another model server, is left aside and said; nothing here keeps a proxy from
+//! serving. The folder belongs to one process.
+//!
+//! What it leaves out: when the last good settings are used (`reload`).
+
+mod learned;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+use crate::scheduler::{Handle, Kept};
+
+/// Between two writings while something is learned (`scheduling.md` §3).
+const EVERY: Duration = Duration::from_secs(60);
+/// Twice what the largest file that is written has: 64 cost classes of 288 samples and 512 sizes each, 32 bytes a number row, are 1.7 MB.
+const FILE_BYTES_MAX: usize = 4 << 20;
+
+const LEARNED: &str = "learned.json";
+const SETTINGS: &str = "settings.yaml";
+
+/// Where it is kept.
+#[derive(Debug, Clone)]
+pub(super) struct Folder {
+    path: PathBuf,
+    /// The model server that what is kept is about.
+    upstream: String,
+}
+
+/// What was found at the start.
+#[derive(Debug, Default)]
+pub(super) enum Found {
+    /// Nothing: the first start.
+    #[default]
+    Nothing,
+    /// Something that is used.
+    Used {
+        classes: usize,
+        slots: u32,
+        /// As the server named itself.
+        server: Option<String>,
+    },
+    /// Something that is not used, and why.
+    Ignored(String),
+}
+
+/// Writes what is learned.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    writer: Arc<Writer>,
+    tasks: [AbortHandle; 2],
+}
+
+#[derive(Debug)]
+struct Writer {
+    folder: Folder,
+    scheduler: Handle,
+    server: watch::Receiver<Option<String>>,
+    /// What is there already.
+    written: Mutex<Vec<u8>>,
+}
+
+// === impl Folder ===
+
+impl Folder {
+    pub(super) const fn new(path: PathBuf, upstream: String) -> Self {
+        Self { path, upstream }
+    }
+
+    /// What an earlier process learned of this model server, and what is to be said of it.
+    pub(super) fn learned(&self) -> (Kept, Found) {
+        let path = self.path.join(LEARNED);
+        let bytes = match read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Default::default(),
+            Err(error) => return (Kept::default(), Found::Ignored(error.to_string())),
+        };
+        match learned::read(&bytes, &self.upstream) {
+            Ok((kept, server)) => {
+                let found = Found::Used { classes: kept.classes.len(), slots: kept.upstream.slots, server };
+                (kept, found)
+            }
+            Err(why) => (Kept::default(), Found::Ignored(why)),
+        }
+    }
+}
+
+/// The settings that were in force last.
+pub(super) fn settings(folder: &Path) -> Option<String> {
+    String::from_utf8(read(&folder.join(SETTINGS)).ok()?).ok()
+}
+
+/// Keeps the settings that are in force now.
+pub(super) fn keep_settings(folder: &Path, text: &str) -> io::Result<()> {
+    if settings(folder).as_deref() == Some(text) {
+        return Ok(());
+    }
+    replace(folder, SETTINGS, text.as_bytes())
+}
+
+// === impl Keeper ===
+
+impl Keeper {
+    /// Says what was found and keeps what is learned from now on. Call it inside a tokio runtime.
+    pub(super) fn start(
+        folder: Folder,
+        found: Found,
+        learned: Arc<Notify>,
+        scheduler: Handle,
+        server: watch::Receiver<Option<String>>,
+    ) -> Self {
+        found.log(&folder.path);
+        let writer = Arc::new(Writer { folder, scheduler: scheduler.clone(), server, written: Mutex::default() });
+        let minutely = tokio::spawn(every_minute(writer.clone(), learned));
+        let server = writer.server.clone();
+        let checked = tokio::spawn(async move {
+            if let Found::Used { server: Some(expected), .. } = found {
+                check(server, &expected, &scheduler).await;
+            }
+        });
+        Self { writer, tasks: [minutely.abort_handle(), checked.abort_handle()] }
+    }
+
+    /// Keeps what is known now.
+    pub(super) async fn save(&self) {
+        self.writer.clone().save().await;
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Writes a minute after something was learned, and then waits until something is.
+async fn every_minute(writer: Arc<Writer>, learned: Arc<Notify>) {
+    loop {
+        learned.notified().await;
+        tokio::time::sleep(EVERY).await;
+        writer.clone().save().await;
+    }
+}
+
+/// Waits for the first answer: a server that names itself otherwise than the one that was learned is another one.
+async fn check(mut server: watch::Receiver<Option<String>>, expected: &str, scheduler: &Handle) {
+    let Ok(Some(name)) = server.wait_for(Option::is_some).await.map(|name| name.clone()) else { return };
+    if name != expected {
+        tracing::info!(
+            server = name,
+            expected,
+            "the model server is another one: what was learned before is forgotten"
+        );
+        scheduler.forget().await;
+    }
+}
+
+// === impl Writer ===
+
+impl Writer {
+    async fn save(self: Arc<Self>) {
+        let Some(kept) = self.scheduler.keep().await else { return };
+        // Writing and flushing may take as long as a disk takes.
+        let written = tokio::task::spawn_blocking(move || self.write(&kept)).await;
+        match written {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "what was learned cannot be kept"),
+            Err(_) => tracing::error!("keeping what was learned panicked"),
+        }
+    }
+
+    fn write(&self, kept: &Kept) -> io::Result<()> {
+        let server = self.server.borrow().clone();
+        let bytes = learned::write(kept, &self.folder.upstream, server)?;
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if *written == bytes {
+            return Ok(());
+        }
+        replace(&self.folder.path, LEARNED, &bytes)?;
+        *written = bytes;
+        Ok(())
+    }
+}
+
+// === impl Found ===
+
+impl Found {
+    fn log(&self, folder: &Path) {
+        let folder = folder.display();
+        match self {
+            Self::Nothing => tracing::info!(%folder, "nothing was learned before"),
+            Self::Used { classes, slots, .. } => {
+                tracing::info!(%folder, classes, slots, "begins with what was learned before");
+            }
+            Self::Ignored(why) => tracing::warn!(%folder, why, "what was learned before is not used"),
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(FILE_BYTES_MAX + 1).unwrap_or(u64::MAX);
+    File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+    if bytes.len() > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Puts a file in its place, whole or not at all, also when the machine stops meanwhile.
+fn replace(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let beside = folder.join(format!(".{name}.new"));
+    // For its owner only: it holds names of models and routes.
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&beside, folder.join(name))?;
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_nothing_is_left_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("made");
+        for text in ["limits: {batchItemsMax: 4}\n", "mode: Passthrough\n", "mode: Passthrough\n"] {
+            keep_settings(&inner, text).unwrap();
+            assert_eq!(settings(&inner).as_deref(), Some(text));
+        }
+        assert_eq!(fs::read_dir(&inner).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_too_large_or_no_file_is_not_used_and_it_is_said_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::new(dir.path().to_owned(), "http://m".to_owned());
+        assert!(matches!(folder.learned().1, Found::Nothing));
+        fs::write(dir.path().join(LEARNED), vec![b' '; FILE_BYTES_MAX + 1]).unwrap();
+        let Found::Ignored(why) = folder.learned().1 else { panic!("used") };
+        assert!(why.contains("bytes"), "{why}");
+        fs::remove_file(dir.path().join(LEARNED)).unwrap();
+        fs::create_dir(dir.path().join(LEARNED)).unwrap();
+        assert!(matches!(folder.learned().1, Found::Ignored(_)));
+    }
+}

@@ -1,0 +1,299 @@
+//! The file of what was learned: plain serde types of its own, so that what the core remembers may change its shape without changing the file.
+//!
+//! A cost class is named by its bytes (`protocol`: method, route, path, model as written, item form), which mean the same to every process. Numbers are whole.
+//! A file of another format, or about another model server, is not read.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use crate::batching::{
+    Base, Bounded, CeilingSnapshot, ClassSnapshot, Point, Sample, Snapshot, UpstreamSnapshot, Weight,
+};
+use crate::scheduler::Kept;
+
+/// Changes with the meaning of any field.
+const FORMAT: u32 = 1;
+/// Cost classes with a curve (`scheduling.md` §1).
+const CLASSES_MAX: usize = 64;
+/// A class with a longer name is not kept: a path and the name of a model have no more.
+const NAME_BYTES_MAX: usize = 1024;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Learned {
+    format: u32,
+    upstream: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    server: Option<String>,
+    slots: u32,
+    lead_ns: u64,
+    mean_ns: u64,
+    explore_permille: u32,
+    classes: Vec<Class>,
+}
+
+/// Only to see whether the rest can be understood.
+#[derive(Debug, Deserialize)]
+struct Header {
+    format: u32,
+    upstream: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Class {
+    /// As `u8::escape_ascii` writes it.
+    class: String,
+    base: BaseName,
+    first_ns: u64,
+    /// Items, the sum of their weights, the heaviest one, nanoseconds.
+    samples: Vec<(u32, u64, u64, u64)>,
+    /// Items, nanoseconds, count.
+    points: Vec<(u32, u64, u32)>,
+    largest: u32,
+    tail_permille: u64,
+    noise_ppm: u64,
+    weights_matter: bool,
+    weight_milli: u64,
+    heaviest_milli: Vec<u64>,
+    padding_permille: u64,
+    ceilings: Vec<Ceiling>,
+}
+
+/// A learned ceiling.
+#[derive(Debug, Serialize, Deserialize)]
+struct Ceiling {
+    bounded: BoundedName,
+    max: u64,
+    refused: u64,
+    worked: u64,
+    firm: bool,
+    retest_ns: u64,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum BoundedName {
+    Items,
+    Weight,
+    PaddedWeight,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum BaseName {
+    Padded,
+    Ragged,
+    SizeOnly,
+}
+
+/// What was learned of this model server, and how it named itself; or why that cannot be said.
+pub(super) fn read(bytes: &[u8], upstream: &str) -> Result<(Kept, Option<String>), String> {
+    let header: Header = serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
+    if header.format != FORMAT {
+        return Err(format!("it has format {}, this version reads {FORMAT}", header.format));
+    }
+    if header.upstream != upstream {
+        return Err(format!("it is about another model server, {:.200}", header.upstream));
+    }
+    let learned: Learned = serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
+    let classes = learned
+        .classes
+        .into_iter()
+        .take(CLASSES_MAX)
+        .map(|class| Ok((unescape(&class.class)?, class.into())))
+        .collect::<Result<_, String>>()?;
+    let upstream = UpstreamSnapshot {
+        slots: learned.slots,
+        lead_nanos: learned.lead_ns,
+        mean_nanos: learned.mean_ns,
+        explore_permille: learned.explore_permille,
+    };
+    Ok((Kept { upstream, classes }, learned.server))
+}
+
+/// The file.
+pub(super) fn write(kept: &Kept, upstream: &str, server: Option<String>) -> io::Result<Vec<u8>> {
+    let classes = kept.classes.iter().filter(|(name, _)| name.len() <= NAME_BYTES_MAX).take(CLASSES_MAX);
+    let learned = Learned {
+        format: FORMAT,
+        upstream: upstream.to_owned(),
+        server,
+        slots: kept.upstream.slots,
+        lead_ns: kept.upstream.lead_nanos,
+        mean_ns: kept.upstream.mean_nanos,
+        explore_permille: kept.upstream.explore_permille,
+        classes: classes.map(|(name, snapshot)| Class::new(name, snapshot)).collect(),
+    };
+    Ok(serde_json::to_vec(&learned)?)
+}
+
+// === impl Class ===
+
+impl Class {
+    fn new(name: &[u8], ClassSnapshot { cost: snapshot, ceilings }: &ClassSnapshot) -> Self {
+        let sample = |sample: &Sample| (sample.items, sample.weight.sum, sample.weight.max, sample.nanos);
+        Self {
+            class: name.escape_ascii().to_string(),
+            base: match snapshot.base {
+                Base::Padded => BaseName::Padded,
+                Base::Ragged => BaseName::Ragged,
+                Base::SizeOnly => BaseName::SizeOnly,
+            },
+            first_ns: snapshot.first_nanos,
+            samples: snapshot.samples.iter().map(sample).collect(),
+            points: snapshot.points.iter().map(|point| (point.items, point.nanos, point.count)).collect(),
+            largest: snapshot.largest,
+            tail_permille: snapshot.tail_permille,
+            noise_ppm: snapshot.noise_ppm,
+            weights_matter: snapshot.weights_matter,
+            weight_milli: snapshot.weight_milli,
+            heaviest_milli: snapshot.heaviest_milli.clone(),
+            padding_permille: snapshot.padding_permille,
+            ceilings: ceilings.iter().map(Ceiling::from).collect(),
+        }
+    }
+}
+
+impl From<&CeilingSnapshot> for Ceiling {
+    fn from(ceiling: &CeilingSnapshot) -> Self {
+        let CeilingSnapshot { bounded, max, refused, worked, firm, retest_nanos } = *ceiling;
+        let bounded = match bounded {
+            Bounded::Items => BoundedName::Items,
+            Bounded::Weight => BoundedName::Weight,
+            Bounded::PaddedWeight => BoundedName::PaddedWeight,
+        };
+        Self { bounded, max, refused, worked, firm, retest_ns: retest_nanos }
+    }
+}
+
+impl From<Ceiling> for CeilingSnapshot {
+    fn from(ceiling: Ceiling) -> Self {
+        let Ceiling { bounded, max, refused, worked, firm, retest_ns } = ceiling;
+        let bounded = match bounded {
+            BoundedName::Items => Bounded::Items,
+            BoundedName::Weight => Bounded::Weight,
+            BoundedName::PaddedWeight => Bounded::PaddedWeight,
+        };
+        Self { bounded, max, refused, worked, firm, retest_nanos: retest_ns }
+    }
+}
+
+impl From<Class> for ClassSnapshot {
+    fn from(class: Class) -> Self {
+        let sample = |(items, sum, max, nanos)| Sample { items, weight: Weight { sum, max }, nanos };
+        // One of each kind at most.
+        let ceilings = class.ceilings.into_iter().take(Bounded::ALL.len()).map(Into::into).collect();
+        let cost = Snapshot {
+            base: match class.base {
+                BaseName::Padded => Base::Padded,
+                BaseName::Ragged => Base::Ragged,
+                BaseName::SizeOnly => Base::SizeOnly,
+            },
+            first_nanos: class.first_ns,
+            samples: class.samples.into_iter().map(sample).collect(),
+            points: class.points.into_iter().map(|(items, nanos, count)| Point { items, nanos, count }).collect(),
+            largest: class.largest,
+            tail_permille: class.tail_permille,
+            noise_ppm: class.noise_ppm,
+            weights_matter: class.weights_matter,
+            weight_milli: class.weight_milli,
+            heaviest_milli: class.heaviest_milli,
+            padding_permille: class.padding_permille,
+        };
+        Self { cost, ceilings }
+    }
+}
+
+/// The bytes that `u8::escape_ascii` wrote.
+fn unescape(text: &str) -> Result<Box<[u8]>, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        let plain = match (byte, if byte == b'\\' { rest.next() } else { None }) {
+            (b'\\', Some(b't')) => b'\t',
+            (b'\\', Some(b'r')) => b'\r',
+            (b'\\', Some(b'n')) => b'\n',
+            (b'\\', Some(quoted @ (b'\\' | b'"' | b'\''))) => quoted,
+            (b'\\', Some(b'x')) => match (rest.next().and_then(digit), rest.next().and_then(digit)) {
+                (Some(high), Some(low)) => high << 4 | low,
+                _ => return Err("the name of a cost class is broken".to_owned()),
+            },
+            (b'\\', _) => return Err("the name of a cost class is broken".to_owned()),
+            (byte, _) => byte,
+        };
+        bytes.push(plain);
+    }
+    Ok(bytes.into_boxed_slice())
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept() -> Kept {
+        let name: Vec<u8> = (0..=255).collect();
+        let cost = Snapshot {
+            base: Base::Ragged,
+            first_nanos: 9_000_000,
+            samples: vec![Sample { items: 4, weight: Weight { sum: 40, max: 17 }, nanos: 11_000_000 }],
+            points: vec![Point { items: 4, nanos: 11_000_000, count: 3 }],
+            largest: 32,
+            tail_permille: 1250,
+            noise_ppm: 1600,
+            weights_matter: true,
+            weight_milli: 10_000,
+            heaviest_milli: vec![0, 17_000],
+            padding_permille: 700,
+        };
+        let ceiling = CeilingSnapshot {
+            bounded: Bounded::PaddedWeight,
+            max: 640,
+            refused: 1280,
+            worked: 512,
+            firm: true,
+            retest_nanos: 600_000_000_000,
+        };
+        let upstream =
+            UpstreamSnapshot { slots: 4, lead_nanos: 300_000, mean_nanos: 11_000_000, explore_permille: 250 };
+        Kept { upstream, classes: vec![(name.into_boxed_slice(), ClassSnapshot { cost, ceilings: vec![ceiling] })] }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let bytes = write(&kept(), "http://m", Some("uvicorn".to_owned())).unwrap();
+        let (read, server) = read(&bytes, "http://m").unwrap();
+        assert_eq!(format!("{read:?}"), format!("{:?}", kept()));
+        assert_eq!(server.as_deref(), Some("uvicorn"));
+    }
+
+    #[test]
+    fn another_server_another_format_and_what_is_broken_are_told_apart() {
+        let bytes = write(&kept(), "http://m", None).unwrap();
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        let why = |text: &str| read(text.as_bytes(), "http://n").map(|_| ()).unwrap_err();
+        assert!(why(&text).contains("another model server, http://m"));
+        let later = text.replacen("\"format\":1", "\"format\":2,\"new\":[]", 1);
+        assert!(why(&later).contains("format 2"));
+        assert!(why("").contains("cannot be read") && why("[]").contains("cannot be read"));
+        for cut in 0..bytes.len() {
+            assert!(read(bytes.get(..cut).unwrap(), "http://m").is_err(), "{cut}");
+        }
+        let broken = text.replacen("\\\\x00", "\\\\x0", 1);
+        assert!(read(broken.as_bytes(), "http://m").is_err());
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_and_classes_beyond_the_bound_are_not_kept() {
+        let mut many = kept();
+        let (_, snapshot) = many.classes.remove(0);
+        let long = vec![b'a'; NAME_BYTES_MAX + 1];
+        let names = std::iter::once(long).chain((0..100_u32).map(|name| name.to_be_bytes().to_vec()));
+        many.classes = names.map(|name| (name.into_boxed_slice(), snapshot.clone())).collect();
+        let (read, _) = read(&write(&many, "http://m", None).unwrap(), "http://m").unwrap();
+        assert_eq!(read.classes.len(), CLASSES_MAX);
+    }
+}

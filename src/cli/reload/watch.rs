@@ -1,0 +1,241 @@
+//! Notices when a file says something else: written in place, replaced by a rename as editors do, or swapped by a symbolic link as the kubelet does with the
+//! `..data` of a mounted `ConfigMap`.
+//!
+//! The kernel tells (inotify), so nothing is asked while nothing happens. Folders are watched rather than the file, since a file that is replaced is another
+//! one: each folder on the way from the path through its symbolic links, and there only the names that the way goes by. The file itself is watched as well,
+//! for it may be written by another path, as one that is mounted alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use tokio::io::unix::AsyncFd;
+
+/// Symbolic links that are followed: as many as the kernel does.
+const LINKS_MAX: usize = 40;
+/// Some dozens of events; what does not fit is read by the next look.
+const BUFFER: usize = 4096;
+
+/// One watched file.
+#[derive(Debug)]
+pub(super) struct Watch {
+    events: AsyncFd<OwnedFd>,
+    path: PathBuf,
+    /// What is watched, and the names that matter there; no name: whatever happens.
+    watched: BTreeMap<i32, BTreeSet<OsString>>,
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// Watches a file from now on. Call it inside a tokio runtime.
+    ///
+    /// # Errors
+    /// When the system gives no more watches, or there is no such folder.
+    pub(super) fn new(path: &Path) -> io::Result<Self> {
+        let events = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe; an `OwnedFd` keeps its descriptor open, which is all that it asks for"
+        )]
+        let events = AsyncFd::new(events)?;
+        let mut watch = Self { events, path: path.to_owned(), watched: BTreeMap::new() };
+        watch.follow()?;
+        Ok(watch)
+    }
+
+    /// Watches where the path leads now: after a change it may be elsewhere.
+    pub(super) fn follow(&mut self) -> io::Result<()> {
+        let before = std::mem::take(&mut self.watched);
+        let way = way(&self.path);
+        let added = way.iter().try_for_each(|(folder, name)| self.add(folder, Some(name)));
+        // It may be gone at this moment; its folder tells when it is back.
+        self.add(&self.path.clone(), None).ok();
+        for stale in before.keys().filter(|wd| !self.watched.contains_key(wd)) {
+            // The kernel has forgotten it already where the folder is gone.
+            inotify::remove_watch(self.events.get_ref(), *stale).ok();
+        }
+        added
+    }
+
+    fn add(&mut self, path: &Path, name: Option<&OsStr>) -> io::Result<()> {
+        let flags = match name {
+            Some(_) => WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO | WatchFlags::CREATE | WatchFlags::ONLYDIR,
+            None => WatchFlags::CLOSE_WRITE,
+        };
+        let wd = inotify::add_watch(self.events.get_ref(), path, flags)?;
+        let names = self.watched.entry(wd).or_default();
+        names.extend(name.map(OsStr::to_owned));
+        Ok(())
+    }
+
+    /// Resolves once the file may say something else. Dropping the future loses nothing that was not read.
+    pub(super) async fn changed(&mut self) {
+        loop {
+            let Ok(mut ready) = self.events.readable().await else {
+                return std::future::pending().await;
+            };
+            let seen = ready.try_io(|events| read(events.get_ref(), &self.path, &self.watched));
+            if let Ok(Ok(true)) = seen {
+                return;
+            }
+        }
+    }
+
+    /// Takes what has happened meanwhile: it is looked at once for all.
+    pub(super) fn settle(&self) {
+        // An error means that there is nothing.
+        read(self.events.get_ref(), &self.path, &self.watched).ok();
+    }
+}
+
+/// Reads events to the last; whether one of them matters. An error, would-block, if there was none.
+fn read(events: &OwnedFd, path: &Path, watched: &BTreeMap<i32, BTreeSet<OsString>>) -> io::Result<bool> {
+    let mut buffer = [MaybeUninit::uninit(); BUFFER];
+    let mut reader = Reader::new(events, &mut buffer);
+    let (mut any, mut matters) = (false, false);
+    loop {
+        let event = match reader.next() {
+            Ok(event) => event,
+            Err(error) if any && error == rustix::io::Errno::AGAIN => return Ok(matters),
+            Err(error) => return Err(error.into()),
+        };
+        any = true;
+        // Too much happened at once, or a folder is gone: look.
+        if event.events().intersects(ReadFlags::QUEUE_OVERFLOW | ReadFlags::IGNORED) {
+            matters = true;
+            continue;
+        }
+        let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
+        matters |= match (watched.get(&event.wd()), name) {
+            (Some(names), Some(name)) if names.contains(name) => {
+                // A file that was only made is empty; its end of writing is told. A link is whole.
+                !event.events().contains(ReadFlags::CREATE) || is_link(path, name)
+            }
+            (Some(_), Some(_)) | (None, _) => false,
+            (Some(_), None) => true,
+        };
+    }
+}
+
+fn is_link(path: &Path, name: &OsStr) -> bool {
+    way(path).iter().any(|(folder, own)| {
+        own == name && std::fs::symlink_metadata(folder.join(own)).is_ok_and(|made| made.is_symlink())
+    })
+}
+
+/// Folders and names that a path leads through, from itself to what its symbolic links end in.
+fn way(path: &Path) -> Vec<(PathBuf, OsString)> {
+    let mut out = Vec::new();
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Some(name) = path.file_name() else { break };
+        let folder = match path.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
+            Some(parent) => parent.to_owned(),
+            None => break,
+        };
+        out.push((folder.clone(), name.to_owned()));
+        let Ok(target) = std::fs::read_link(&path) else { break };
+        // A link through links, as `policy.yaml` to `..data/policy.yaml`: each part may be swapped in the folder where it stands.
+        let mut at = folder;
+        for part in target.components() {
+            if let Component::Normal(part) = part
+                && std::fs::symlink_metadata(at.join(part)).is_ok_and(|there| there.is_symlink())
+            {
+                out.push((at.clone(), part.to_owned()));
+            }
+            at.push(part);
+        }
+        path = at;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Longer than the kernel ever takes.
+    const HANG: Duration = Duration::from_secs(20);
+
+    async fn told(watch: &mut Watch) {
+        tokio::time::timeout(HANG, watch.changed()).await.unwrap();
+        watch.follow().unwrap();
+    }
+
+    /// Events come in order: a change that does not matter is not told even when one after it is.
+    fn quiet(watch: &Watch) -> bool {
+        !matches!(read(watch.events.get_ref(), &watch.path, &watch.watched), Ok(true))
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_written_or_replaced_is_told_and_its_neighbours_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("policy.yaml");
+        fs::write(&path, "a").unwrap();
+        let mut watch = Watch::new(&path).unwrap();
+        fs::write(dir.path().join("other.yaml"), "x").unwrap();
+        assert!(quiet(&watch));
+        fs::write(&path, "b").unwrap();
+        told(&mut watch).await;
+        for text in ["c", "d"] {
+            let beside = dir.path().join(".policy.yaml.swp");
+            fs::write(&beside, text).unwrap();
+            fs::rename(&beside, &path).unwrap();
+            told(&mut watch).await;
+        }
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "e").unwrap();
+        told(&mut watch).await;
+        assert!(quiet(&watch));
+    }
+
+    #[tokio::test]
+    async fn a_configmap_that_is_swapped_is_told_each_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let publish = |version: &str| {
+            fs::create_dir(at(version)).unwrap();
+            fs::write(at(version).join("policy.yaml"), version).unwrap();
+            symlink(version, at("..data_tmp")).unwrap();
+            fs::rename(at("..data_tmp"), at("..data")).unwrap();
+        };
+        publish("..1");
+        symlink("..data/policy.yaml", at("policy.yaml")).unwrap();
+        let mut watch = Watch::new(&at("policy.yaml")).unwrap();
+        for (version, gone) in [("..2", "..1"), ("..3", "..2"), ("..4", "..3")] {
+            publish(version);
+            told(&mut watch).await;
+            fs::remove_dir_all(at(gone)).unwrap();
+        }
+        assert!(watch.watched.len() <= 3, "what is gone is not watched: {:?}", watch.watched);
+    }
+
+    #[tokio::test]
+    async fn a_link_to_a_file_elsewhere_is_followed() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (path, target) = (dir.path().join("policy.yaml"), other.path().join("real.yaml"));
+        fs::write(&target, "a").unwrap();
+        symlink(&target, &path).unwrap();
+        let mut watch = Watch::new(&path).unwrap();
+        fs::write(&target, "b").unwrap();
+        told(&mut watch).await;
+        let second = other.path().join("second.yaml");
+        fs::write(&second, "c").unwrap();
+        fs::remove_file(&path).unwrap();
+        symlink(&second, &path).unwrap();
+        told(&mut watch).await;
+        fs::write(&second, "d").unwrap();
+        told(&mut watch).await;
+    }
+}

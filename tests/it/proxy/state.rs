@@ -1,0 +1,159 @@
+//! What outlives the process: what was learned, and the last good settings.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::binary::Binary;
+use super::hand::{Hand, instances, reply};
+use super::setup::{policy_text, predictions, within};
+use super::support::client::Client;
+use super::support::upstream::Request;
+
+fn spec(state: &Path) -> Value {
+    json!({"scheduling": {"policy": "Adaptive"}, "proxy": {"state": state}})
+}
+
+/// A server that says its name.
+fn named(name: &'static str) -> impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static {
+    move |request| {
+        let text = String::from_utf8(reply(200, &predictions(&instances(request)))).unwrap();
+        text.replacen("\r\n", &format!("\r\nserver: {name}\r\n"), 1).into_bytes()
+    }
+}
+
+async fn ask(binary: &Binary, items: std::ops::Range<u64>) {
+    for item in items {
+        let mut client = within(Client::connect(binary.listen)).await.unwrap();
+        assert_eq!(within(client.ask(&binary.predict(item))).await.status, Some(200));
+    }
+}
+
+async fn learned(binary: &Binary) -> Value {
+    serde_json::from_slice(&binary.get(binary.admin, "/api/scheduler").await.body).unwrap()
+}
+
+async fn end(mut binary: Binary) {
+    binary.signal(Signal::TERM);
+    assert_eq!(binary.end().await.code(), Some(0));
+}
+
+/// A process that served so many calls and ended as told; what it left is in the folder.
+async fn served(url: &str, state: &Path, calls: u64) {
+    let binary = Binary::start(url, &spec(state), &[]).await;
+    binary.log.until(|line| line["msg"] == "nothing was learned before").await;
+    ask(&binary, 0..calls).await;
+    assert_eq!(learned(&binary).await["cost_classes"].as_array().unwrap().len(), 1);
+    end(binary).await;
+}
+
+#[tokio::test]
+async fn what_was_learned_is_kept_on_drain_and_the_next_process_begins_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let hand = Hand::start().await;
+    let url = hand.url();
+    let _auto = hand.auto(named("one/1"));
+    served(&url, &state, 12).await;
+    let text = fs::read_to_string(state.join("learned.json")).unwrap();
+    let file: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&file["format"], &file["upstream"], &file["server"]), (&json!(1), &json!(url), &json!("one/1")));
+    assert_eq!(fs::read_dir(&state).unwrap().count(), 2, "the settings are there too, and nothing half-written");
+
+    let binary = Binary::start(&url, &spec(&state), &[]).await;
+    binary.log.until(|line| line["msg"] == "begins with what was learned before" && line["classes"] == 1).await;
+    let before = learned(&binary).await;
+    let class = &before["cost_classes"][0];
+    assert!((1..=3).contains(&class["samples"].as_u64().unwrap()), "it is believed little: {class}");
+    assert!(class["points"][0]["us"].as_u64().unwrap() > 0);
+    ask(&binary, 0..3).await;
+    let after = learned(&binary).await;
+    assert_eq!(after["cost_classes"].as_array().unwrap().len(), 1, "what comes now is of the same class");
+    assert!(after["cost_classes"][0]["samples"].as_u64() > class["samples"].as_u64());
+    end(binary).await;
+}
+
+#[tokio::test]
+async fn what_is_about_another_server_or_broken_is_not_used_and_it_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let (hand, other) = (Hand::start().await, Hand::start().await);
+    let (url, foreign) = (hand.url(), other.url());
+    let _auto = (hand.auto(named("one/1")), other.auto(named("one/1")));
+    served(&url, dir.path(), 3).await;
+    let file = dir.path().join("learned.json");
+    let text = fs::read_to_string(&file).unwrap();
+    let broken = text.get(..text.len() / 2).unwrap();
+    let cases = [
+        (&foreign, text.as_str(), "another model server"),
+        (&url, broken, "cannot be read"),
+        (&url, &text.replacen("\"format\":1", "\"format\":9", 1), "format 9"),
+    ];
+    for (upstream, content, why) in cases {
+        fs::write(&file, content).unwrap();
+        let binary = Binary::start(upstream, &spec(dir.path()), &[]).await;
+        let says = |line: &Value| {
+            line["msg"] == "what was learned before is not used"
+                && line["why"].as_str().is_some_and(|text| text.contains(why))
+        };
+        binary.log.until(says).await;
+        assert_eq!(learned(&binary).await["cost_classes"], json!([]));
+        ask(&binary, 0..1).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_learned_of_another_version_of_the_server_is_forgotten_at_its_first_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let hand = Hand::start().await;
+    let url = hand.url();
+    let (sender, name) = tokio::sync::watch::channel("one/1");
+    let _auto = hand.auto(move |request| named(*name.borrow())(request));
+    served(&url, dir.path(), 6).await;
+    sender.send("one/2").unwrap();
+    let binary = Binary::start(&url, &spec(dir.path()), &[]).await;
+    binary.log.until(|line| line["msg"] == "begins with what was learned before").await;
+    ask(&binary, 0..1).await;
+    let line = binary.log.until(|line| line["expected"] == "one/1").await;
+    assert_eq!(line["server"], "one/2");
+    within(async { while learned(&binary).await["cost_classes"] != json!([]) {} }).await;
+}
+
+#[tokio::test]
+async fn the_last_good_settings_stand_in_where_the_file_is_wrong_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, state) = (dir.path().join("policy.yaml"), dir.path().join("state"));
+    let good = policy_text(&json!({"limits": {"batchItemsMax": 16}}));
+    fs::write(&path, &good).unwrap();
+    let hand = Hand::start().await;
+    let args = ["--state", state.to_str().unwrap()];
+    let binary = Binary::with(&hand.url(), Some(&path), &args).await;
+    within(async { while fs::read_to_string(state.join("settings.yaml")).ok().as_ref() != Some(&good) {} }).await;
+    end(binary).await;
+    fs::write(&path, "limits: {batchItemsMax: 0}").unwrap();
+    let binary = Binary::with(&hand.url(), Some(&path), &args).await;
+    let line = binary.log.until(|line| line["code"] == "GRP1102").await;
+    assert_eq!((&line["path"], &line["line"]), (&json!("limits.batchItemsMax"), &json!(1)));
+    binary.log.until(|line| line["msg"] == "the last good settings stand in").await;
+    let config: Value = serde_json::from_slice(&binary.get(binary.admin, "/api/config").await.body).unwrap();
+    assert_eq!(config["limits.batchItemsMax"]["value"], "16");
+    assert_eq!(fs::read_to_string(state.join("settings.yaml")).unwrap(), good, "the wrong file is not kept");
+    // Put right, it is in force at once.
+    fs::write(&path, policy_text(&json!({"limits": {"batchItemsMax": 8}}))).unwrap();
+    binary.log.until(|line| line["msg"] == "settings applied").await;
+    end(binary).await;
+}
+
+#[test]
+fn without_a_folder_a_wrong_file_is_refused_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("policy.yaml");
+    fs::write(&path, "limits: {batchItemsMax: 0}").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
+    command.args(["proxy", "--upstream", "http://127.0.0.1:1", "--config"]).arg(&path).env_remove("GROUPAGE_STATE");
+    let ended = command.output().unwrap();
+    assert_eq!(ended.status.code(), Some(78));
+    assert!(String::from_utf8(ended.stderr).unwrap().contains("GRP1102"));
+}
