@@ -6,6 +6,7 @@
 //! What it leaves out: the walls and who of a line fits together (`decide`), ceilings (`class`), and solving plans, which is for a thread that may block.
 
 mod choose;
+mod explore;
 mod fair;
 mod gather;
 mod group;
@@ -28,10 +29,12 @@ use super::queue::{Queue, Queued};
 use super::slots::{Slot, Slots, View as SlotView};
 use super::tick::Tick;
 
+pub(super) use explore::Deadlines;
 pub(super) use learn::{Kind, Learned, Leaving};
 pub(super) use line::{slack_of, slo_of};
 
 use choose::Chosen;
+use explore::Exploration;
 use fair::Clocks;
 use learn::{Model, Sent, Watched};
 use line::Line;
@@ -62,6 +65,9 @@ pub(super) struct Adaptive {
     probing: Vec<(Part, Vec<CallId>)>,
     guard: Guard,
     clocks: Clocks,
+    exploration: Exploration,
+    /// The batch that is about to leave has this size to learn.
+    trial: bool,
     /// When the last `next` that said nothing wants to look again.
     wake: Option<Tick>,
     uses: u64,
@@ -116,6 +122,8 @@ impl Adaptive {
             probing: Vec::new(),
             guard: Guard::new(stand_aside_max, false),
             clocks: Clocks::default(),
+            exploration: Exploration::default(),
+            trial: false,
             wake: None,
             uses: 0,
         }
@@ -156,6 +164,7 @@ impl Adaptive {
         lines: impl Iterator<Item = (KeyId, &'a Queued, Option<&'a Class>)>,
     ) -> Next {
         self.wake = None;
+        self.trial = false;
         while let Some(id) = self.given_up.pop() {
             if ctx.queue.get(id).is_some() {
                 return Next::Expire { id, reason: Expiry::LatePredicted };
@@ -343,6 +352,8 @@ impl Adaptive {
     pub(super) fn expired(&mut self, now: Tick, queued: &Queued) {
         let ended = Ended { arrived: queued.arrived, items: queued.call.items, expired: true, slo: slo_of(queued) };
         self.guard.ended(now, ended);
+        let items = u64::from(queued.call.items);
+        self.exploration.ended(now, items, items);
     }
 
     /// A call leaves in a batch of so many items. `alone`: no other tenant is queued.

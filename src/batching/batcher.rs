@@ -8,7 +8,7 @@ mod shown;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::adaptive::{Adaptive, Ctx, Kind, Leaving, Next, slo_of};
+use super::adaptive::{Adaptive, Ctx, Deadlines, Kind, Leaving, Next, slo_of};
 use super::batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
 use super::budget::ReplayBudget;
 use super::call::{Call, CallId, CostClassId, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, Weight};
@@ -474,6 +474,7 @@ impl Batcher {
         }
         let compares = self.adaptive.compares();
         let mut compared = Vec::new();
+        let mut deadlines = Deadlines::default();
         let most = if kind == Kind::Pass { self.limits.stand_aside_max } else { self.limits.slots };
         check_invariant!(InvariantId::WithinSlots, self.in_flight.len() < most as usize);
         let id = BatchId(self.next_batch);
@@ -488,6 +489,9 @@ impl Batcher {
             check_invariant!(InvariantId::NotLate, queued.call.deadline.is_none_or(|deadline| deadline.at > now));
             if adaptive {
                 self.adaptive.charge(&queued.call, items, alone);
+            }
+            if let Some(deadline) = queued.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout) {
+                deadlines.add(queued.call.items, deadline.at);
             }
             if compares {
                 compared.push((queued.arrived, queued.call.items, slo_of(&queued)));
@@ -519,7 +523,17 @@ impl Batcher {
         // Also under another policy: what is in flight counts when the policy changes, and what runs alone teaches what it costs.
         let left = self.queue.line_held(key).items;
         let in_all = Weight { sum: weight, max };
-        let leaving = Leaving { key, class: cost_class, items, weight: in_all, kind, calls: compared, left };
+        let leaving = Leaving {
+            key,
+            class: cost_class,
+            items,
+            weight: in_all,
+            kind,
+            calls: compared,
+            left,
+            deadlines,
+            asks: retest.is_some(),
+        };
         self.adaptive.sent(now, id, leaving);
         self.free.note(now, self.slot_is_free());
         // What cut the batch short names it; only the drain names every batch of its own (`scheduling.md` §2.1).

@@ -3,6 +3,7 @@
 use super::super::cost::Cost;
 use super::super::plan::Size;
 use super::super::tick::Tick;
+use super::explore::in_time;
 use super::{Adaptive, Line};
 
 /// Sizes that hardware likes: tried now and then, and never passed over for a dearer one.
@@ -61,17 +62,22 @@ impl Adaptive {
         if cost.samples() <= SAMPLES_MIN || size <= 4 {
             return Want::Send(size);
         }
+        let starts = self.exploration.starts();
+        let later = !self.backlog && self.exploration.may(line.ctx.now);
+        let may = |round: &u32| starts || later && in_time(line, cost, *round);
         let untried = |round: &u32| *round <= size && *round > size / 2 && cost.seen(*round) < TRY_UNTIL;
-        if let Some(round) = ROUND.iter().rev().find(|round| untried(round))
+        if let Some(round) = ROUND.iter().rev().find(|round| untried(round) && may(round))
             && self.draw.chance(TRY_PERMILLE)
         {
+            self.trial = *round < size;
             return Want::Send(*round);
         }
         // Between two sizes that were seen the guess may be far off: a size priced like a larger neighbour would never be wanted, and so never seen.
         let above = |round: &u32| *round > size && *round <= most.min(2 * size) && cost.seen(*round) == 0;
-        if let Some(round) = ROUND.iter().rev().find(|round| above(round))
+        if let Some(round) = ROUND.iter().rev().find(|round| above(round) && may(round))
             && self.draw.chance(TRY_PERMILLE)
         {
+            self.trial = true;
             return Want::Send(*round);
         }
         // Past a knee: never pay more per item than a smaller batch would.
