@@ -6,6 +6,7 @@
 //! What it leaves out: the walls and who of a line fits together (`decide`), ceilings (`class`), and solving plans, which is for a thread that may block.
 
 mod choose;
+mod explore;
 mod fair;
 mod gather;
 mod group;
@@ -32,12 +33,14 @@ use super::slots::{Slot, Slots, View as SlotView};
 use super::tally::Hold;
 use super::tick::Tick;
 
+pub(super) use explore::Deadlines;
 pub(super) use fair::Size as BatchWork;
 pub(super) use learn::{Curves, Kind, Leaving};
 pub(super) use line::{slack_of, slo_of};
 pub use show::{Learned, OperatingPoint, PlanAge};
 
 use choose::Chosen;
+use explore::Exploration;
 use fair::{Clocks, Room};
 use learn::{Model, Sent, Watched};
 use line::Line;
@@ -74,6 +77,9 @@ pub(super) struct Adaptive {
     room: Room,
     /// Lines that were held beside a free slot since they last sent something: what leaves then has waited on purpose. At most [`LINES_MAX`].
     held: BTreeSet<KeyId>,
+    exploration: Exploration,
+    /// The batch that is about to leave has this size to learn.
+    trial: bool,
     /// When the last `next` that said nothing wants to look again.
     wake: Option<Tick>,
     uses: u64,
@@ -143,6 +149,8 @@ impl Adaptive {
             order: Order::new(),
             room: Room::default(),
             held: BTreeSet::new(),
+            exploration: Exploration::default(),
+            trial: false,
             wake: None,
             uses: 0,
             holds: [0; Hold::ALL.len()],
@@ -188,6 +196,7 @@ impl Adaptive {
         classes: &Classes,
     ) -> Next {
         self.wake = None;
+        self.trial = false;
         while let Some(id) = self.given_up.pop() {
             if ctx.queue.get(id).is_some() {
                 return Next::Expire { id, reason: Expiry::LatePredicted };
@@ -431,6 +440,8 @@ impl Adaptive {
     pub(super) fn expired(&mut self, now: Tick, queued: &Queued) {
         let ended = Ended { arrived: queued.arrived, items: queued.call.items, expired: true, slo: slo_of(queued) };
         self.guard.ended(now, ended);
+        let items = u64::from(queued.call.items);
+        self.exploration.ended(now, items, items);
     }
 
     /// A call that weighs `share` leaves in a batch of this size. `alone`: no other flow is queued.

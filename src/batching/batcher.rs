@@ -9,7 +9,7 @@ mod why;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::adaptive::{Adaptive, BatchWork, Ctx, Kind, Leaving, Next, slo_of};
+use super::adaptive::{Adaptive, BatchWork, Ctx, Deadlines, Kind, Leaving, Next, slo_of};
 use super::batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
 use super::budget::ReplayBudget;
 use super::call::{Call, CallId, CostClassId, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, Weight};
@@ -537,6 +537,7 @@ impl Batcher {
         }
         let compares = self.adaptive.compares();
         let mut compared = Vec::new();
+        let mut deadlines = Deadlines::default();
         let most = if kind == Kind::Pass { self.limits.stand_aside_max } else { self.limits.slots };
         check_invariant!(InvariantId::WithinSlots, self.in_flight.len() < most as usize);
         let id = BatchId(self.next_batch);
@@ -556,6 +557,9 @@ impl Batcher {
             if adaptive {
                 let share = self.limits.share(&queued.call);
                 self.adaptive.charge(&queued.call, BatchWork { items, weight }, share, alone);
+            }
+            if let Some(deadline) = queued.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout) {
+                deadlines.add(queued.call.items, deadline.at);
             }
             if compares {
                 compared.push((queued.arrived, queued.call.items, slo_of(&queued)));
@@ -587,7 +591,17 @@ impl Batcher {
         // Also under another policy: what is in flight counts when the policy changes, and what runs alone teaches what it costs.
         let left = self.queue.line_held(key).items;
         let in_all = Weight { sum: weight, max };
-        let leaving = Leaving { key, class: cost_class, items, weight: in_all, kind, calls: compared, left };
+        let leaving = Leaving {
+            key,
+            class: cost_class,
+            items,
+            weight: in_all,
+            kind,
+            calls: compared,
+            left,
+            deadlines,
+            asks: retest.is_some(),
+        };
         let predicted = self.adaptive.sent(now, id, leaving).map(Duration::from_nanos);
         self.free.note(now, self.slot_is_free());
         // What cut the batch short names it; only the drain names every batch of its own (`scheduling.md` §2.1).

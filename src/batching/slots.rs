@@ -292,7 +292,9 @@ impl Slots {
         let before = if doubt.count == 0 { f64::from(others) + 1.0 } else { doubt.beside };
         doubt.beside = before + BESIDE_WEIGHT * (seen.beside - before);
         doubt.count = doubt.count.saturating_add(1);
-        let left = whole(doubt.beside + BESIDE_UP);
+        // Where more were out than returns are remembered, one after the other.
+        let few = usize::try_from(others).is_ok_and(|others| others <= seen::RETURNS);
+        let left = if few { whole(doubt.beside + BESIDE_UP) } else { u64::from(others) };
         if doubt.count > DOUBT_COUNT && doubt.wait > DOUBT_MAX {
             self.count = u32::try_from(left).unwrap_or(1).clamp(1, others.max(1));
             self.lead = LEAD_AFTER_VANISH * seen.alone / f64::from(self.count);

@@ -16,6 +16,7 @@ use super::super::slots::{Flight, Sample, UpstreamSnapshot};
 use super::super::tally::Hold;
 use super::super::tick::{Tick, nanos};
 use super::Adaptive;
+use super::explore::Deadlines;
 
 /// Weight of a new execution in T, as one part in so many.
 const MEAN_TIME_PARTS: u64 = 10;
@@ -68,6 +69,8 @@ pub(super) struct Sent {
     pub(super) due: Tick,
     pub(super) alone: u64,
     pub(super) batch: Leaving,
+    /// Sent in this size to learn.
+    pub(super) trial: bool,
 }
 
 /// A batch that leaves.
@@ -82,6 +85,9 @@ pub(in super::super) struct Leaving {
     pub(in super::super) calls: Vec<(Tick, u32, Option<Duration>)>,
     /// Items of its line that stay queued.
     pub(in super::super) left: u64,
+    pub(in super::super) deadlines: Deadlines,
+    /// It asks a ceiling again.
+    pub(in super::super) asks: bool,
 }
 
 /// Why a batch was sent.
@@ -134,13 +140,18 @@ impl Adaptive {
         let due = Tick(now.0.saturating_add(wait).saturating_add(alone));
         let flight = self.slots.sent(now, others);
         self.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= self.slots();
-        self.flights.insert(id, Sent { flight, due, alone, batch });
+        let trial = std::mem::take(&mut self.trial) && batch.kind == Kind::Batch;
+        let trial = trial || batch.asks || matches!(batch.kind, Kind::Probe(_));
+        self.flights.insert(id, Sent { flight, due, alone, batch, trial });
         known.then_some(due.0.saturating_sub(now.0))
     }
 
     /// A batch ended. True if the server was judged another one by it.
     pub(in super::super) fn returned(&mut self, now: Tick, id: BatchId, observed: &Observed) -> bool {
-        let Some(Sent { flight, batch, .. }) = self.flights.remove(&id) else { return false };
+        let Some(Sent { flight, batch, trial, .. }) = self.flights.remove(&id) else { return false };
+        self.exploration.took(nanos(observed.duration), self.mean_time, trial);
+        let (items, missed) = batch.deadlines.missed(now);
+        self.exploration.ended(now, items, missed);
         for other in self.flights.values_mut() {
             other.due = self.slots.due_after_return(&other.flight, other.due, now, other.alone);
             other.flight.saw_return(now);
@@ -194,6 +205,7 @@ impl Adaptive {
                 self.guard.changed();
                 self.changes += 1;
                 self.changed = Some(now);
+                self.exploration.changed();
                 model.plan = None;
                 model.planned = None;
                 model.due.changed(model.batches);
@@ -256,7 +268,7 @@ impl Adaptive {
             mean_nanos: self.mean_time,
             aside: self.guard.report(),
             classes: self.models.iter().map(|(id, model)| (*id, model.cost.report())).collect(),
-            exploration_nanos: 0,
+            exploration_nanos: self.exploration.spent_nanos(),
         }
     }
 

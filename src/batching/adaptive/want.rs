@@ -4,6 +4,7 @@ use super::super::cost::Cost;
 use super::super::plan::Size;
 use super::super::skill::Skill;
 use super::super::tick::Tick;
+use super::explore::in_time;
 use super::{Adaptive, Line, fair};
 
 /// Sizes that hardware likes: tried now and then, and never passed over for a dearer one.
@@ -70,10 +71,14 @@ impl Adaptive {
         if cost.samples() <= SAMPLES_MIN || size <= 4 {
             return Want::Send(size);
         }
+        let starts = self.exploration.starts();
+        let later = !self.backlog && self.exploration.may(line.ctx.now);
+        let may = |round: &u32| starts || later && in_time(line, cost, *round);
         let untried = |round: &u32| *round <= size && *round > size / 2 && cost.seen(*round) < TRY_UNTIL;
-        if let Some(round) = ROUND.iter().rev().find(|round| untried(round))
+        if let Some(round) = ROUND.iter().rev().find(|round| untried(round) && may(round))
             && self.draw.chance(TRY_PERMILLE)
         {
+            self.trial = *round < size;
             return Want::Send(*round);
         }
         // A backlog asks for large sizes only, so one before a knee that would end it may never be seen: then it never drains.
@@ -82,13 +87,15 @@ impl Adaptive {
             && let Some(round) = ROUND.iter().rev().find(|round| below(round))
             && self.draw.chance(BELOW_PERMILLE)
         {
+            self.trial = true;
             return Want::Send(*round);
         }
         // Between two sizes that were seen the guess may be far off: a size priced like a larger neighbour would never be wanted, and so never seen.
         let above = |round: &u32| *round > size && *round <= most.min(2 * size) && cost.seen(*round) == 0;
-        if let Some(round) = ROUND.iter().rev().find(|round| above(round))
+        if let Some(round) = ROUND.iter().rev().find(|round| above(round) && may(round))
             && self.draw.chance(ABOVE_PERMILLE)
         {
+            self.trial = true;
             return Want::Send(*round);
         }
         // Past a knee: never pay more per item than a smaller batch would.

@@ -42,15 +42,15 @@ impl Batcher {
         let (class_id, scope) = (head.call.cost_class, head.call.scope);
         let class = self.classes.get(class_id)?;
         let (bounded, target, took) = class.retest(now)?;
-        let cut_by = if bounded == Bounded::Items { super::Cause::Full } else { super::Cause::Weight };
-        if head.call.alone || cut.bound != Some(cut_by) {
+        if head.call.alone || !self.binds(key, who, cut, bounded) {
             return None;
         }
         let padded = self.is_padded(class_id);
         let walls = self.walls(class_id, scope).raised(self.limits.scope(scope), padded, bounded, target);
-        let want = |want: u32| if bounded == Bounded::Items { walls.items } else { want };
+        // A wall of weight binds whatever number was wanted.
+        let want = |most: Option<u32>| most.filter(|_| bounded == Bounded::Items).map(|_| walls.items);
         let larger = match who {
-            Who::Front(most) => choose(self.view(), self.queue.line(key), Some(class), walls, most.map(want)),
+            Who::Front(most) => choose(self.view(), self.queue.line(key), Some(class), walls, want(most)),
             Who::Chosen => {
                 // Beyond those that were chosen, the next of the line.
                 let chosen = self.adaptive.chosen();
@@ -64,6 +64,25 @@ impl Batcher {
         let members = u64::try_from(larger.ids.len()).unwrap_or(u64::MAX);
         let in_hand = self.replays.room(now) >= members;
         (beyond && in_hand && self.nobody_late(now, class_id, &larger, nanos(took))).then_some((larger, bounded))
+    }
+
+    /// Whether it is this wall that cut a batch. Who learns wants no more than fits, so a batch that weight cuts has all that was wanted.
+    fn binds(&self, key: KeyId, who: Who, cut: &Choice, bounded: Bounded) -> bool {
+        if bounded == Bounded::Items {
+            return cut.bound == Some(super::Cause::Full);
+        }
+        let whole = |head: &Queued| {
+            let (class, scope) = (head.call.cost_class, head.call.scope);
+            choose(self.view(), self.queue.line(key), self.classes.get(class), self.walls(class, scope), None)
+        };
+        cut.bound == Some(super::Cause::Weight)
+            || matches!(who, Who::Front(Some(_)))
+                && cut
+                    .ids
+                    .first()
+                    .and_then(|id| self.queue.get(*id))
+                    .and_then(whole)
+                    .is_some_and(|whole| whole.bound == Some(super::Cause::Weight) && whole.items <= cut.items)
     }
 
     /// Whether every member is on time if the batch is answered, and if it is refused after `took` and its halves are sent one after the other.

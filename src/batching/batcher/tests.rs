@@ -1,5 +1,7 @@
 //! The state machine by example; `tests/it/sim` runs it against a model.
 
+mod ceilings;
+
 use super::*;
 use crate::batching::{Deadline, KeyId, Lone, Policy, ScopeLimits, TenantId};
 

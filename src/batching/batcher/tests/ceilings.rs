@@ -1,0 +1,198 @@
+//! Ceilings, budgets of weight, pauses and SLOs that cannot be met, as the state machine keeps them.
+
+use super::*;
+use crate::batching::LimitSource;
+
+fn adaptive() -> Limits {
+    limits(|l| l.policy = Policy::Adaptive { hold_permille: 0 })
+}
+
+fn heavy(id: u64, weight: u64) -> Call {
+    Call { weight: Weight { sum: weight, max: weight }, ..call(id) }
+}
+
+fn ended(outcome: ObservedOutcome) -> Observed {
+    Observed { outcome, ..ok(MS) }
+}
+
+const TOO_LARGE: ObservedOutcome = ObservedOutcome::TooLarge { limit: None };
+
+/// A core that knows 4 items to work and 5 not to.
+fn found(policy: Policy) -> Batcher {
+    let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
+    for (batch, items) in [(0, 4), (1, 5)] {
+        for id in 0..items {
+            batcher.offer(ms(batch), call(batch * 10 + id)).unwrap();
+        }
+        let sent = dispatched(&mut batcher, ms(batch));
+        assert_eq!(u64::from(sent.items), items);
+        batcher.complete(ms(batch), sent.id, if items == 4 { ok(MS) } else { ended(TOO_LARGE) });
+    }
+    assert_eq!(batcher.ceiling(CostClassId(0)), Some(4));
+    batcher
+}
+
+#[test]
+fn a_learned_ceiling_is_asked_again_by_one_larger_batch_where_nobody_is_late() {
+    let mut batcher = found(Policy::WorkConserving);
+    for id in 100..120 {
+        batcher.offer(ms(500), call(id)).unwrap();
+    }
+    let early = dispatched(&mut batcher, ms(500));
+    assert_eq!((early.items, early.cause), (4, Cause::Full), "a second has not gone");
+    batcher.complete(ms(1100), early.id, ok(MS));
+    let asks = dispatched(&mut batcher, ms(1100));
+    assert_eq!((asks.items, asks.cause), (5, Cause::Probe));
+    batcher.complete(ms(1101), asks.id, ended(TOO_LARGE));
+    let next = dispatched(&mut batcher, ms(1101));
+    assert_eq!((next.items, next.cause), (4, Cause::Full), "two seconds until it is asked again");
+    batcher.complete(ms(3200), next.id, ok(MS));
+    let asks = dispatched(&mut batcher, ms(3200));
+    assert_eq!((asks.items, asks.cause), (5, Cause::Probe));
+    batcher.complete(ms(3201), asks.id, ok(MS));
+    assert_eq!(batcher.ceiling(CostClassId(0)), None, "it has gone");
+}
+
+#[test]
+fn a_ceiling_is_not_asked_again_where_a_member_would_be_late_for_it() {
+    let mut batcher = found(Policy::WorkConserving);
+    for id in 100..110 {
+        let deadline = Some(Deadline { at: ms(2010), source: DeadlineSource::Caller });
+        batcher.offer(ms(2000), Call { deadline, ..call(id) }).unwrap();
+    }
+    // Two halves of 1 ms and what is spare take longer than 10 ms.
+    let batch = dispatched(&mut batcher, ms(2000));
+    assert_eq!((batch.items, batch.cause), (4, Cause::Full));
+}
+
+#[test]
+fn while_draining_no_ceiling_is_asked_again() {
+    let mut batcher = found(Policy::WorkConserving);
+    for id in 100..110 {
+        batcher.offer(ms(2000), call(id)).unwrap();
+    }
+    batcher.drain(ms(2000));
+    assert_eq!(dispatched(&mut batcher, ms(2000)).items, 4);
+}
+
+#[test]
+fn after_out_of_memory_a_batch_holds_half_of_the_padded_weight() {
+    for policy in [Policy::WorkConserving, Policy::Adaptive { hold_permille: 0 }] {
+        let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
+        (0..2).for_each(|id| batcher.offer(ms(0), heavy(id, 100)).unwrap());
+        let batch = dispatched(&mut batcher, ms(0));
+        batcher.complete(ms(1), batch.id, ended(ObservedOutcome::OutOfMemory));
+        for (id, weight) in [(10, 40), (11, 50), (12, 10)] {
+            batcher.offer(ms(2), heavy(id, weight)).unwrap();
+        }
+        let batch = dispatched(&mut batcher, ms(2));
+        assert_eq!(ids(&batch), [10, 11], "3 × 50 is more than 100");
+        let report = batcher.report();
+        let ceiling = report.ceilings.iter().find(|found| found.ceiling.bounded == Bounded::PaddedWeight).unwrap();
+        assert_eq!((ceiling.ceiling.max, ceiling.ceiling.source), (100, LimitSource::Learned));
+        assert_eq!(batcher.least_weight_ceiling(), Some(100));
+    }
+}
+
+#[test]
+fn of_policy_published_and_learned_the_smallest_weight_wins() {
+    for (policy, published, expected, source) in [
+        (Some(30), None, 3, LimitSource::Policy),
+        (Some(30), Some(20), 2, LimitSource::Published),
+        (Some(20), Some(30), 2, LimitSource::Policy),
+        (None, Some(40), 4, LimitSource::Published),
+    ] {
+        let mut batcher = Batcher::new(limits(|l| l.scopes[0].batch_weight_max = policy), 0);
+        if let Some(published) = published {
+            batcher.publish_weight(ms(0), CostClassId(0), published);
+        }
+        (0..8).for_each(|id| batcher.offer(ms(0), heavy(id, 10)).unwrap());
+        let batch = dispatched(&mut batcher, ms(0));
+        assert_eq!((batch.items, batch.cause), (expected, Cause::Weight));
+        let shown = batcher.report().ceilings;
+        let shown: Vec<_> = shown.iter().map(|found| (found.ceiling.bounded, found.ceiling.source)).collect();
+        assert_eq!(shown, [(Bounded::Items, LimitSource::Policy), (Bounded::Weight, source)]);
+    }
+}
+
+#[test]
+fn an_upstream_that_says_when_to_come_back_is_left_alone_until_then_by_that_key_only() {
+    for policy in [Policy::WorkConserving, Policy::Adaptive { hold_permille: 0 }] {
+        for (asked, until) in [(300, 301), (30_000, 1001)] {
+            let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
+            batcher.offer(ms(0), on_key(1, 1)).unwrap();
+            let first = dispatched(&mut batcher, ms(0));
+            let retry_after = Some(Duration::from_millis(asked));
+            batcher.complete(ms(1), first.id, ended(ObservedOutcome::Overloaded { retry_after }));
+            batcher.offer(ms(2), on_key(2, 1)).unwrap();
+            assert_eq!((batcher.poll(ms(2)), batcher.next_wakeup()), (None, Some(ms(until))));
+            assert_eq!(batcher.report().paused, [(CostClassId(0), ms(until))]);
+            batcher.offer(ms(3), on_key(3, 2)).unwrap();
+            let other = dispatched(&mut batcher, ms(3));
+            assert_eq!(ids(&other), [3]);
+            batcher.complete(ms(4), other.id, ok(MS));
+            assert_eq!(batcher.poll(ms(until - 1)), None);
+            assert_eq!(ids(&dispatched(&mut batcher, ms(until))), [2]);
+        }
+    }
+}
+
+#[test]
+fn the_drain_waits_for_no_pause() {
+    let mut batcher = Batcher::new(adaptive(), 0);
+    batcher.offer(ms(0), call(1)).unwrap();
+    let first = dispatched(&mut batcher, ms(0));
+    let retry_after = Some(Duration::from_secs(1));
+    batcher.complete(ms(1), first.id, ended(ObservedOutcome::Overloaded { retry_after }));
+    batcher.offer(ms(2), call(2)).unwrap();
+    batcher.drain(ms(3));
+    assert_eq!(ids(&dispatched(&mut batcher, ms(3))), [2]);
+}
+
+#[test]
+fn an_slo_below_a_lone_calls_time_is_served_late_and_reported() {
+    let mut batcher = Batcher::new(adaptive(), 0);
+    let slo = |now, id| Call { deadline: Some(Deadline { at: ms(now + 20), source: DeadlineSource::Slo }), ..call(id) };
+    for id in 0..2 {
+        batcher.offer(ms(100 * id), slo(100 * id, id)).unwrap();
+        let batch = dispatched(&mut batcher, ms(100 * id));
+        batcher.offer(ms(100 * id + 1), slo(100 * id + 1, 10 + id)).unwrap();
+        batcher.complete(ms(100 * id + 50), batch.id, ok(50 * MS));
+        let late = dispatched(&mut batcher, ms(100 * id + 50));
+        assert_eq!(ids(&late), [10 + id], "late rather than never");
+        batcher.complete(ms(100 * id + 99), late.id, ok(50 * MS));
+    }
+    let found = batcher.report().infeasible;
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].slo_nanos, 20_000_000);
+    assert!((50_000_000..=80_000_000).contains(&found[0].lone_nanos), "{found:?}");
+}
+
+#[test]
+fn an_slo_that_a_lone_call_meets_still_ends_calls_however_slow_large_batches_are() {
+    let mut batcher = Batcher::new(adaptive(), 0);
+    for id in 0..8 {
+        batcher.offer(ms(100 * id), call(id)).unwrap();
+        let batch = dispatched(&mut batcher, ms(100 * id));
+        batcher.complete(ms(100 * id + 5), batch.id, ok(5 * MS));
+    }
+    batcher.offer(ms(1000), call(50)).unwrap();
+    let slow = dispatched(&mut batcher, ms(1000));
+    let deadline = Some(Deadline { at: ms(1020), source: DeadlineSource::Slo });
+    batcher.offer(ms(1000), Call { deadline, ..call(51) }).unwrap();
+    assert!(matches!(batcher.poll(ms(1020)), Some(Decision::Expire { id: CallId(51), .. })));
+    batcher.complete(ms(1040), slow.id, ok(40 * MS));
+    assert!(batcher.report().infeasible.is_empty());
+}
+
+#[test]
+fn ceilings_are_kept_beside_the_curve() {
+    let batcher = found(Policy::WorkConserving);
+    let kept = batcher.snapshot();
+    let mut other = Batcher::new(adaptive(), 1);
+    for (class, snapshot) in &kept {
+        assert_eq!(snapshot.ceilings.len(), 1);
+        other.restore(ms(0), *class, snapshot);
+    }
+    assert_eq!(other.ceiling(CostClassId(0)), Some(4));
+}
