@@ -43,7 +43,7 @@ pub struct Config {
     pub seed: u64,
     /// What an earlier process learned.
     pub kept: Kept,
-    /// Told whenever something was learned.
+    /// Told whenever an execution has ended: that is when something is learned.
     pub learned: Option<Arc<Notify>>,
 }
 
