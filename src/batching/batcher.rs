@@ -374,6 +374,8 @@ impl Batcher {
     pub fn forget(&mut self, now: Tick) {
         let now = self.advance(now);
         self.adaptive.forget();
+        self.classes.forget_ceilings();
+        self.tallies.forget();
         self.free.note(now, self.slot_is_free());
     }
 

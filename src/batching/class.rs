@@ -167,6 +167,11 @@ fn named(limit: Option<u32>, items: u32) -> Option<u32> {
 // === impl Classes ===
 
 impl Classes {
+    /// The upstream is another one. What it did wrong since it was met is not forgotten: quarantines and overloads stay.
+    pub(super) fn forget_ceilings(&mut self) {
+        self.map.values_mut().for_each(|class| class.ceilings = Ceilings::default());
+    }
+
     pub(super) fn least_ceiling(&self) -> Option<u32> {
         self.map.values().map(Class::ceiling).min()
     }

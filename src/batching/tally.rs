@@ -141,6 +141,11 @@ impl Tally {
 // === impl Tallies ===
 
 impl Tallies {
+    /// What was decided of late was decided for another upstream.
+    pub(super) fn forget(&mut self) {
+        self.classes.clear();
+    }
+
     /// Everything since the start; `holds` is counted where it is decided.
     pub(super) fn totals(&self) -> Totals {
         self.totals

@@ -141,7 +141,9 @@ impl Endpoint {
 #[must_use]
 pub fn class_name(class: &[u8]) -> Option<ClassName> {
     let mut class = Reader(class);
-    class.count()?;
+    // Method and route; `Endpoint::read` writes them.
+    class.field()?;
+    class.field()?;
     let path = shown(String::from_utf8_lossy(class.field()?)).into_owned();
     // A call that goes alone has neither model nor form.
     let model = class.field().unwrap_or_default();

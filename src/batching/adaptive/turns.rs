@@ -46,18 +46,28 @@ impl Adaptive {
         }
     }
 
-    /// Takes out the lines that hold fillers only unless there are no others: fillers join others in their own lines, and wait while others are held. Says
-    /// when the first of them has waited enough, a slot being free.
+    /// Takes out the lines that hold fillers only unless there are no others: fillers join others in their own lines, and wait while others are held, each as
+    /// long as it may. Says when the first of them has waited enough, a slot being free.
     pub(super) fn without_fillers(&self, ctx: Ctx<'_>, order: &mut Order) -> Option<Tick> {
         let fillers = order.partition_point(|(turn, _)| turn.rank != Rank::Filler);
         if fillers == 0 || fillers == order.len() {
             return None;
         }
-        let free = self.in_flight() < self.slots().min(ctx.limits.slots);
-        let waiting = order.iter().skip(fillers).filter(|_| free);
-        let until = waiting.filter_map(|(turn, _)| fair::filler_until(ctx, ctx.queue.get(turn.at.1)?)).min();
-        order.truncate(fillers);
-        until.filter(|until| *until > ctx.now)
+        if self.in_flight() >= self.slots().min(ctx.limits.slots) {
+            order.truncate(fillers);
+            return None;
+        }
+        let mut first = None::<Tick>;
+        order.retain(|(turn, _)| {
+            if turn.rank != Rank::Filler {
+                return true;
+            }
+            let until = ctx.queue.get(turn.at.1).and_then(|queued| fair::filler_until(ctx, queued));
+            let waits = until.filter(|until| *until > ctx.now);
+            first = first.into_iter().chain(waits).min();
+            waits.is_none()
+        });
+        first
     }
 
     /// The place of a line that goes before the first.
