@@ -57,6 +57,8 @@ pub enum Metric {
     ModelTail,
     /// How often the upstream was found to be another one.
     ModelChanges,
+    /// Whole seconds of execution spent to learn.
+    Exploration,
     /// Time to solve a plan.
     PlanSolve,
     /// Whether calls are passed one by one.
@@ -160,7 +162,7 @@ pub const SLO_RESULTS: [&str; 2] = ["met", "missed"];
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 41] = [
         Self::Calls,
         Self::CallsPassed,
         Self::Items,
@@ -187,6 +189,7 @@ impl Metric {
         Self::ModelError,
         Self::ModelTail,
         Self::ModelChanges,
+        Self::Exploration,
         Self::PlanSolve,
         Self::StandingAside,
         Self::IsolationExecutions,
@@ -302,6 +305,12 @@ impl Metric {
                 Kind::Gauge,
                 "",
                 "Within how many times what was expected of them 98 of 100 executions end.",
+            ),
+            Self::Exploration => (
+                "groupage_exploration_seconds_total",
+                Kind::Counter,
+                "",
+                "Whole seconds of execution of batches that were sent in another size than seemed best, to learn.",
             ),
             Self::ModelChanges => (
                 "groupage_model_changes_total",

@@ -69,6 +69,7 @@ struct LearnedGauges {
     error: Gauge,
     tail: Gauge,
     changes: Counter,
+    exploration: Counter,
     standing_aside: Gauge,
 }
 
@@ -177,6 +178,7 @@ impl Metrics {
                 error: gauge(Metric::ModelError),
                 tail: gauge(Metric::ModelTail),
                 changes: counter(Metric::ModelChanges, vec![]),
+                exploration: counter(Metric::Exploration, vec![]),
                 standing_aside: gauge(Metric::StandingAside),
             },
             plan_solve: histogram(Metric::PlanSolve, vec![]),
@@ -301,6 +303,8 @@ impl Metrics {
         gauges.error.set(permille(learned.error_permille));
         gauges.tail.set(permille(learned.tail_permille));
         gauges.changes.increment(changes);
+        // Counters are whole numbers.
+        gauges.exploration.absolute(learned.exploration_nanos / 1_000_000_000);
         gauges.standing_aside.set(f64::from(u8::from(learned.standing_aside)));
     }
 

@@ -60,6 +60,8 @@ pub struct Learned {
     pub tail_permille: u64,
     /// How often the upstream was judged to be another one.
     pub changes: u64,
+    /// Execution time in all of batches that were sent in another size than seemed best, to learn, in nanoseconds.
+    pub exploration_nanos: u64,
 }
 
 // === impl Adaptive ===
@@ -97,6 +99,7 @@ impl Adaptive {
             error_permille: line.map_or(0, |line| line.error_permille),
             tail_permille: line.map_or(0, |line| line.tail_permille),
             changes: self.changes,
+            exploration_nanos: self.exploration.spent_nanos(),
         }
     }
 

@@ -75,6 +75,8 @@ pub(super) struct Kind {
     pub(super) items_max: Option<u32>,
     /// The most items that were learned or published.
     pub(super) ceiling: Option<u32>,
+    /// Where that ceiling comes from, if it is known.
+    pub(super) ceiling_from: Option<CeilingFrom>,
     /// Nothing is merged for now.
     pub(super) quarantined: bool,
     /// What users want.
@@ -87,6 +89,17 @@ pub(super) struct Kind {
     pub(super) keys: u64,
     /// What differs between them, what alone keeps most apart first.
     pub(super) differs: Vec<Differs>,
+}
+
+/// Where a ceiling comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CeilingFrom {
+    /// The server published it; otherwise it refused more.
+    pub(super) published: bool,
+    /// For so many seconds.
+    pub(super) age_seconds: u64,
+    /// In so many seconds a larger batch may be tried again.
+    pub(super) retest_seconds: Option<u64>,
 }
 
 /// Where on its curve a kind of calls works.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::facts::{Aside, Differs, Facts, Kind, Point, Slots, Words};
+use super::facts::{Aside, CeilingFrom, Differs, Facts, Kind, Point, Slots, Words};
 use super::get::get;
 
 /// Asks.
@@ -48,11 +48,11 @@ fn facts(address: &str, scheduler: &Value, stats: &Value) -> Facts {
             }),
         }),
         changed_seconds: scheduler["model_changes"]["last_at_seconds"].as_u64().map(|at| now.saturating_sub(at)),
-        kinds: scheduler["cost_classes"].as_array().into_iter().flatten().map(kind).collect(),
+        kinds: scheduler["cost_classes"].as_array().into_iter().flatten().map(|class| kind(class, scheduler)).collect(),
     }
 }
 
-fn kind(class: &Value) -> Kind {
+fn kind(class: &Value, scheduler: &Value) -> Kind {
     let recent = &class["recent"];
     let point = &class["operating_point"];
     let (path, model) = (text(&class["path"]), text(&class["model"]));
@@ -69,6 +69,7 @@ fn kind(class: &Value) -> Kind {
         causes: words(&recent["causes"]),
         items_max: recent["items_max"].as_u64().map(|_| small(&recent["items_max"])),
         ceiling: class["ceiling_items"].as_u64().map(|_| small(&class["ceiling_items"])),
+        ceiling_from: ceiling_from(&class["id"], scheduler),
         quarantined: class["quarantined"] == true,
         slo_us: recent["slo_us"].as_u64(),
         rate_milli: recent["items_per_second_milli"].as_u64(),
@@ -92,6 +93,19 @@ fn kind(class: &Value) -> Kind {
             })
             .collect(),
     }
+}
+
+/// Who bounds the items of a cost class, if it is not the policy.
+fn ceiling_from(class: &Value, scheduler: &Value) -> Option<CeilingFrom> {
+    let mut limits = scheduler["limits"].as_array()?.iter();
+    let of = |limit: &&Value| limit["class"] == *class && limit["limit"] == "batch_items_max";
+    let limit = limits.find(of).filter(|limit| limit["source"] != "policy")?;
+    let now = number(&scheduler["now_seconds"]);
+    Some(CeilingFrom {
+        published: limit["source"] == "published",
+        age_seconds: now.saturating_sub(number(&limit["since_seconds"])),
+        retest_seconds: limit["retest_seconds"].as_u64().map(|at| at.saturating_sub(now)),
+    })
 }
 
 fn number(value: &Value) -> u64 {

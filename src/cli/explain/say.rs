@@ -8,7 +8,7 @@ mod words;
 use serde_json::{Value, json};
 
 use self::words::{advice, kept_apart, millis, percent, reason, span, times};
-use super::facts::{Facts, Kind, Point, Slots, ratio};
+use super::facts::{CeilingFrom, Facts, Kind, Point, Slots, ratio};
 
 /// From this share of the batches on something binds.
 const BINDS: f64 = 0.3;
@@ -231,9 +231,19 @@ fn binds(kind: &Kind, slots: Option<Slots>) -> (&'static str, (String, Value)) {
 fn full(kind: &Kind) -> String {
     let share = percent(kind.share("full"));
     match (kind.ceiling, kind.items_max) {
-        (Some(ceiling), max) if max.is_none_or(|max| ceiling < max) => format!(
-            "{share} of the batches end at {ceiling} items: the server takes no more, as it said or as was learned from its refusals"
-        ),
+        (Some(ceiling), max) if max.is_none_or(|max| ceiling < max) => {
+            let from = match kind.ceiling_from {
+                Some(CeilingFrom { published: true, .. }) => "as it publishes".to_owned(),
+                Some(CeilingFrom { age_seconds, retest_seconds, .. }) => {
+                    let again = retest_seconds.map(|seconds| {
+                        format!("; a larger batch is tried again in {seconds} s, when nobody can be late for it")
+                    });
+                    format!("learned {age_seconds} s ago when it refused more{}", again.unwrap_or_default())
+                }
+                None => "as it said or as was learned from its refusals".to_owned(),
+            };
+            format!("{share} of the batches end at {ceiling} items: the server takes no more, {from}")
+        }
         (_, Some(max)) => {
             let more = kind.point.filter(|point| point.best_items >= max && cheap(*point)).map(|point| {
                 format!(

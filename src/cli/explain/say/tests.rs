@@ -1,4 +1,4 @@
-use super::super::facts::{Aside, Differs, Words};
+use super::super::facts::{Aside, CeilingFrom, Differs, Words};
 use super::*;
 
 fn words(words: &[(&str, u64)]) -> Words {
@@ -78,6 +78,10 @@ fn a_limit_that_binds_is_named_with_whose_it_is() {
     let (what, text) = first(Kind { ceiling: Some(16), ..full.clone() });
     assert_eq!(what, "limit_items");
     assert!(text.starts_with("80 % of the batches end at 16 items: the server takes no more"), "{text}");
+    let ceiling_from = Some(CeilingFrom { published: false, age_seconds: 34, retest_seconds: Some(12) });
+    let (_, text) = first(Kind { ceiling: Some(16), ceiling_from, ..full.clone() });
+    let expected = "the server takes no more, learned 34 s ago when it refused more; a larger batch is tried again in 12 s, when nobody can be late for it";
+    assert!(text.ends_with(expected), "{text}");
     let cheap = Point { best_items: 64, best_us: 20_000, double_us: 28_000, ..point() };
     let (_, text) = first(Kind { ceiling: None, point: Some(cheap), ..full });
     let expected = "end at the policy's `limits.batchItemsMax`, 64 items; twice as many would take 1.4× as long, so raising it may pay";
