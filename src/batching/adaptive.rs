@@ -307,7 +307,8 @@ impl Adaptive {
         let cap = walls.items.min(model.worked.saturating_mul(2).max(2)).max(1);
         // Where the weights of those in front end a batch before its items do, sizes up to there are what there is to choose from. Who groups by
         // weight chooses its own.
-        let cap = if model.cost.weights_matter() { cap } else { within(walls, ctx.queue.line(key), cap) };
+        let room = if model.cost.weights_matter() { cap } else { within(walls, ctx.queue.line(key), cap) };
+        let (weighs, cap) = (room < cap, room);
         let items = fair::counted(ctx, key);
         let wait = self.slots.wait(in_flight, earliest_due, now);
         let line = Line { ctx, key, head, items, cap, wait, walls };
@@ -344,8 +345,7 @@ impl Adaptive {
         if let Some(model) = self.models.get(&class_id).filter(groups) {
             self.chosen = group::group(&line, &model.cost, self.rate(key, now), self.mean_time);
             if !self.chosen.is_empty() {
-                let cause = if leading { Cause::Lead } else { Cause::Idle };
-                return Answer::Do(Next::Chosen { key, cause, kind: Kind::Batch });
+                return Answer::Do(Next::Chosen { key, cause: cause(leading, waited), kind: Kind::Batch });
             }
         }
         let want = match self.want(&line) {
@@ -360,17 +360,15 @@ impl Adaptive {
         };
         if mixed && let Some(model) = self.models.get(&class_id) {
             fair::choose(&line, &model.cost, &self.clocks, want, &mut self.room, &mut self.chosen);
-            let cause = if leading { Cause::Lead } else { Cause::Idle };
-            return Answer::Do(Next::Chosen { key, cause, kind: Kind::Batch });
+            return Answer::Do(Next::Chosen { key, cause: cause(leading, waited), kind: Kind::Batch });
         }
         let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
         match choose::choose(&line, &model.cost, self.rate(key, now), want, &mut self.draw) {
             Chosen::First(items) => {
                 let cause = match () {
                     () if items < want => Cause::Deadline,
-                    () if leading => Cause::Lead,
-                    () if waited => Cause::Delay,
-                    () => Cause::Idle,
+                    () if weighs && items == cap => Cause::Weight,
+                    () => cause(leading, waited),
                 };
                 self.probe(&line, items).map_or_else(|| send(items, cause), Answer::Do)
             }
@@ -464,6 +462,15 @@ impl Adaptive {
         if queue.flows() > 1 && queue.held_by_flow(call.flow()) == u64::from(call.items) {
             self.clocks.joined(call.flow());
         }
+    }
+}
+
+/// Why a batch leaves that nothing cuts short.
+const fn cause(leading: bool, waited: bool) -> Cause {
+    match (leading, waited) {
+        (true, _) => Cause::Lead,
+        (false, true) => Cause::Delay,
+        (false, false) => Cause::Idle,
     }
 }
 

@@ -106,7 +106,7 @@ pub struct Counts {
 // === impl Batcher ===
 
 impl Batcher {
-    /// A core with these limits. The seed draws `Retry-After` and nothing else yet.
+    /// A core with these limits. The seed draws `Retry-After`, and apart from it what is tried to learn.
     ///
     /// # Panics
     /// If `limits.scopes` is empty.
@@ -634,7 +634,11 @@ impl Batcher {
 
     /// Whole seconds between the predicted drain time and 1.5 times that, at least 1 (README R14).
     fn retry_after(&mut self) -> Duration {
-        let drain = self.pace.drain_ns(self.queue.held().items, self.limits.slots);
+        let slots = match self.limits.policy {
+            Policy::Adaptive { .. } => self.adaptive.slots().min(self.limits.slots),
+            _ => self.limits.slots,
+        };
+        let drain = self.pace.drain_ns(self.queue.held().items, slots);
         let drawn = drain.saturating_add(self.draw.bits() % (drain / 2 + 1));
         Duration::from_secs(drawn.div_ceil(1_000_000_000).clamp(1, 3600))
     }

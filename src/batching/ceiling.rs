@@ -166,9 +166,9 @@ impl Ceilings {
         self.wall_mut(bounded).out_of_memory(now, extent.of(bounded), took);
     }
 
-    /// A retest ended without an answer to its question.
-    pub(super) fn retest_lost(&mut self, now: Tick, bounded: Bounded) {
-        if let Some(learned) = &mut self.wall_mut(bounded).learned {
+    /// A retest ended. If what came of it was no answer to its question, it is asked another time.
+    pub(super) fn retest_over(&mut self, now: Tick, bounded: Bounded) {
+        if let Some(learned) = self.wall_mut(bounded).learned.as_mut().filter(|learned| learned.testing) {
             learned.testing = false;
             learned.retest = now.after(learned.wait);
         }
@@ -197,6 +197,7 @@ impl Ceilings {
             if let Some(learned) = &mut self.wall_mut(bounded).learned {
                 learned.retest = now;
                 learned.wait = RETEST_FOUND;
+                learned.testing = false;
             }
         }
     }

@@ -29,6 +29,8 @@ pub(super) struct Class {
     /// Most items since the upstream said that it is overloaded, and since when.
     overload_max: Option<(u32, Tick)>,
     full_good: u32,
+    /// It said when to come back, and nothing was answered well since: it would refuse any size.
+    refusing: bool,
     recent: [Duration; RECENT],
     executions: usize,
 }
@@ -51,6 +53,7 @@ impl Class {
             ceilings: Ceilings::default(),
             overload_max: None,
             full_good: 0,
+            refusing: false,
             recent: [Duration::ZERO; RECENT],
             executions: 0,
         }
@@ -110,6 +113,7 @@ impl Class {
                     *slot = observed.duration;
                 }
                 self.executions += 1;
+                self.refusing = false;
                 self.ceilings.worked(now, extent);
                 if shared {
                     self.whole_batches += 1;
@@ -121,7 +125,11 @@ impl Class {
                     self.full_good += 1;
                     if self.full_good >= RISE_AFTER {
                         self.full_good = 0;
-                        self.overload_max = Some((max.saturating_add(1), since));
+                        let risen = max.saturating_add(1);
+                        // What bounds nothing any more is over.
+                        let most = limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(u32::MAX);
+                        let over = u64::from(risen) >= u64::from(most).min(self.ceilings.max(Bounded::Items));
+                        self.overload_max = (!over).then_some((risen, since));
                     }
                 }
             }
@@ -133,7 +141,9 @@ impl Class {
                 if !shared => {}
             ObservedOutcome::TooLarge { .. } => self.ceilings.too_large(now, extent, retest, took),
             ObservedOutcome::OutOfMemory => self.ceilings.out_of_memory(now, extent, memory, took),
-            ObservedOutcome::Overloaded { .. } => {
+            ObservedOutcome::Overloaded { retry_after: Some(_) } if self.refusing => {}
+            ObservedOutcome::Overloaded { retry_after } => {
+                self.refusing = retry_after.is_some();
                 // A larger batch that was sent before and fails after does not raise it again.
                 let found = (items / 2).max(1);
                 let known = self.overload_max.filter(|(known, _)| *known <= found);
@@ -148,13 +158,8 @@ impl Class {
             }
             ObservedOutcome::Failed | ObservedOutcome::Cancelled => {}
         }
-        if let Some(retest) = retest
-            && !matches!(
-                observed.outcome,
-                ObservedOutcome::Ok | ObservedOutcome::TooLarge { .. } | ObservedOutcome::OutOfMemory
-            )
-        {
-            self.ceilings.retest_lost(now, retest);
+        if let Some(retest) = retest {
+            self.ceilings.retest_over(now, retest);
         }
     }
 }

@@ -278,11 +278,11 @@ impl Cost {
     fn expect(&self, items: u32, load: Load) -> f64 {
         let line = self.models.time(load);
         if !self.shaped() {
-            return line;
+            return line.min(NANOS_MAX);
         }
         // Past the ends of the curve the last ratio holds.
         let ratio = |(items, nanos)| nanos / self.models.time(self.typical.load(items));
-        (line * self.shape.at(items).map_or(1.0, ratio)).max(NANOS_MIN)
+        (line * self.shape.at(items).map_or(1.0, ratio)).clamp(NANOS_MIN, NANOS_MAX)
     }
 
     /// Means are per size, so they say nothing once weights matter.

@@ -328,17 +328,22 @@ fn class(class: &config::PriorityClass, slo: Option<Duration>) -> Priority {
 }
 
 /// Name, source and value of the limits that are shown as gauges.
-fn published_limits(policy: &Policy) -> [(&'static str, &'static str, f64); 4] {
+fn published_limits(policy: &Policy) -> [(&'static str, &'static str, f64); 7] {
     let source = |key: &str| match policy.effective().iter().find(|setting| setting.path == key) {
         Some(setting) if setting.source.to_string() == "default" => "default",
         _ => "policy",
     };
     let limits = &policy.limits;
+    // Exact to 2^32; no limit here is larger and odd.
+    let real = |number: u64| f64::from(u32::try_from(number).unwrap_or(u32::MAX));
     [
         ("batch_items_max", source("limits.batchItemsMax"), f64::from(limits.batch_items_max)),
         ("queue_items_max", source("limits.queueItemsMax"), f64::from(limits.queue_items_max)),
         ("queue_delay_max_seconds", source("limits.queueDelayMax"), limits.queue_delay_max.as_secs_f64()),
         ("slots_max", source("limits.slotsMax"), f64::from(limits.slots_max)),
+        ("batch_weight_max", source("limits.batchWeightMax"), limits.batch_weight_max.map_or(f64::INFINITY, real)),
+        ("batch_bytes_max", source("limits.batchBytesMax"), real(limits.batch_bytes_max as u64)),
+        ("stand_aside_max", source("limits.standAsideMax"), f64::from(limits.stand_aside_max)),
     ]
 }
 

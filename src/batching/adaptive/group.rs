@@ -238,6 +238,6 @@ impl All<'_> {
         }
         let ms = |nanos: u64| float(nanos) / 1e6;
         let delay = f64::from(items) * ms(run.time) + f64::from(rest) * ms(after);
-        Some(-(delay + self.price * ms(run.time + after)))
+        Some(-(delay + self.price * ms(run.time.saturating_add(after))))
     }
 }

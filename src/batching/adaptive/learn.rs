@@ -331,6 +331,10 @@ impl Adaptive {
         self.models.clear();
         self.slots.forget();
         self.guard.changed();
+        self.exploration.changed();
+        self.mean_time = super::MEAN_TIME_FIRST;
+        // What is still in flight there teaches nothing of here.
+        self.flights.values_mut().for_each(|sent| sent.batch.kind = Kind::Pass);
     }
 
     pub(super) fn in_flight(&self) -> u32 {

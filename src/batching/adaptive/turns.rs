@@ -78,7 +78,8 @@ impl Adaptive {
             let earlier = turn.rank == first.rank && turn.at < first.at;
             let useful = |queued: &Queued| queued.call.deadline.filter(|d| d.source != DeadlineSource::Timeout);
             let deadline = ctx.queue.get(turn.at.1).filter(|_| earlier).and_then(useful);
-            let (Some(deadline), Some(would)) = (deadline, self.would(ctx, *key, *turn)) else { return false };
+            let Some(deadline) = deadline else { return false };
+            let Some(would) = self.would(ctx, *key, *turn) else { return false };
             let slack = deadline.at.0.saturating_sub(ctx.now.0);
             slack < takes.saturating_add(would.takes)
                 && slack >= would.alone

@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::super::call::{CostClassId, KeyId};
 use super::super::tick::Tick;
 
-/// The longest pause: the least that `Retry-After` can say in whole seconds. One batch a second is no load to speak of, and an upstream that is well
-/// again before it said is found so soon.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The longest pause. `Retry-After` is for whoever sent the call, and gets it; ten batches a second are no load to speak of beside what clients would send,
+/// and those who wait are told so soon, instead of being kept until their own deadline has passed.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// Keys paused at once: as many as arrivals are watched for; beyond it the one that ends first goes.
 const PAUSED_MAX: usize = 64;
 

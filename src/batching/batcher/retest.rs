@@ -63,7 +63,9 @@ impl Batcher {
         let beyond = extent.of(bounded) > class.max(bounded);
         let members = u64::try_from(larger.ids.len()).unwrap_or(u64::MAX);
         let in_hand = self.replays.room(now) >= members;
-        (beyond && in_hand && self.nobody_late(now, class_id, &larger, nanos(took))).then_some((larger, bounded))
+        // One alone that is refused gets its refusal, and says nothing of what a batch may hold.
+        (beyond && members > 1 && in_hand && self.nobody_late(now, class_id, &larger, nanos(took)))
+            .then_some((larger, bounded))
     }
 
     /// Whether it is this wall that cut a batch. Who learns wants no more than fits, so a batch that weight cuts has all that was wanted.

@@ -59,10 +59,12 @@ impl Ceiling {
         self.learned.iter_mut().for_each(|learned| learned.testing = testing);
     }
 
-    /// The retest was not answered.
-    pub(crate) fn lost(&mut self, now: Tick) {
-        self.testing(false);
-        self.learned.iter_mut().for_each(|learned| learned.retest = now.after(learned.wait));
+    /// A retest ended; if it was not answered it is asked another time.
+    pub(crate) fn over(&mut self, now: Tick) {
+        if let Some(learned) = self.learned.as_mut().filter(|learned| learned.testing) {
+            learned.testing = false;
+            learned.retest = now.after(learned.wait);
+        }
     }
 
     pub(crate) fn worked(&mut self, now: Tick, size: u64) {

@@ -34,6 +34,8 @@ pub(crate) struct Learned {
     overload: Option<u32>,
     /// Full good batches since the overload size last moved.
     good: u32,
+    /// It said when to come back, and nothing was answered well since.
+    refusing: bool,
     /// Since when on, and how long the last quarantine was.
     quarantine: Option<(Tick, Duration)>,
     /// Whole batches since the last mismatch.
@@ -107,21 +109,13 @@ impl Learned {
         self.by_mut(bounded).publish(max.max(1));
     }
 
-    pub(crate) fn observe(&mut self, now: Tick, quarantine: Duration, size: Size, observed: &Observed) {
+    pub(crate) fn observe(&mut self, now: Tick, (quarantine, most): (Duration, u32), size: Size, observed: &Observed) {
         let sizes = [u64::from(size.items), size.weight, size.heaviest * u64::from(size.items)];
         let took = observed.first_byte.unwrap_or(observed.duration);
-        if let Some(bounded) = size.retest {
-            let asked = matches!(
-                observed.outcome,
-                ObservedOutcome::Ok | ObservedOutcome::TooLarge { .. } | ObservedOutcome::OutOfMemory
-            );
-            if !asked {
-                self.by_mut(bounded).lost(now);
-            }
-        }
         match observed.outcome {
             ObservedOutcome::Ok => {
                 self.times.push(observed.duration);
+                self.refusing = false;
                 self.whole += u32::from(size.shared);
                 for (bounded, size) in Bounded::ALL.into_iter().zip(sizes) {
                     self.by_mut(bounded).worked(now, size);
@@ -132,7 +126,9 @@ impl Learned {
                 // One item more for every eight full good batches.
                 if self.good == 8 {
                     self.good = 0;
-                    self.overload = self.overload.map(|max| max + 1);
+                    // As far as it bounds anything.
+                    let most = self.items.max().map_or(u64::from(most), |max| max.min(u64::from(most)));
+                    self.overload = self.overload.map(|max| max + 1).filter(|max| u64::from(*max) < most);
                 }
             }
             // A limit that the refused batch kept already is none.
@@ -158,7 +154,10 @@ impl Learned {
                     if sizes[2] > 0 { (&mut self.padded, sizes[2]) } else { (&mut self.items, sizes[0]) };
                 ceiling.out_of_memory(now, size, took);
             }
-            ObservedOutcome::Overloaded { .. } if size.shared => {
+            // It would refuse any size.
+            ObservedOutcome::Overloaded { retry_after: Some(_) } if size.shared && self.refusing => {}
+            ObservedOutcome::Overloaded { retry_after } if size.shared => {
+                self.refusing = retry_after.is_some();
                 let half = size.items / 2;
                 // An overload never lets batches grow.
                 self.overload = Some(self.overload.map_or(half, |known| known.min(half)));
@@ -175,6 +174,10 @@ impl Learned {
             | ObservedOutcome::OutOfMemory
             | ObservedOutcome::Failed
             | ObservedOutcome::Cancelled => {}
+        }
+        // Whatever came of it, it is over.
+        if let Some(bounded) = size.retest {
+            self.by_mut(bounded).over(now);
         }
     }
 }

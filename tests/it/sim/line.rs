@@ -214,7 +214,7 @@ impl Line<'_> {
             useful.is_none_or(|deadline| deadline.at.since(rules.now) >= took + one * parts)
         });
         let in_hand = rules.replays >= u64::try_from(members.len()).unwrap_or(u64::MAX);
-        (beyond && on_time && in_hand).then_some(Leaving { retest: Some(bounded), ..larger })
+        (beyond && members.len() > 1 && on_time && in_hand).then_some(Leaving { retest: Some(bounded), ..larger })
     }
 
     /// As many from the front as these walls and the bytes allow, and always the first.

@@ -340,7 +340,7 @@ impl Model {
             ObservedOutcome::Ok | ObservedOutcome::Cancelled => {}
             ObservedOutcome::Overloaded { retry_after } => {
                 // At most a second.
-                let until = retry_after.map(|after| self.now.after(after.min(Duration::from_secs(1))));
+                let until = retry_after.map(|after| self.now.after(after.min(Duration::from_millis(100))));
                 if let (Some(key), Some(until)) = (key, until) {
                     let known = self.paused.entry(key).or_default();
                     *known = until.max(*known);
@@ -353,7 +353,8 @@ impl Model {
         let weights = |learned: &Learned| learned.max(Bounded::Weight).min(learned.max(Bounded::PaddedWeight));
         let before = (learned.ceiling(), learned.quarantine());
         let weight = weights(learned);
-        learned.observe(self.now, self.limits.quarantine, size, observed);
+        let most = self.limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(u32::MAX);
+        learned.observe(self.now, (self.limits.quarantine, most), size, observed);
         let after = (learned.ceiling(), learned.quarantine());
         if weights(learned) != weight {
             self.saw("weight ceiling moved");

@@ -118,7 +118,7 @@ fn of_policy_published_and_learned_the_smallest_weight_wins() {
 #[test]
 fn an_upstream_that_says_when_to_come_back_is_left_alone_until_then_by_that_key_only() {
     for policy in [Policy::WorkConserving, Policy::Adaptive { hold_permille: 0 }] {
-        for (asked, until) in [(300, 301), (30_000, 1001)] {
+        for (asked, until) in [(30, 31), (30_000, 101)] {
             let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
             batcher.offer(ms(0), on_key(1, 1)).unwrap();
             let first = dispatched(&mut batcher, ms(0));

@@ -53,8 +53,12 @@ pub(super) fn reason(word: &str) -> &'static str {
         "queue_full" => "more work than `limits.queueItemsMax` holds",
         "bytes_full" => "more bytes than the buffers hold",
         "tenant_share" => "one caller had its whole share of the queue while others waited",
-        "late_predicted" => "the answer would have come after the deadline: too much load for the SLO",
-        "deadline" => "the deadline passed in the queue: too much load for the SLO",
+        "late_predicted" => {
+            "the answer would have come after the deadline: too much load for the SLO or the callers' own deadlines"
+        }
+        "deadline" => {
+            "the deadline passed in the queue: too much load for the SLO, the callers' own deadlines or the route's timeout"
+        }
         "draining" => "the process was ending",
         _ => "see the metrics page",
     }

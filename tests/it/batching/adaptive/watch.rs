@@ -290,7 +290,7 @@ impl Watch {
             ObservedOutcome::TooLarge { limit: Some(limit) } if (1..items).contains(&limit) => self.name(class, limit),
             ObservedOutcome::Overloaded { retry_after: Some(after) } if key.is_some() => {
                 let until = self.paused.entry(key.unwrap_or(KeyId(0))).or_default();
-                *until = self.now.after(after.min(Duration::from_secs(1))).max(*until);
+                *until = self.now.after(after.min(Duration::from_millis(100))).max(*until);
                 self.saw("paused");
             }
             ObservedOutcome::Mismatched => {
