@@ -1,5 +1,7 @@
 //! The simulator is checked against arithmetic, and against what the design was measured with.
 
+mod peers;
+
 use std::sync::Arc;
 use std::time::Duration;
 

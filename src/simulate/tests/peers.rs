@@ -1,0 +1,53 @@
+//! Acceptance cases of `peers.md` (f) whose numbers need a machine of their own: told in virtual time, where there is one.
+
+use std::time::Duration;
+
+use crate::batching::Tick;
+use crate::simulate::curve::Curve;
+use crate::simulate::metrics::Scope;
+use crate::simulate::ours::Ours;
+use crate::simulate::scenario::Scenario;
+use crate::simulate::upstream::Server;
+use crate::simulate::workload::{Arrivals, Think};
+use crate::simulate::{Run, run};
+
+/// Case 54's server: 20 ms and 1 ms an item, at most 32 at a time, 100 ms promised.
+fn promised(arrivals: Arrivals) -> Scenario {
+    let server = Server { sigma: 0.0, ..Server::new(Curve::Affine { a: 20.0, b: 1.0 }) };
+    Scenario { cap: 32, slo: Duration::from_millis(100), ..Scenario::new("promised", arrivals).server(server) }
+}
+
+/// Once batches have grown to what there is.
+const SETTLED: Scope = Scope { from: Tick::from_millis(2000), until: None, tenant: None, class: None };
+
+fn told(row: &Scenario, seed: u64) -> Run {
+    run(row, &mut Ours::unbounded(row.cap, seed), seed)
+}
+
+/// Case 54.
+#[test]
+fn a_promise_is_kept_to_sixteen_callers_and_in_overload_to_nine_in_ten_of_what_the_server_can_do() {
+    let think = Think::Uniform(Duration::ZERO, Duration::from_micros(500));
+    let few = told(&promised(Arrivals::Closed { clients: 16, think }), 1).summary_of(&SETTLED);
+    assert!(few.p99 <= 100.0 && few.expired + few.rejected == 0.0, "{few}");
+    let ceiling = 32.0 / 0.052;
+    for seed in 0..3 {
+        let over = told(&promised(Arrivals::Poisson { rate: 1.5 * ceiling }), seed).summary();
+        assert!(over.goodput * 1.5 >= 0.9 && over.p99 <= 100.0, "{over}, seed {seed}");
+    }
+}
+
+/// Case 57: a batch of n takes as long as n calls, so it would only make the first wait for the last.
+#[test]
+fn a_server_that_gains_nothing_by_batches_gets_single_calls() {
+    let server = Server { sigma: 0.0, ..Server::new(Curve::Affine { a: 0.0, b: 5.0 }) };
+    let row = Scenario {
+        cap: 32,
+        slo: Duration::from_secs(1),
+        ..Scenario::new("linear", Arrivals::Poisson { rate: 150.0 }).server(server)
+    };
+    let run = told(&row, 1);
+    let (calls, batches) = (run.calls.len() as f64, run.counts.batches as f64);
+    assert!(calls / batches < 1.5, "{} calls in {} batches", calls, batches);
+    assert!(run.summary_of(&SETTLED).expired == 0.0);
+}
