@@ -56,6 +56,9 @@ const DOUBT_WEIGHT: f64 = 0.1;
 /// ...and after more than this many it is gone if the doubt is above this.
 const DOUBT_COUNT: u32 = 10;
 const DOUBT_MAX: f64 = 0.8;
+/// A batch on a slot in more doubt than this, itself counted, is no sample; a new slot is in less. It may have waited upstream, and a curve that learns
+/// the wait takes the slot for real, then the next one too: before 4 slots, with wake-ups that come 1 ms late, up to 8 and more, and twice the latency.
+const DOUBT_SAMPLED: f64 = 0.4;
 /// How many are left then: a running mean of this weight of how many ran side by side, from all that are in use, rounded with a little in favour of one more. Several often
 /// vanish at once, and one after the other each would cost the same time again while batches queue upstream.
 const BESIDE_WEIGHT: f64 = 0.3;
@@ -230,7 +233,8 @@ impl Slots {
         let seen = Seen::new(now, flight, alone);
         if flight.others < self.in_use() {
             self.judge_slot(flight.others, seen);
-            return if seen.late() { Sample::No } else { Sample::Beside };
+            let doubted = self.doubt(flight.others).is_some_and(|doubt| doubt.wait > DOUBT_SAMPLED);
+            return if doubted || seen.late() { Sample::No } else { Sample::Beside };
         }
         if flight.explores {
             self.explored(seen);

@@ -92,6 +92,24 @@ fn slots_carry_as_much_more_as_there_are() {
 }
 
 #[test]
+fn a_way_that_takes_a_little_longer_now_and_then_costs_little_more_than_that() {
+    // Before four slots each wait is short, so what is late looks like a wait or like none. A curve that learned the waits of one slot too many would
+    // find the next one, and so on: 48 ms and more, from 36.
+    let mean = |jitter: u64, seed| {
+        let curve = Curve::Affine { a: 16.0, b: 1.0 };
+        let server = Server { slots: 4, jitter: Duration::from_micros(jitter), sigma: 0.0, ..Server::new(curve) };
+        let row = Scenario::new("late", Arrivals::Poisson { rate: 1250.0 }).server(server);
+        let row = Scenario { slo: Duration::from_millis(200), ..row };
+        let scope = Scope { from: Tick::from_millis(8000), ..Scope::default() };
+        run(&row, &mut Ours::unbounded(row.cap, seed), seed).summary_of(&scope).mean
+    };
+    for seed in 0..3 {
+        let (steady, late) = (mean(0, seed), mean(1000, seed));
+        assert!(late < steady + 6.0, "{steady} ms, and {late} with 2 ms more on average, seed {seed}");
+    }
+}
+
+#[test]
 fn busy_counts_the_slots_that_there_were() {
     let slots_from = vec![(Tick::from_millis(50_000), 1)];
     let server = Server {

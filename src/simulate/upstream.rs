@@ -42,6 +42,8 @@ pub struct Server {
     pub host_after: Duration,
     /// The way there and back.
     pub round_trip: Duration,
+    /// And longer each way by an exponential time of this mean: threads that wake late, a processor that is shared.
+    pub jitter: Duration,
     /// Deviation of the logarithm of an execution's time.
     pub sigma: f64,
     /// Longer by this share for each other slot in use: a device that is shared.
@@ -125,6 +127,7 @@ impl Server {
             host_before: Duration::ZERO,
             host_after: Duration::ZERO,
             round_trip: Duration::from_micros(200),
+            jitter: Duration::ZERO,
             sigma: 0.04,
             contention: 0.0,
             stalls: None,

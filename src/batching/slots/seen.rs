@@ -36,7 +36,7 @@ pub(in super::super) enum Sample {
     Alone,
     /// It ran on a slot of its own beside others: a sample for the curve.
     Beside,
-    /// It may have waited upstream, or stalled beside others: no sample.
+    /// It may have waited upstream, as on a slot that is in doubt, or stalled beside others: no sample.
     No,
 }
 

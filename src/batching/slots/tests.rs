@@ -342,6 +342,29 @@ fn beside_a_slot_that_proved_real_no_wait_is_expected() {
 }
 
 #[test]
+fn what_a_slot_in_doubt_takes_is_no_sample_until_it_has_proved_real() {
+    let mut world = World::new(Server::new(2, 0, 8 * MS), 16, 1);
+    world.run(1000);
+    assert_eq!(world.slots.in_use(), 2);
+    let mut beside = |extra: u64| {
+        let mut flight = world.slots.sent(Tick(0), 1);
+        flight.saw_return(Tick(4 * MS));
+        world.slots.returned(Tick(8 * MS + extra), &flight, 8 * MS)
+    };
+    assert_eq!(beside(3 * MS), Sample::Beside, "one late batch proves nothing");
+    // Three quarters of what it could have waited: too little to give the slot up, and too early to be left out for its own lateness.
+    for _ in 0..20 {
+        beside(3 * MS);
+    }
+    assert_eq!(beside(3 * MS), Sample::No);
+    for _ in 0..20 {
+        beside(0);
+    }
+    assert_eq!(beside(0), Sample::Beside);
+    assert_eq!(world.slots.in_use(), 2);
+}
+
+#[test]
 fn the_same_seed_and_events_give_the_same_story() {
     let story = |seed| {
         let mut world = World::new(Server::new(4, 3 * MS, 10 * MS), 16, seed);

@@ -95,6 +95,7 @@ impl Upstream {
             host_before: self.host_before.0,
             host_after: self.host_after.0,
             round_trip: self.round_trip.map_or(plain.round_trip, |span| span.0),
+            jitter: plain.jitter,
             sigma: number("noise", self.noise.unwrap_or(plain.sigma), 2.0)?,
             contention: number("contention", self.contention, 10.0)?,
             stalls: self.stalls.map(|stalls| Stalls { share: stalls.share.0, mean: stalls.mean.0 }),

@@ -1,6 +1,7 @@
 //! A server with slots, at work.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::batching::Tick;
 
@@ -41,17 +42,19 @@ impl State {
             return;
         }
         self.arriving.push_back((id, load));
-        let enters = now.after(self.spec.round_trip / 2 + self.spec.host_before);
+        let late = self.late();
+        let enters = now.after(self.spec.round_trip / 2 + self.spec.host_before + late);
         agenda.at(enters, Event::Upstream(Step::Enter));
     }
 
     pub(super) fn step(&mut self, now: Tick, step: Step, agenda: &mut Agenda) {
         match step {
-            // The way takes as long for all, so they come in the order of sending.
+            // The way keeps the order of sending.
             Step::Enter => self.queue.extend(self.arriving.pop_front()),
             Step::Done(id, status) => {
                 self.running -= 1;
-                let back = now.after(self.spec.host_after + self.spec.round_trip / 2);
+                let late = self.late();
+                let back = now.after(self.spec.host_after + self.spec.round_trip / 2 + late);
                 agenda.at(back, Event::Answer(id, status));
             }
             Step::Slots | Step::Round => {}
@@ -103,6 +106,12 @@ impl State {
             self.busy_millis += time;
             agenda.at(now.after(duration(time)), Event::Upstream(Step::Done(id, status)));
         }
+    }
+
+    /// What a way takes longer than it should. None draws nothing, so that what is switched off changes nothing else.
+    fn late(&mut self) -> Duration {
+        let mean = self.spec.jitter;
+        if mean.is_zero() { mean } else { duration(self.draw.exponential(millis(mean))) }
     }
 
     fn time(&mut self, now: Tick, load: Load) -> f64 {
