@@ -103,6 +103,8 @@ pub struct Table {
     pub settings: Vec<RouteSettings>,
     /// Everything passes through: the kill switch.
     pub passthrough: bool,
+    /// A route that is merged names its protocol: it asks for batches also before a server that batches by itself.
+    pub names_protocol: bool,
     /// Headers that hold a deadline in milliseconds.
     pub deadline_headers: Vec<HeaderName>,
     /// The header that names the tenant: identity, like `Authorization`.

@@ -71,6 +71,8 @@ pub struct Submission {
     pub tenant_weight: u32,
     /// It must go alone, whatever its key.
     pub alone: bool,
+    /// Whether the server says that it batches by itself; `None` where it was not asked. Under `Adaptive` its calls are then passed one by one.
+    pub batches_itself: Option<bool>,
     /// When its answer becomes useless.
     pub deadline: Option<Deadline>,
     /// The deadline that holds instead once an SLO cannot be met at all.

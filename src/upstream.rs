@@ -164,6 +164,10 @@ impl Inner {
     fn answered_by(&self, headers: &HeaderMap) {
         let Some(name) = headers.get(SERVER).and_then(|name| name.to_str().ok()) else { return };
         let name = name.get(..SERVER_NAME_MAX).unwrap_or(name);
+        // Nearly always the same one, and to read it keeps no other answer waiting.
+        if self.server.borrow().as_deref() == Some(name) {
+            return;
+        }
         self.server.send_if_modified(|known| {
             let new = known.as_deref() != Some(name);
             if new {

@@ -25,7 +25,7 @@ use crate::buffer::BufferBudget;
 use crate::clock::Clock;
 use crate::config::{self, Policy};
 use crate::error::BoxError;
-use crate::protocol::{Common, Routes};
+use crate::protocol::{Common, Named, Routes};
 use crate::proxy::{self, ClientLimits, Http2Limits, Listening, Proxy, RouteSettings, Table};
 use crate::scheduler::{self, Scheduler};
 use crate::telemetry::log::LevelHandle;
@@ -375,6 +375,9 @@ fn table(policy: &Policy, scopes: &[ScopeId], earlier: Option<&Routes>) -> Resul
         routes: Routes::after(earlier, rules, routes::default(policy), common),
         settings,
         passthrough: policy.mode == config::Mode::Passthrough,
+        names_protocol: policy.routes.iter().any(|route| {
+            route.mode != config::Mode::Passthrough && !matches!(route.protocol, Named::Auto | Named::PassThrough)
+        }),
         deadline_headers: policy.deadline.headers.clone(),
         tenant_header: policy.tenant_header.clone(),
         priorities: proxy::Priorities {

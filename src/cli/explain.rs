@@ -54,31 +54,37 @@ pub(super) fn run(args: &Args) -> ExitCode {
     let facts = match facts {
         Ok(facts) => facts,
         Err(error) => {
-            eprintln!("{error}");
+            eprintln!("{}", plain(&error));
             return ExitCode::from(EXIT_NO_INPUT);
         }
     };
     let sentences = say::explain(&facts);
     match args.output {
         Output::Text => print!("{}", text(&facts, &sentences, std::io::stdout().is_terminal())),
-        Output::Json => println!("{}", json(&facts, &sentences)),
+        Output::Json => println!("{}", plain(&json(&facts, &sentences).to_string())),
     }
     ExitCode::SUCCESS
 }
 
 /// A paragraph for each thing that is spoken of.
 fn text(facts: &Facts, sentences: &[Sentence], bold: bool) -> String {
-    let mut out = format!("{}\n", facts.over);
+    let mut out = format!("{}\n", plain(&facts.over));
     let mut about = "";
     for sentence in sentences {
         if sentence.about != about {
             about = &sentence.about;
+            let about = plain(about);
             out.push_str(&if bold { format!("\n\u{1b}[1m{about}\u{1b}[0m\n") } else { format!("\n{about}\n") });
         }
         let indent = if sentence.about.is_empty() { "" } else { "  " };
-        out.push_str(&format!("{indent}{}\n", sentence.text));
+        out.push_str(&format!("{indent}{}\n", plain(&sentence.text)));
     }
     out
+}
+
+/// Whoever answered, or wrote the log, may be another program: nothing of it may steer a terminal.
+fn plain(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
 }
 
 fn json(facts: &Facts, sentences: &[Sentence]) -> serde_json::Value {
@@ -94,4 +100,30 @@ fn json(facts: &Facts, sentences: &[Sentence]) -> serde_json::Value {
         })
         .collect();
     json!({"over": facts.over, "sentences": sentences})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::facts::Kind;
+    use super::*;
+
+    #[test]
+    fn nothing_that_was_read_steers_a_terminal() {
+        let evil = || "a\u{1b}[2J\u{9b}31m\r\nb".to_owned();
+        let kind = Kind { name: evil(), calls: 90, batches: 90, causes: vec![(evil(), 9)], ..Kind::default() };
+        let facts = Facts {
+            over: evil(),
+            calls: 100,
+            items: 100,
+            passed: vec![(evil(), 50)],
+            unserved: vec![(evil(), 50)],
+            kinds: vec![kind],
+            ..Facts::default()
+        };
+        let sentences = say::explain(&facts);
+        let shown = text(&facts, &sentences, false);
+        assert!(shown.contains("a[2J31mb") && shown.contains("could not be merged"), "{shown}");
+        assert!(!shown.chars().any(|c| c.is_control() && c != '\n') && !shown.contains("\nb"), "{shown:?}");
+        assert!(!plain(&json(&facts, &sentences).to_string()).chars().any(char::is_control));
+    }
 }

@@ -118,7 +118,14 @@ impl Reloads {
         loop {
             let sign = tokio::select! {
                 _ = told.recv() => Sign::Told,
-                () = changed(watch.as_mut()) => Sign::Changed,
+                seen = changed(watch.as_mut()) => match seen {
+                    Ok(()) => Sign::Changed,
+                    Err(error) => {
+                        tracing::warn!(%error, "the file cannot be watched any more: SIGHUP reads it again");
+                        watch = None;
+                        continue;
+                    }
+                },
             };
             if sign == Sign::Changed {
                 tokio::time::sleep(SETTLE).await;
@@ -211,7 +218,7 @@ impl Reloads {
 }
 
 /// Never without a file to watch.
-async fn changed(watch: Option<&mut Watch>) {
+async fn changed(watch: Option<&mut Watch>) -> std::io::Result<()> {
     match watch {
         Some(watch) => watch.changed().await,
         None => std::future::pending().await,

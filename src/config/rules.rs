@@ -32,6 +32,10 @@ const IDENTITY: [&str; 16] = [
     "openai-project",
 ];
 
+/// Of those that name a caller, the ones whose value is a secret. `*` begins a suffix: however it is called, a token is one.
+const CREDENTIALS: [&str; 7] =
+    ["authorization", "proxy-authorization", "cookie", "*api-key", "*-token", "*-secret", "*-password"];
+
 /// Headers that belong to a connection or to one message.
 const OF_ONE_HOP: [&str; 12] = [
     "host",
@@ -62,6 +66,14 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
     if let Some(header) = tenant.as_deref().filter(|header| OF_ONE_HOP.contains(header)) {
         let message = format!("`tenants.header` cannot be `{header}`");
         check.bad("tenants.header", &message, "it speaks of one connection or one message, not of who calls");
+    }
+    if let Some(header) = tenant.as_deref().filter(|header| credential(header) && check.has("tenants.weights")) {
+        let message = format!("`tenants.weights` cannot be by `{header}`, which carries a credential");
+        check.bad(
+            "tenants.header",
+            &message,
+            "what is weighed is shown by /api/config and the log: name tenants by another header",
+        );
     }
     shares(check, spec);
     holds(check, spec);
@@ -266,6 +278,10 @@ fn identity(name: &str) -> bool {
         && IDENTITY
             .iter()
             .any(|known| known.strip_suffix('*').map_or(*known == name, |prefix| name.starts_with(prefix)))
+}
+
+fn credential(name: &str) -> bool {
+    CREDENTIALS.iter().any(|known| known.strip_prefix('*').map_or(*known == name, |suffix| name.ends_with(suffix)))
 }
 
 fn list(json: &Json) -> &[Json] {

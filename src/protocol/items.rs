@@ -190,7 +190,11 @@ pub(crate) fn weigh(doc: &[u8], items: &Items, measure: &Measure) -> Weight {
     let count = items.slots.first().map_or(0, |slot| slot.items.len());
     let each = (0..count).map(|index| {
         let parts = items.slots.iter().filter_map(|slot| slot.items.get(index));
-        if *measure == Measure::Items { 1 } else { parts.map(|item| amount(doc, *item, measure)).sum::<u64>() }
+        if *measure == Measure::Items {
+            1
+        } else {
+            parts.map(|item| amount(doc, *item, measure)).fold(0, u64::saturating_add)
+        }
     });
     each.fold(Weight::default(), |weight, one| Weight { sum: weight.sum.saturating_add(one), max: weight.max.max(one) })
 }
@@ -239,7 +243,7 @@ fn chars(doc: &[u8], value: Span) -> Option<u64> {
 }
 
 fn sum(parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
-    parts.flatten().fold(None, |sum, part| Some(sum.unwrap_or(0) + part))
+    parts.flatten().fold(None, |sum, part| Some(sum.unwrap_or(0).saturating_add(part)))
 }
 
 fn text_member(doc: &[u8], object: Span) -> Option<Span> {

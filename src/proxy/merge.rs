@@ -117,19 +117,20 @@ impl Proxy {
         let class = table.priorities.class(priority);
         let slo = class.and_then(|class| class.slo).or(route.slo);
         let times = deadlines(arrived, headers, &table.deadline_headers, (slo, route.timeout));
+        ending.within(slo);
         ending.read(&call, class.map_or("", |class| &class.name), times.first.at);
         let published = if endpoint.label == Label::Tei {
             self.until(times.caller, self.backend.published()).await.ok().flatten()
         } else {
             None
         };
+        let batches_itself = published.filter(|_| endpoint.needs_info).map(|known| known.batches_itself);
         let mut reason = match &call.merge {
             Merge::Alone(reason) => Some(*reason),
             Merge::With(_) if lonely.trailers.is_some() => Some(Reason::Header),
-            // A server that batches by itself is merged for only where a route names its protocol.
-            Merge::With(_) if endpoint.needs_info && published.as_ref().is_some_and(|known| known.batches_itself) => {
-                Some(Reason::NoGain)
-            }
+            // A server that batches by itself is merged for only where a route names its protocol. What the whole upstream is known to do cannot hold
+            // for some routes only, so beside such a route these calls go alone on slots.
+            Merge::With(_) if batches_itself == Some(true) && table.names_protocol => Some(Reason::NoGain),
             Merge::With(_) => None,
         };
         let submission = Submission {
@@ -139,6 +140,7 @@ impl Proxy {
             priority,
             tenant_weight: table.tenant_weights.of(&lonely.head.headers),
             alone: reason.is_some(),
+            batches_itself: batches_itself.map(|known| known && !table.names_protocol),
             deadline: Some(times.first),
             later: times.later,
             caller_deadline: times.caller,
@@ -166,7 +168,8 @@ impl Proxy {
                     Some(Lone::ClientBatchFull) => Some(Reason::ClientBatchFull),
                     Some(Lone::Quarantined) => Some(Reason::Quarantined),
                     Some(Lone::NoGain) => Some(Reason::NoGain),
-                    None => None,
+                    // Under a policy that never stands aside.
+                    None => batches_itself.filter(|known| *known).map(|_| Reason::NoGain),
                 });
                 if let Some(reason) = reason {
                     ending.passed(reason);

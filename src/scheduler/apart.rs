@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
 
 use crate::batching::{self, CostClassId, Policy, Tick};
 use crate::protocol::{Endpoint, KeyPart, PartKind};
@@ -17,6 +18,11 @@ const KEYS_MAX: usize = 64;
 const CLASSES_MAX: usize = 16;
 /// Parts of a key that are told apart: a call has some ten. What is beyond is not compared.
 const PARTS_MAX: usize = 32;
+/// Keys that are looked at in one [`SPAN`], and bytes of one: the driver, which everybody waits for, does it. A client may send a new key with every
+/// call, and a key may hold whole fields of a body. So it is at most half a megabyte a second, some two thousandths of a core.
+const KEYS_AT_ONCE: u32 = 32;
+const KEY_BYTES_MAX: usize = 16 << 10;
+const SPAN: Duration = Duration::from_secs(1);
 /// Parts that are told of one class: more than anybody reads.
 const TOLD_MAX: usize = 8;
 
@@ -26,6 +32,8 @@ pub(super) struct Apart {
     digest: RandomState,
     classes: HashMap<CostClassId, (u64, VecDeque<Seen>)>,
     uses: u64,
+    /// When the span began, and how many keys were looked at in it.
+    span: (Tick, u32),
 }
 
 /// One key: digests only.
@@ -79,8 +87,11 @@ pub struct Differs {
 // === impl Apart ===
 
 impl Apart {
-    /// A key that was not known came.
-    pub(super) fn came(&mut self, class: CostClassId, endpoint: &Endpoint, key: &[u8]) {
+    /// A key that was not known came. One that is too long or comes after many others is not looked at.
+    pub(super) fn came(&mut self, now: Tick, class: CostClassId, endpoint: &Endpoint, key: &[u8]) {
+        if key.len() > KEY_BYTES_MAX || !self.may_look(now) {
+            return;
+        }
         let whole = self.digest.hash_one(key);
         self.uses += 1;
         if !self.classes.contains_key(&class) && self.classes.len() >= CLASSES_MAX {
@@ -103,6 +114,15 @@ impl Apart {
             seen.pop_front();
         }
         seen.push_back(Seen { whole, parts: parts.into_iter().take(PARTS_MAX).map(digest).collect() });
+    }
+
+    fn may_look(&mut self, now: Tick) -> bool {
+        let (since, looked) = &mut self.span;
+        if now.since(*since) >= SPAN {
+            (*since, *looked) = (now, 0);
+        }
+        *looked += 1;
+        *looked <= KEYS_AT_ONCE
     }
 
     /// What differs, by class; classes with one key are left out.
@@ -186,7 +206,12 @@ mod tests {
         let (head, ()) = request.body(()).unwrap().into_parts();
         let call = endpoint.read(&head, Bytes::copy_from_slice(body.as_bytes()), &Secret::from_bytes([1; 32]));
         let Merge::With(key) = &call.merge else { panic!("{:?}", call.merge) };
-        apart.came(CLASS, endpoint, key);
+        apart.came(later(apart), CLASS, endpoint, key);
+    }
+
+    /// As if nothing had come for a while.
+    fn later(apart: &Apart) -> Tick {
+        apart.span.0.after(SPAN)
     }
 
     fn told(apart: &Apart) -> Vec<(PartKind, String, usize, usize)> {
@@ -252,8 +277,22 @@ mod tests {
         }
         assert_eq!(apart.report()[0].keys, KEYS_MAX);
         for class in 0..100 {
-            apart.came(CostClassId(class), &endpoint, b"no key");
+            apart.came(later(&apart), CostClassId(class), &endpoint, b"no key");
         }
         assert!(apart.classes.len() <= CLASSES_MAX);
+    }
+
+    #[test]
+    fn many_keys_at_once_and_long_ones_are_not_looked_at() {
+        let (mut apart, endpoint) = (Apart::default(), endpoint());
+        let now = Tick::from_millis(5000);
+        for class in 0..=KEYS_AT_ONCE {
+            apart.came(now, CostClassId(class % 2), &endpoint, &class.to_be_bytes());
+        }
+        assert_eq!(apart.uses, u64::from(KEYS_AT_ONCE));
+        apart.came(now.after(SPAN), CLASS, &endpoint, &[0; KEY_BYTES_MAX + 1]);
+        assert_eq!(apart.uses, u64::from(KEYS_AT_ONCE));
+        apart.came(now.after(SPAN), CLASS, &endpoint, b"short");
+        assert_eq!(apart.uses, u64::from(KEYS_AT_ONCE) + 1);
     }
 }

@@ -15,8 +15,8 @@ use super::interner::{Interner, RecentInterner};
 use super::{Config, Event, Kept, Outcome, SLOTS_BOUND, Submission, Ticket};
 use crate::backend::{Backend, BatchRequest};
 use crate::batching::{
-    Batch, BatchId, Batcher, Call, CallId, CostClassId, Decision, Expiry, KeyId, PlanInput, Rejection, RejectionReason,
-    TenantId, Tick, Weight, solve,
+    Batch, BatchId, Batcher, Call, CallId, CostClassId, Decision, Expiry, KeyId, LimitSource, PlanInput, Policy,
+    Rejection, RejectionReason, TenantId, Tick, Weight, solve,
 };
 use crate::clock::{Alarm, Clock};
 use crate::error::{Failure, FailureKind};
@@ -51,9 +51,11 @@ struct Driver<'a> {
     tenants: Interner<Box<[u8]>>,
     exclusives: Interner<Box<[u8]>>,
     cost_classes: RecentInterner<Box<[u8]>>,
-    /// The least learned ceilings on items and on weight, as the gauges show them.
-    ceiling: Option<u32>,
-    weight_ceiling: Option<u64>,
+    /// The least ceilings on items and on weight that the policy does not set, as the gauges show them.
+    ceiling: Shown,
+    weight_ceiling: Shown,
+    /// The server says that it batches by itself.
+    batches_itself: bool,
     queued: HashMap<CallId, Queued>,
     in_flight: HashMap<BatchId, Option<AbortHandle>>,
     /// What keeps calls of one kind apart.
@@ -61,6 +63,15 @@ struct Driver<'a> {
     /// Changes of the upstream that the counter has been told of.
     changes: u64,
     ended: mpsc::Sender<Ended>,
+}
+
+/// A ceiling as its gauge shows it.
+#[derive(Debug, Default)]
+struct Shown {
+    least: Option<u64>,
+    source: Option<LimitSource>,
+    /// The least that the server published.
+    published: Option<u64>,
 }
 
 struct Queued {
@@ -118,7 +129,7 @@ impl<'a> Driver<'a> {
         for (name, snapshot) in &kept.classes {
             core.restore(now, CostClassId(cost_classes.get(&**name)), snapshot);
         }
-        Self {
+        let mut driver = Self {
             shell,
             generation,
             core,
@@ -128,12 +139,22 @@ impl<'a> Driver<'a> {
             cost_classes,
             queued: HashMap::new(),
             in_flight: HashMap::new(),
-            ceiling: None,
-            weight_ceiling: None,
+            ceiling: Shown::default(),
+            weight_ceiling: Shown::default(),
+            batches_itself: false,
             apart: Apart::default(),
             changes: 0,
             ended,
+        };
+        if generation > 0 {
+            // What the life before has shown.
+            driver.shell.metrics.limit("batch_items_max", "learned", f64::INFINITY);
+            driver.shell.metrics.limit("batch_weight_max", "learned", f64::INFINITY);
+            driver.shell.metrics.limit_gone("batch_items_max", "published");
+            driver.shell.metrics.limit_gone("batch_weight_max", "published");
         }
+        driver.show_ceilings();
+        driver
     }
 
     async fn run(mut self, inbox: &mut mpsc::Receiver<Event>, ended: &mut mpsc::Receiver<Ended>) {
@@ -190,7 +211,12 @@ impl<'a> Driver<'a> {
                 done.send(()).ok();
             }
             Event::Keep(reply) => _ = reply.send(self.kept()),
-            Event::Forget => self.core.forget(self.now()),
+            Event::Forget => {
+                self.core.forget(self.now());
+                (self.ceiling.published, self.weight_ceiling.published) = (None, None);
+                // The next call brings what this one says.
+                self.known_batching(false);
+            }
             Event::Drain => self.core.drain(self.now()),
             #[cfg(test)]
             Event::Panic => panic!("asked for by a test"),
@@ -205,18 +231,30 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn offer(&mut self, id: CallId, submission: Box<Submission>, reply: oneshot::Sender<Outcome>) {
+    fn known_batching(&mut self, known: bool) {
+        if self.batches_itself != known {
+            self.batches_itself = known;
+            self.core.set_known_batching(known);
+        }
+    }
+
+    fn offer(&mut self, id: CallId, mut submission: Box<Submission>, reply: oneshot::Sender<Outcome>) {
         if reply.is_closed() {
             return;
         }
         let now = self.now();
+        if let Some(known) = submission.batches_itself {
+            self.known_batching(known);
+            // The other policies know of no standing aside.
+            submission.alone |= known && !matches!(self.shell.config.limits.policy, Policy::Adaptive { .. });
+        }
         let call = &submission.call;
         let cost_class = CostClassId(self.cost_classes.get(&*call.cost_class));
         let (key, alone) = match &call.merge {
             Merge::With(key) if !submission.alone => {
                 let (id, new) = self.keys.acquire_told(&**key);
                 if new {
-                    self.apart.came(cost_class, &submission.endpoint, key);
+                    self.apart.came(now, cost_class, &submission.endpoint, key);
                 }
                 (id, false)
             }
@@ -224,9 +262,11 @@ impl<'a> Driver<'a> {
         };
         if let Some(items_max) = submission.published_items_max {
             self.core.publish(now, cost_class, items_max);
+            self.ceiling.published(items_max.into());
         }
         if let Some(weight_max) = submission.published_weight_max {
             self.core.publish_weight(now, cost_class, weight_max);
+            self.weight_ceiling.published(weight_max);
         }
         let offered = Call {
             id,
@@ -342,7 +382,7 @@ impl<'a> Driver<'a> {
             Dispatched { cause: batch.cause, members: here.len(), items: 0, items_max: 0, weight: 0, weight_max: 0 };
         for (_, Queued { submission, .. }) in &here {
             sent.items += submission.call.items;
-            sent.weight += submission.call.weight.sum;
+            sent.weight = sent.weight.saturating_add(submission.call.weight.sum);
             sent.weight_max = sent.weight_max.max(submission.call.weight.max);
             sent.items_max = self.shell.config.limits.scope(submission.scope).batch_items_max;
         }
@@ -408,18 +448,36 @@ impl<'a> Driver<'a> {
         let learned = self.core.learned();
         self.shell.metrics.learned(&learned, learned.changes.saturating_sub(self.changes));
         self.changes = learned.changes;
-        // None while there is no such ceiling, which a gauge shows as a limit that never binds.
-        let least = self.core.least_ceiling();
-        if least != self.ceiling {
-            self.ceiling = least;
-            self.shell.metrics.limit("batch_items_max", "learned", least.map_or(f64::INFINITY, f64::from));
+        self.show_ceilings();
+    }
+
+    fn show_ceilings(&mut self) {
+        let metrics = &self.shell.metrics;
+        self.ceiling.show(metrics, "batch_items_max", self.core.least_ceiling().map(u64::from));
+        self.weight_ceiling.show(metrics, "batch_weight_max", self.core.least_weight_ceiling());
+    }
+}
+
+// === impl Shown ===
+
+impl Shown {
+    /// The least ceiling by now, in the series of its source; the other one says that it is over. None at all is a learned limit that never binds.
+    fn show(&mut self, metrics: &Metrics, limit: &'static str, least: Option<u64>) {
+        let source =
+            if least.is_some() && least == self.published { LimitSource::Published } else { LimitSource::Learned };
+        if least == self.least && source == self.source.unwrap_or(source) {
+            return;
         }
-        let least = self.core.least_weight_ceiling();
-        if least != self.weight_ceiling {
-            self.weight_ceiling = least;
-            let shown = least.map_or(f64::INFINITY, |least| f64::from(u32::try_from(least).unwrap_or(u32::MAX)));
-            self.shell.metrics.limit("batch_weight_max", "learned", shown);
+        if let Some(before) = self.source.filter(|before| *before != source) {
+            metrics.limit_gone(limit, before.as_str());
         }
+        let shown = least.map_or(f64::INFINITY, |least| f64::from(u32::try_from(least).unwrap_or(u32::MAX)));
+        metrics.limit(limit, source.as_str(), shown);
+        (self.least, self.source) = (least, Some(source));
+    }
+
+    fn published(&mut self, max: u64) {
+        self.published = Some(self.published.map_or(max, |before| before.min(max)));
     }
 }
 

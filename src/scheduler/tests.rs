@@ -92,6 +92,7 @@ fn submission() -> Submission {
         priority: PriorityId(0),
         tenant_weight: 1,
         alone: false,
+        batches_itself: None,
         deadline: None,
         later: None,
         caller_deadline: None,

@@ -232,7 +232,7 @@ impl Metric {
                 "groupage_slo_calls_total",
                 Kind::Counter,
                 "result",
-                "Recognised calls of routes with an SLO, by whether they were answered within it.",
+                "Recognised calls with an SLO, that of their class or else of their route, by whether they were answered within it.",
             ),
             Self::Dispatches => {
                 ("groupage_dispatches_total", Kind::Counter, "cause", "Executions by the cause of their dispatch.")

@@ -6,6 +6,7 @@
 mod acceptance;
 mod admin;
 mod alone;
+mod aside;
 mod batches;
 mod binary;
 mod cancels;

@@ -13,6 +13,10 @@ use crate::accesslog::Record;
 const KEYS_MAX: usize = 1024;
 /// Routes told apart: more than a policy has.
 const ROUTES_MAX: usize = 64;
+/// Reasons and causes told apart: some three times as many as there are.
+const WORDS_MAX: usize = 64;
+/// A route, a protocol, a reason, a cause or the digest of a key is never longer; what is, is cut.
+const WORD_BYTES_MAX: usize = 256;
 /// The longest line that is read: some hundred times a record.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
@@ -79,22 +83,29 @@ fn facts(name: &str, source: impl Read) -> std::io::Result<Facts> {
 // === impl Counts ===
 
 impl Counts {
-    fn take(&mut self, record: Record) {
+    fn take(&mut self, mut record: Record) {
+        for word in [&mut record.route, &mut record.protocol, &mut record.reason, &mut record.cause, &mut record.key] {
+            word.truncate(word.floor_char_boundary(WORD_BYTES_MAX));
+        }
         self.calls += 1;
-        self.items += u64::from(record.items);
+        self.items = self.items.saturating_add(record.items.into());
         self.first_us = self.first_us.min(record.time_us);
         self.last_us = self.last_us.max(record.time_us);
         match record.outcome.as_str() {
             "rejected" | "expired" => {
-                *self.unserved.entry(record.reason).or_default() += u64::from(record.items);
+                if let Some(items) = counted(&mut self.unserved, record.reason) {
+                    *items = items.saturating_add(record.items.into());
+                }
                 return;
             }
             "served" | "passed" => {}
             // Who left, and what failed, says nothing about batches.
             _ => return,
         }
-        if !record.reason.is_empty() {
-            *self.passed.entry(record.reason.clone()).or_default() += 1;
+        if !record.reason.is_empty()
+            && let Some(calls) = counted(&mut self.passed, record.reason.clone())
+        {
+            *calls += 1;
         }
         let name = format!("{} ({})", record.route, record.protocol);
         if record.outcome == "passed" || self.routes.len() >= ROUTES_MAX && !self.routes.contains_key(&name) {
@@ -132,11 +143,13 @@ impl Route {
     fn take(&mut self, record: Record) {
         let part = f64::from(record.items.max(1)) / f64::from(record.batch_items);
         self.batches += part;
-        *self.causes.entry(record.cause).or_default() += part;
+        if let Some(parts) = counted(&mut self.causes, record.cause) {
+            *parts += part;
+        }
         self.calls += 1;
-        self.items += u64::from(record.items);
-        self.wait_us += record.queue_us;
-        self.exec_us += record.exec_us;
+        self.items = self.items.saturating_add(record.items.into());
+        self.wait_us = self.wait_us.saturating_add(record.queue_us);
+        self.exec_us = self.exec_us.saturating_add(record.exec_us);
         // Lines come in the order in which calls end: two that waited at one time stand close together.
         let waits = (record.time_us, record.time_us.saturating_add(record.queue_us));
         if let Some((key, from, to)) = &self.last
@@ -167,6 +180,14 @@ impl Route {
             ..Kind::default()
         }
     }
+}
+
+/// What is counted of a word; none beyond as many as are told apart.
+fn counted<T: Default>(counts: &mut BTreeMap<String, T>, word: String) -> Option<&mut T> {
+    if counts.len() >= WORDS_MAX && !counts.contains_key(&word) {
+        return None;
+    }
+    Some(counts.entry(word).or_default())
 }
 
 /// The nearest whole number of batches.
@@ -238,6 +259,22 @@ mod tests {
         assert_eq!((facts.kinds[0].keys, facts.kinds[0].apart_batches), (2, 2));
         let later = Record { time_us: 9_000_000, ..record(1, 1, "b") };
         assert_eq!(told(&[record(1, 1, "a"), later]).kinds[0].apart_batches, 0);
+    }
+
+    #[test]
+    fn whatever_a_log_says_is_bounded_and_summed_without_harm() {
+        let odd = |n: usize| Record {
+            queue_us: u64::MAX,
+            exec_us: u64::MAX,
+            time_us: u64::MAX,
+            cause: format!("c{n}").repeat(1000),
+            ..record(u32::MAX, u32::MAX, "a")
+        };
+        let refused = |n: usize| Record { outcome: "rejected".into(), reason: format!("r{n}"), ..odd(n) };
+        let facts = told(&(0..2 * WORDS_MAX).flat_map(|n| [odd(n), refused(n)]).collect::<Vec<_>>());
+        assert_eq!((facts.kinds[0].causes.len(), facts.unserved.len()), (WORDS_MAX, WORDS_MAX));
+        assert!(facts.kinds[0].causes.iter().all(|(cause, _)| cause.len() <= WORD_BYTES_MAX));
+        assert_eq!(facts.kinds[0].wait_us, u64::MAX / facts.kinds[0].calls);
     }
 
     #[test]

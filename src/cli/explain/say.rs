@@ -102,7 +102,7 @@ fn aside(facts: &Facts) -> Option<(String, Value)> {
 fn not_merged(facts: &Facts) -> Option<(String, Value)> {
     let mut reasons: Vec<_> = facts.passed.iter().filter(|(word, _)| word != "no_gain").collect();
     reasons.sort_by_key(|(_, calls)| std::cmp::Reverse(*calls));
-    let calls: u64 = reasons.iter().map(|(_, calls)| calls).sum();
+    let calls = reasons.iter().fold(0_u64, |sum, (_, calls)| sum.saturating_add(*calls));
     reasons.retain(|(_, calls)| ratio(*calls, facts.calls) >= REASON_MIN);
     let said: Vec<String> = reasons
         .iter()
@@ -118,7 +118,7 @@ fn not_merged(facts: &Facts) -> Option<(String, Value)> {
 fn unserved(facts: &Facts) -> Option<(String, Value)> {
     let mut reasons: Vec<_> = facts.unserved.iter().collect();
     reasons.sort_by_key(|(_, items)| std::cmp::Reverse(*items));
-    let items: u64 = reasons.iter().map(|(_, items)| items).sum();
+    let items = reasons.iter().fold(0_u64, |sum, (_, items)| sum.saturating_add(*items));
     let share = ratio(items, facts.items);
     let said: Vec<String> =
         reasons.iter().take(REASONS_MAX).map(|(word, items)| format!("{items} `{word}` ({})", reason(word))).collect();

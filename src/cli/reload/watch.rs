@@ -75,14 +75,17 @@ impl Watch {
     }
 
     /// Resolves once the file may say something else. Dropping the future loses nothing that was not read.
-    pub(super) async fn changed(&mut self) {
+    ///
+    /// # Errors
+    /// When the kernel tells nothing more: it would say so again at once, for ever.
+    pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
-            let Ok(mut ready) = self.events.readable().await else {
-                return std::future::pending().await;
-            };
-            let seen = ready.try_io(|events| read(events.get_ref(), &self.path, &self.watched));
-            if let Ok(Ok(true)) = seen {
-                return;
+            let mut ready = self.events.readable().await?;
+            match ready.try_io(|events| read(events.get_ref(), &self.path, &self.watched)) {
+                Ok(Ok(true)) => return Ok(()),
+                Ok(Err(error)) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                // Nothing that matters, or nothing at all.
+                Ok(Ok(false) | Err(_)) | Err(_) => {}
             }
         }
     }
@@ -163,13 +166,15 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::time::Duration;
 
+    use rustix::event::{EventfdFlags, epoll, eventfd};
+
     use super::*;
 
     /// Longer than the kernel ever takes.
     const HANG: Duration = Duration::from_secs(20);
 
     async fn told(watch: &mut Watch) {
-        tokio::time::timeout(HANG, watch.changed()).await.unwrap();
+        tokio::time::timeout(HANG, watch.changed()).await.unwrap().unwrap();
         watch.follow().unwrap();
     }
 
@@ -198,6 +203,20 @@ mod tests {
         fs::write(&path, "e").unwrap();
         told(&mut watch).await;
         assert!(quiet(&watch));
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_cannot_be_read_ends_and_does_not_spin() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut watch = Watch::new(file.path()).unwrap();
+        // Readable for as long as its own descriptor is, and never by `read`.
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let ready = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
+        epoll::add(&epoll, &ready, epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
+        #[expect(deprecated, reason = "as above")]
+        let events = AsyncFd::new(epoll).unwrap();
+        watch.events = events;
+        assert!(tokio::time::timeout(HANG, watch.changed()).await.unwrap().is_err());
     }
 
     #[tokio::test]

@@ -12,6 +12,8 @@ use crate::simulate::Arrival;
 
 /// Lines: a day at 50 calls a second, and a bound for memory.
 const LINES_MAX: usize = 5_000_000;
+/// Weight and bytes of a call above this are cut, so that as many lines as there may be can be summed.
+const AMOUNT_MAX: u64 = u32::MAX as u64;
 /// The class of bulk traffic in the simulator; all else is interactive.
 const BULK: &str = "bulk";
 
@@ -51,7 +53,7 @@ pub(super) fn parse(text: &str) -> Result<Traffic, String> {
     // Lines are written when calls end.
     records.sort_by_key(|record| record.time_us);
     let Some((first, last)) = records.first().zip(records.last()) else { return Err("it holds no call".to_owned()) };
-    let span = Duration::from_micros(last.time_us - first.time_us) + Duration::from_millis(1);
+    let span = Duration::from_micros(last.time_us.saturating_sub(first.time_us)) + Duration::from_millis(1);
     let start = first.time_us;
     let (mut keys, mut tenants) = (Names::default(), Names::default());
     let calls = records.iter().map(|record| arrival(record, start, &mut keys, &mut tenants)).collect();
@@ -65,9 +67,10 @@ pub(super) fn parse(text: &str) -> Result<Traffic, String> {
 }
 
 fn arrival(record: &Record, start: u64, keys: &mut Names, tenants: &mut Names) -> Arrival {
-    let at = Tick::default().after(Duration::from_micros(record.time_us - start));
+    let at = Tick::default().after(Duration::from_micros(record.time_us.saturating_sub(start)));
     let budget = Some(record.deadline_us).filter(|us| *us > 0);
     let items = u64::from(record.items);
+    let weight = record.weight.min(AMOUNT_MAX);
     let call = Call {
         // A call that went alone shares its key with nobody.
         key: KeyId(if record.key.is_empty() { keys.fresh() } else { keys.id(&record.key) }),
@@ -76,8 +79,8 @@ fn arrival(record: &Record, start: u64, keys: &mut Names, tenants: &mut Names) -
         deadline: budget.map(|us| Deadline { at: at.after(Duration::from_micros(us)), source: DeadlineSource::Slo }),
         items: record.items,
         // Of several items only the sum was written: they are taken as equally heavy.
-        weight: Weight { sum: record.weight.max(items), max: record.weight.div_ceil(items).max(1) },
-        bytes: record.bytes,
+        weight: Weight { sum: weight.max(items), max: weight.div_ceil(items).max(1) },
+        bytes: record.bytes.min(AMOUNT_MAX),
         ..Call::new(CallId(0))
     };
     Arrival { at, call, class: u8::from(record.class == BULK), cancel_at: None }
@@ -121,7 +124,7 @@ impl Names {
 
 impl Recorded {
     fn of(records: &[Record]) -> Self {
-        let latency = |record: &Record| record.queue_us + record.exec_us;
+        let latency = |record: &Record| record.queue_us.saturating_add(record.exec_us);
         let served = |record: &&Record| record.outcome == "served";
         let items: u64 = records.iter().map(|record| u64::from(record.items)).sum();
         let good = |record: &&Record| record.deadline_us == 0 || latency(record) <= record.deadline_us;
@@ -184,6 +187,24 @@ mod tests {
         assert_eq!((items, goodput, p99_ms), (7, 3.0 / 7.0, 61.0));
         assert!((mean_ms - (3.0 * 10.0 + 61.0) / 4.0).abs() < 1e-9, "{mean_ms}");
         assert_eq!((traffic.slo, traffic.batch_items), (Some(Duration::from_millis(50)), 8));
+    }
+
+    #[test]
+    fn the_largest_numbers_harm_nothing() {
+        let most = Record {
+            time_us: u64::MAX,
+            deadline_us: u64::MAX,
+            items: u32::MAX,
+            weight: u64::MAX,
+            bytes: u64::MAX,
+            queue_us: u64::MAX,
+            exec_us: u64::MAX,
+            outcome: "served".to_owned(),
+            ..Record::default()
+        };
+        let traffic = parse(&[line(&Record { time_us: 0, ..most.clone() }), line(&most)].concat()).unwrap();
+        assert_eq!(traffic.recorded.items, 2 * u64::from(u32::MAX));
+        assert_eq!(traffic.calls[1].call.weight.sum, AMOUNT_MAX);
     }
 
     #[test]

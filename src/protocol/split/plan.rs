@@ -145,7 +145,9 @@ impl<'a> Plan<'a> {
                 tokens &= parts.iter().all(|part| kind(&call.body, part.start) == Kind::Array);
                 let bytes: Vec<&[u8]> = parts.iter().map(|part| part.of(&call.body)).collect();
                 identical &= first.get_or_insert_with(|| bytes.clone()) == &bytes;
-                weights.push(parts.iter().map(|part| amount(&call.body, *part, &shape.share_by)).sum());
+                weights.push(
+                    parts.iter().map(|part| amount(&call.body, *part, &shape.share_by)).fold(0, u64::saturating_add),
+                );
             }
         }
         if let Measure::At(pointer) = &shape.share_by {
@@ -175,7 +177,10 @@ impl<'a> Plan<'a> {
         if head.contains_key(headers::COMPUTE_CHARACTERS) {
             let spans = |call: &Call| call.found.slots.iter().flat_map(|slot| slot.items.clone()).collect::<Vec<_>>();
             let chars = |call: &&Call| -> u64 {
-                spans(call).into_iter().map(|item| amount(&call.body, item, &Measure::Text)).sum()
+                spans(call)
+                    .into_iter()
+                    .map(|item| amount(&call.body, item, &Measure::Text))
+                    .fold(0, u64::saturating_add)
             };
             let own = members.iter().map(|call| chars(call).to_string()).collect();
             self.counted.push((headers::COMPUTE_CHARACTERS, own));

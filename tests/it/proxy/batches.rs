@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::h2::{H2Client, full};
 use super::pass::by_name;
-use super::setup::{PREDICT, Proxy, assert_answer, by_hand, count, header, instances, predictions, within};
+use super::setup::{PREDICT, Proxy, assert_answer, by_hand, count, header, instances, learning, predictions, within};
 use super::support::client::Outgoing;
 use super::support::wire::{Headers, values};
 
@@ -388,5 +388,34 @@ async fn a_shared_call_carries_what_is_every_members_and_nothing_of_one() {
     turn.echo().await;
     for caller in callers {
         assert_eq!(caller.answer().await.status, Some(200));
+    }
+}
+
+#[tokio::test]
+async fn weights_of_any_size_share_a_batch_without_harm() {
+    let weighed = json!({"weight": "/w"});
+    for spec in [generic(&json!({}), &weighed), learning(&generic(&json!({}), &weighed))] {
+        let (proxy, mut hand) = by_hand(spec).await;
+        let heavy = format!(r#"{{"texts":[{{"w":{}}},{{"w":{0}}}]}}"#, u64::MAX);
+        let requests = [proxy.post("/g", &[], &heavy), proxy.post("/g", &[], &heavy)];
+        let (first, turn) = proxy.occupy(&mut hand).await;
+        let callers = proxy.queue(requests).await;
+        turn.echo().await;
+        assert_eq!(first.answer().await.status, Some(200));
+        let mut left = 4;
+        while left > 0 {
+            let turn = hand.turn().await;
+            let body: Value = serde_json::from_slice(&turn.request.body).unwrap();
+            let items = body["texts"].as_array().unwrap().len();
+            left -= items;
+            turn.answer(200, &json!({"vectors": vec![1; items]}).to_string()).await;
+        }
+        for caller in callers {
+            assert_answer(&caller.answer().await, 200, r#"{"vectors":[1,1]}"#);
+        }
+        proxy.idle().await;
+        let again = proxy.call(proxy.predict(1));
+        hand.turn().await.echo().await;
+        assert_eq!(again.answer().await.status, Some(200), "the scheduler goes on");
     }
 }

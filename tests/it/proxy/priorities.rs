@@ -83,6 +83,9 @@ async fn the_target_of_its_class_is_a_calls_slo() {
     for caller in patient {
         assert_answer(&caller.answer().await, 200, &predictions(&[1]));
     }
+    proxy.idle().await;
+    let counted = |result: &str| proxy.metric(&format!("groupage_slo_calls_total{{result=\"{result}\"}}"));
+    assert_eq!((counted("met"), counted("missed")), (2, 1), "each by the target of its class");
 }
 
 #[tokio::test]
