@@ -48,6 +48,6 @@ fn a_server_that_gains_nothing_by_batches_gets_single_calls() {
     };
     let run = told(&row, 1);
     let (calls, batches) = (run.calls.len() as f64, run.counts.batches as f64);
-    assert!(calls / batches < 1.5, "{} calls in {} batches", calls, batches);
+    assert!(calls / batches < 1.5, "{calls} calls in {batches} batches");
     assert!(run.summary_of(&SETTLED).expired == 0.0);
 }
