@@ -7,6 +7,7 @@ use std::process::ExitCode;
 #[path = "../it/sim"]
 mod sim {
     pub(crate) mod batch;
+    mod ceiling;
     pub(crate) mod draw;
     pub(crate) mod learned;
     pub(crate) mod line;
