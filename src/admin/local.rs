@@ -68,7 +68,7 @@ async fn stats(Extract(state): Extract<State>) -> Response {
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": uptime,
         "ready": (state.ready)(),
-        "calls": {"seen": load(&stats.seen), "read": load(&stats.read), "answered": load(&stats.answered)},
+        "calls": {"seen": load(&stats.seen), "offered": load(&stats.offered), "answered": load(&stats.answered)},
         "items": {"accepted": load(&stats.items_accepted), "queued": load(&stats.queue_items)},
         "batches": {
             "count": load(&stats.batches),

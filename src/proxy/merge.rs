@@ -81,7 +81,6 @@ impl Proxy {
         let collected = self.cut.end(collect(self, body, route.item_bytes_max)).await;
         match collected.unwrap_or(Collected::Refused(FailureKind::Draining)) {
             Collected::Whole { bytes, trailers, held } => {
-                self.metrics.stats.read.fetch_add(1, Ordering::Relaxed);
                 let lonely = Lonely { head, bytes, trailers };
                 let response = self.merge(table, endpoint, lonely, (arrived, ending)).await;
                 drop(held);

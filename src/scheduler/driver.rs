@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -292,8 +293,9 @@ impl<'a> Driver<'a> {
         {
             send(queued.reply, Outcome::Failed(refusal(rejection), Ticket::default()));
         } else {
-            self.shell.metrics.stats.items_accepted.fetch_add(u64::from(items), std::sync::atomic::Ordering::Relaxed);
+            self.shell.metrics.stats.items_accepted.fetch_add(u64::from(items), Ordering::Relaxed);
         }
+        self.shell.metrics.stats.offered.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Has a plan solved on a thread that may block: it takes up to some ten milliseconds of a core, and the old plan serves meanwhile.

@@ -105,8 +105,8 @@ pub struct Dispatched {
 pub struct Stats {
     /// Calls whose head was read.
     pub seen: AtomicU64,
-    /// Recognised calls whose body was read.
-    pub read: AtomicU64,
+    /// Recognised calls put before the scheduler: their order among each other is settled.
+    pub offered: AtomicU64,
     /// Calls answered, by whom ever.
     pub answered: AtomicU64,
     /// Items accepted into the queue.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -22,7 +23,7 @@ use crate::support::wire::{self, End};
 
 /// How long after a request the next one may start where the proxy does not count it.
 const NEXT: Duration = Duration::from_millis(2);
-/// How long the proxy has to see a request at all.
+/// How long the proxy has to give a request its place.
 const SEEN_MAX: Duration = Duration::from_millis(200);
 /// How long stray requests and answers have to show up after the last client is done.
 const SETTLE: Duration = Duration::from_millis(10);
@@ -93,7 +94,7 @@ pub(crate) async fn run(case: Case, paths: &[String], options: &Options) -> Resu
 
 type Outcome = Result<(Option<Client>, Answer), String>;
 
-/// Starts the clients in file order, each once the proxy has read the request before.
+/// Starts the clients in file order, each once the request before has its place.
 async fn start_clients(
     case: &Case,
     outgoing: Vec<Outgoing>,
@@ -220,11 +221,13 @@ struct Stats {
     admin: Option<(Client, Outgoing)>,
 }
 
-/// Calls whose head was seen, and recognised ones whose body was read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// What became of the calls so far.
+#[derive(Debug, Clone, Copy, Default)]
 struct Counted {
-    seen: u64,
-    read: u64,
+    /// Put before the scheduler: they have their place among the others.
+    offered: u64,
+    /// Passed through, alone or not, and answered.
+    done: u64,
 }
 
 // === impl Stats ===
@@ -242,7 +245,8 @@ impl Stats {
         let counted = answer.and_then(|answer| {
             let stats = json::parse(&answer.body).ok()?;
             let of = |name| stats.get("calls")?.get(name)?.as_u64();
-            Some(Counted { seen: of("seen")?, read: of("read")? })
+            let passed: u64 = stats.get("passed")?.value()?.as_object()?.values().filter_map(Value::as_u64).sum();
+            Some(Counted { offered: of("offered")?, done: passed + of("answered")? })
         });
         if counted.is_none() {
             // Without the count, time has to do.
@@ -251,16 +255,16 @@ impl Stats {
         counted
     }
 
-    /// Waits until one more call is counted as read; one that is only seen (it passes through) or not counted gets its
-    /// 2 ms.
+    /// Waits until one more call has its place; one that gets none (it passes through, is answered at once, or is
+    /// never whole) gets its time.
     async fn wait(&mut self, before: Option<Counted>, factor: f64) -> Option<Counted> {
         let started: Instant = now();
         loop {
             let counted = self.read().await;
             let waited = now().saturating_duration_since(started);
             match (before, counted) {
-                (Some(before), Some(counted)) if counted.read > before.read => return Some(counted),
-                (Some(before), Some(counted)) if counted.seen == before.seen && waited < SEEN_MAX => {
+                (Some(before), Some(counted)) if counted.offered > before.offered => return Some(counted),
+                (Some(before), Some(counted)) if counted.done == before.done && waited < SEEN_MAX => {
                     tokio::task::yield_now().await;
                 }
                 _ if waited >= NEXT.mul_f64(factor) => return counted,

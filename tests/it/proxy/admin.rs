@@ -196,7 +196,7 @@ async fn the_stats_say_what_is_going_on() {
     let (first, turn) = proxy.occupy(&mut hand).await;
     let queued = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
     let stats: Value = serde_json::from_str(&text(local, "/api/stats").await).unwrap();
-    assert_eq!(stats["calls"], json!({"seen": 3, "read": 3, "answered": 0}));
+    assert_eq!(stats["calls"], json!({"seen": 3, "offered": 3, "answered": 0}));
     assert_eq!(stats["items"], json!({"accepted": 3, "queued": 2}));
     assert_eq!(stats["batches"], json!({"count": 1, "items": 1, "shared": 0, "in_flight": 1}));
     assert_eq!((&stats["ready"], &stats["version"]), (&json!(true), &json!(env!("CARGO_PKG_VERSION"))));
