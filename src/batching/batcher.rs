@@ -1,40 +1,38 @@
 //! The state machine that ties the parts together.
 
+mod leave;
 mod pace;
 mod pause;
+mod refuse;
 mod retest;
 mod shown;
 mod why;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use super::adaptive::{Adaptive, BatchWork, Ctx, Deadlines, Kind, Leaving, Next, slo_of};
-use super::batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
+use super::adaptive::{Adaptive, Kind};
+use super::batch::{BatchId, Cause, Decision, Observed, ObservedOutcome};
 use super::budget::ReplayBudget;
-use super::call::{Call, CallId, CostClassId, DeadlineSource, KeyId, Rejection, RejectionReason, ScopeId, Weight};
-use super::ceiling::{Bounded, Extent};
+use super::call::{Call, CallId, CostClassId, KeyId, Rejection, ScopeId};
+use super::ceiling::Bounded;
 use super::class::{BatchSize, Classes};
-use super::decide::{Choice, Ready, View, choose, ready};
+use super::decide::{Ready, View, ready};
 use super::draw::Draw;
-use super::invariant::{InvariantId, check_invariant};
 use super::limits::{Limits, Policy};
 use super::plan::{Plan, PlanInput};
 use super::queue::Queue;
 use super::shelf::Shelf;
 use super::skill::{Missing, Skill};
 use super::slots::UpstreamSnapshot;
-use super::tally::{Sent, Tallies};
+use super::tally::Tallies;
 use super::tick::Tick;
+use leave::Who;
 use pace::{FreeTime, Pace};
 use pause::Paused;
 use shown::Asked;
 
 pub use shown::{CeilingInForce, ClassSnapshot, Infeasible, Report};
 pub use why::{ClassWhy, Why};
-
-/// Lines looked at to see whether calls of other keys wait beside a batch.
-const BESIDE_MAX: usize = 16;
 
 /// The core of one upstream.
 ///
@@ -63,15 +61,6 @@ pub struct Batcher {
     replays: ReplayBudget,
     asked: Asked,
     tallies: Tallies,
-}
-
-/// Who leaves.
-#[derive(Debug, Clone, Copy)]
-enum Who {
-    /// From the front of the line, up to so many items if it is said.
-    Front(Option<u32>),
-    /// Those that were chosen.
-    Chosen,
 }
 
 #[derive(Debug, Clone)]
@@ -422,225 +411,8 @@ impl Batcher {
         self.scopes_in_flight.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max
     }
 
-    fn refuse(&self, call: &Call) -> Option<RejectionReason> {
-        let items = u64::from(call.items);
-        let (held, scope_held, scope) =
-            (self.queue.held(), self.queue.held_by_scope(call.scope), self.limits.scope(call.scope));
-        let over = |held: u64, more: u64, max: u64| held > 0 && held + more > max;
-        let items_max = u64::from(self.limits.queue_items_max);
-        if over(held.items, items, items_max) || over(scope_held.items, items, u64::from(scope.queue_items_max)) {
-            return Some(RejectionReason::QueueFull);
-        }
-        let bytes_full = |held: u64, max: u64| !self.queue.is_empty() && held + call.bytes > max;
-        if bytes_full(held.bytes, self.limits.queue_bytes_max)
-            || (scope_held.items > 0 && bytes_full(scope_held.bytes, scope.queue_bytes_max))
-        {
-            return Some(RejectionReason::BytesFull);
-        }
-        // Half of the queue each once it is half full, and only while somebody else is queued.
-        let half = items_max / 2;
-        let own = self.queue.held_by_tenant(call.tenant);
-        let others = self.queue.tenants() - usize::from(own > 0);
-        if others > 0 && own > 0 && held.items >= half && own + items > half {
-            return Some(RejectionReason::TenantShare);
-        }
-        None
-    }
-
     fn first_deadline(&self) -> Option<(Tick, CallId)> {
         self.queue.first_deadline().filter(|_| !self.missing.has(Skill::Shedding))
-    }
-
-    fn expire(&mut self, now: Tick) -> Option<Decision> {
-        while let Some((at, id)) = self.first_deadline() {
-            if at > now {
-                return None;
-            }
-            let queued = self.queue.get(id)?;
-            let slo =
-                queued.call.deadline.filter(|d| d.source == DeadlineSource::Slo).map(|d| d.at.since(queued.arrived));
-            let least = match self.limits.policy {
-                Policy::Adaptive { .. } => self.adaptive.lone(queued.call.cost_class),
-                _ => self.classes.get(queued.call.cost_class).and_then(super::class::Class::fastest),
-            };
-            if let (Some(slo), Some(least)) = (slo, least)
-                && least > slo
-            {
-                // No shedding can save an SLO that is shorter than one execution: serve as well as we can.
-                self.queue.give_up_deadline(id);
-                continue;
-            }
-            return Some(self.end_early(now, id, Expiry::Deadline));
-        }
-        None
-    }
-
-    fn end_early(&mut self, now: Tick, id: CallId, reason: Expiry) -> Decision {
-        if let Some(queued) = self.queue.remove(id) {
-            self.adaptive.expired(now, &queued);
-            self.tallies.expired(queued.call.cost_class, reason, queued.call.items);
-        }
-        Decision::Expire { id, reason }
-    }
-
-    /// The first line, by the arrival of its head, that may leave now: a line that is held keeps no other from leaving.
-    fn pick(&self, now: Tick) -> Option<(KeyId, Cause)> {
-        if !self.slot_is_free() {
-            return None;
-        }
-        debug_assert_eq!(now, self.now);
-        let lines = self.queue.lines().filter(|(_, head)| self.scope_is_free(head.call.scope));
-        lines.filter(|(key, _)| self.paused_until(*key).is_none()).find_map(|(key, head)| {
-            match ready(self.view(), &self.queue, key, head, self.classes.get(head.call.cost_class)) {
-                Ready::Now(cause) => Some((key, cause)),
-                Ready::At(_) => None,
-            }
-        })
-    }
-
-    fn next_adaptive(&mut self, now: Tick, hold_permille: u32) -> Option<Decision> {
-        let free = self.free.total(now);
-        let missing = self.missing;
-        let ctx = Ctx { now, limits: &self.limits, queue: &self.queue, free, hold_permille, missing };
-        self.adaptive.tick(now);
-        let (scopes, passing) = (&self.scopes_in_flight, self.adaptive.passing());
-        let scope_is_free =
-            |scope: ScopeId| passing || scopes.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max;
-        let (paused, draining) = (&self.paused, self.draining);
-        let lines = self.queue.lines().filter(|(_, head)| scope_is_free(head.call.scope));
-        let lines = lines.filter(|(key, _)| draining || paused.until(now, *key).is_none());
-        match self.adaptive.next(ctx, lines, &self.classes) {
-            Next::Send { key, items, cause, kind } => self.dispatch(now, key, cause, Who::Front(Some(items)), kind),
-            Next::Chosen { key, cause, kind } => self.dispatch(now, key, cause, Who::Chosen, kind),
-            Next::Expire { id, reason } => Some(self.end_early(now, id, reason)),
-            Next::Nothing => None,
-        }
-    }
-
-    fn dispatch(&mut self, now: Tick, key: KeyId, cause: Cause, who: Who, kind: Kind) -> Option<Decision> {
-        let head = &self.queue.line(key).next()?.call;
-        let (cost_class, scope, shareable) = (head.cost_class, head.scope, !head.alone);
-        let class = self.classes.get(cost_class);
-        let walls = self.walls(cost_class, scope);
-        let cut = match who {
-            Who::Front(want) => choose(self.view(), self.queue.line(key), class, walls, want)?,
-            Who::Chosen => {
-                let chosen = self.adaptive.chosen().iter().filter_map(|id| self.queue.get(*id));
-                choose(self.view(), chosen, class, walls, None)?
-            }
-        };
-        let (choice, retest) = match self.ask_again(now, key, who, kind, &cut) {
-            Some((larger, bounded)) => (larger, Some(bounded)),
-            None => (cut, None),
-        };
-        let Choice { ids, items, weight, heaviest: max, bytes, bound, mut lone } = choice;
-        if kind == Kind::Pass {
-            lone = lone.or(Some(Lone::NoGain));
-        }
-        let compares = self.adaptive.compares();
-        let mut compared = Vec::new();
-        let mut deadlines = Deadlines::default();
-        let most = if kind == Kind::Pass { self.limits.stand_aside_max } else { self.limits.slots };
-        check_invariant!(InvariantId::WithinSlots, self.in_flight.len() < most as usize);
-        let id = BatchId(self.next_batch);
-        self.next_batch += 1;
-        let mut members = Vec::with_capacity(ids.len());
-        let mut start = 0;
-        let (mut waited, mut slo) = (Duration::ZERO, None);
-        let adaptive = matches!(self.limits.policy, Policy::Adaptive { .. });
-        let alone = self.queue.flows() <= 1;
-        for &call in &ids {
-            let Some(queued) = self.queue.remove(call) else { continue };
-            check_invariant!(InvariantId::OneKey, queued.call.key == key);
-            let late = queued.call.deadline.is_some_and(|deadline| deadline.at <= now);
-            check_invariant!(InvariantId::NotLate, !late || self.missing.has(Skill::Shedding));
-            waited = waited.saturating_add(now.since(queued.arrived));
-            slo = slo_of(&queued).or(slo);
-            if adaptive {
-                let share = self.limits.share(&queued.call);
-                self.adaptive.charge(&queued.call, BatchWork { items, weight }, share, alone);
-            }
-            if let Some(deadline) = queued.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout) {
-                deadlines.add(queued.call.items, deadline.at);
-            }
-            if compares {
-                compared.push((queued.arrived, queued.call.items, slo_of(&queued)));
-            }
-            self.members.insert(call, id);
-            members.push(Member { id: call, items: start..start + queued.call.items });
-            start += queued.call.items;
-        }
-        check_invariant!(InvariantId::Balanced, start == items);
-        if members.len() > 1 {
-            members.iter().for_each(|_| self.replays.client(now));
-            self.replays.upstream(now);
-        }
-        if let Some(bounded) = retest {
-            self.classes.testing(cost_class, bounded);
-        }
-        let size = BatchSize {
-            extent: Extent { items, sum: weight, heaviest: max },
-            shared: members.len() > 1,
-            full: items >= walls.items,
-            memory: if adaptive { self.adaptive.memory(cost_class) } else { Bounded::PaddedWeight },
-            retest,
-        };
-        self.in_flight.insert(
-            id,
-            InFlight { key: shareable.then_some(key), cost_class, scope, size, members: ids, waiting: members.len() },
-        );
-        *self.scopes_in_flight.entry(scope).or_default() += 1;
-        // Also under another policy: what is in flight counts when the policy changes, and what runs alone teaches what it costs.
-        let left = self.queue.line_held(key).items;
-        let in_all = Weight { sum: weight, max };
-        let leaving = Leaving {
-            key,
-            class: cost_class,
-            items,
-            weight: in_all,
-            kind,
-            calls: compared,
-            left,
-            deadlines,
-            asks: retest.is_some(),
-        };
-        let predicted = self.adaptive.sent(now, id, leaving).map(Duration::from_nanos);
-        self.free.note(now, self.slot_is_free());
-        // What cut the batch short names it; only the drain names every batch of its own (`scheduling.md` §2.1).
-        let cause = match cause {
-            Cause::Drain => cause,
-            _ if retest.is_some() => Cause::Probe,
-            _ => bound.unwrap_or(cause),
-        };
-        let other = |(other, head): (KeyId, &super::queue::Queued)| {
-            other != key && head.call.cost_class == cost_class && !head.call.alone
-        };
-        self.tallies.sent(Sent {
-            now,
-            class: cost_class,
-            cause,
-            lone,
-            alone: !shareable,
-            calls: members.len(),
-            items,
-            items_max: self.limits.scope(scope).batch_items_max,
-            beside: self.in_flight.len() > 1,
-            apart: items < walls.items && self.queue.lines().take(BESIDE_MAX).any(other),
-            waited,
-            slo,
-        });
-        Some(Decision::Dispatch(Batch { id, key, cost_class, members, items, weight, bytes, cause, lone, predicted }))
-    }
-
-    /// Whole seconds between the predicted drain time and 1.5 times that, at least 1 (README R14).
-    fn retry_after(&mut self) -> Duration {
-        let slots = match self.limits.policy {
-            Policy::Adaptive { .. } => self.adaptive.slots().min(self.limits.slots),
-            _ => self.limits.slots,
-        };
-        let drain = self.pace.drain_ns(self.queue.held().items, slots);
-        let drawn = drain.saturating_add(self.draw.bits() % (drain / 2 + 1));
-        Duration::from_secs(drawn.div_ceil(1_000_000_000).clamp(1, 3600))
     }
 }
 

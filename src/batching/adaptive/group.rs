@@ -100,7 +100,7 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64) ->
             together = values.reduce(|best, other| if other.1 > best.1 { other } else { best });
         }
         if let Some((run, _)) = together {
-            return all.chosen(run, head);
+            return chosen(&calls, &by_weight, run, head);
         }
         fewer.extend(out.iter().map(|run| (*run, heads)));
         if !shed {
@@ -120,17 +120,7 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64) ->
     // A run counts from the first of those that were left when it was found.
     let mut by_weight = all_by_weight;
     by_weight.retain(|place| *place >= heads);
-    All {
-        calls: &calls,
-        by_weight: &by_weight,
-        sums: &sums,
-        second_slack,
-        price,
-        cap: line.cap,
-        walls: line.walls,
-        shed,
-    }
-    .chosen(run, head)
+    chosen(&calls, &by_weight, run, head)
 }
 
 /// Σ items and Σ weight before each place.
@@ -142,6 +132,18 @@ fn sum_up(calls: &[Seen], by_weight: &[usize], out: &mut Vec<(u32, u64)>) {
         sum = (sum.0.saturating_add(seen.items), sum.1.saturating_add(seen.weight.sum));
         out.push(sum);
     }
+}
+
+/// The calls of a run, the head among them, the most urgent first.
+fn chosen(calls: &[Seen], by_weight: &[usize], run: Run, head: Seen) -> Vec<CallId> {
+    let mut places = by_weight[run.from..run.to].to_vec();
+    if !places.contains(&head.place)
+        && let Some(lightest) = places.first_mut()
+    {
+        *lightest = head.place;
+    }
+    places.sort_unstable();
+    places.into_iter().map(|place| calls[place].id).collect()
 }
 
 /// 4 steps from one power of two to the next.
@@ -206,17 +208,6 @@ impl All<'_> {
         Run { from, to, items, time: cost.time_of(items, weight) }
     }
 
-    /// The calls of a run, the head among them, the most urgent first.
-    fn chosen(&self, run: Run, head: Seen) -> Vec<CallId> {
-        let mut places = self.by_weight[run.from..run.to].to_vec();
-        if !places.contains(&head.place)
-            && let Some(lightest) = places.first_mut()
-        {
-            *lightest = head.place;
-        }
-        places.sort_unstable();
-        places.into_iter().map(|place| self.calls[place].id).collect()
-    }
     /// What a run is worth if it and one batch of all others get everybody done on time: the less delay in all, the more.
     fn value(&self, cost: &Cost, run: Run) -> Option<f64> {
         let (items, weight) = self.sums.last().copied()?;

@@ -11,7 +11,8 @@ use super::super::decide::{Choice, Walls, choose, expected};
 use super::super::limits::Policy;
 use super::super::queue::Queued;
 use super::super::tick::{Tick, nanos};
-use super::{Batcher, Who};
+use super::Batcher;
+use super::leave::Who;
 
 // === impl Batcher ===
 

@@ -2,8 +2,12 @@
 
 mod ceilings;
 
+use std::time::Duration;
+
 use super::*;
-use crate::batching::{Deadline, KeyId, Lone, Policy, ScopeLimits, TenantId};
+use crate::batching::{
+    Batch, Cause, Deadline, DeadlineSource, Expiry, KeyId, Lone, Policy, RejectionReason, ScopeLimits, TenantId, Weight,
+};
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -1,0 +1,183 @@
+//! Which batch leaves, who is in it, and what is noted of it.
+//!
+//! What it leaves out: when a line may leave and who of it fits together (`decide`), and what `Adaptive` wants.
+
+use std::time::Duration;
+
+use super::super::adaptive::{BatchWork, Ctx, Deadlines, Kind, Leaving, Next, slo_of};
+use super::super::batch::{Batch, BatchId, Cause, Decision, Lone, Member};
+use super::super::call::{DeadlineSource, KeyId, ScopeId, Weight};
+use super::super::ceiling::{Bounded, Extent};
+use super::super::class::BatchSize;
+use super::super::decide::{Choice, Ready, choose, ready};
+use super::super::invariant::{InvariantId, check_invariant};
+use super::super::limits::Policy;
+use super::super::queue::Queued;
+use super::super::skill::Skill;
+use super::super::tally::Sent;
+use super::super::tick::Tick;
+use super::{Batcher, InFlight};
+
+/// Lines looked at to see whether calls of other keys wait beside a batch.
+const BESIDE_MAX: usize = 16;
+
+/// Who leaves.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Who {
+    /// From the front of the line, up to so many items if it is said.
+    Front(Option<u32>),
+    /// Those that were chosen.
+    Chosen,
+}
+
+// === impl Batcher ===
+
+impl Batcher {
+    /// The first line, by the arrival of its head, that may leave now: a line that is held keeps no other from leaving.
+    pub(super) fn pick(&self, now: Tick) -> Option<(KeyId, Cause)> {
+        if !self.slot_is_free() {
+            return None;
+        }
+        debug_assert_eq!(now, self.now);
+        let lines = self.queue.lines().filter(|(_, head)| self.scope_is_free(head.call.scope));
+        lines.filter(|(key, _)| self.paused_until(*key).is_none()).find_map(|(key, head)| {
+            match ready(self.view(), &self.queue, key, head, self.classes.get(head.call.cost_class)) {
+                Ready::Now(cause) => Some((key, cause)),
+                Ready::At(_) => None,
+            }
+        })
+    }
+
+    pub(super) fn next_adaptive(&mut self, now: Tick, hold_permille: u32) -> Option<Decision> {
+        let free = self.free.total(now);
+        let missing = self.missing;
+        let ctx = Ctx { now, limits: &self.limits, queue: &self.queue, free, hold_permille, missing };
+        self.adaptive.tick(now);
+        let (scopes, passing) = (&self.scopes_in_flight, self.adaptive.passing());
+        let scope_is_free =
+            |scope: ScopeId| passing || scopes.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max;
+        let (paused, draining) = (&self.paused, self.draining);
+        let lines = self.queue.lines().filter(|(_, head)| scope_is_free(head.call.scope));
+        let lines = lines.filter(|(key, _)| draining || paused.until(now, *key).is_none());
+        match self.adaptive.next(ctx, lines, &self.classes) {
+            Next::Send { key, items, cause, kind } => self.dispatch(now, key, cause, Who::Front(Some(items)), kind),
+            Next::Chosen { key, cause, kind } => self.dispatch(now, key, cause, Who::Chosen, kind),
+            Next::Expire { id, reason } => Some(self.end_early(now, id, reason)),
+            Next::Nothing => None,
+        }
+    }
+
+    pub(super) fn dispatch(&mut self, now: Tick, key: KeyId, cause: Cause, who: Who, kind: Kind) -> Option<Decision> {
+        let head = &self.queue.line(key).next()?.call;
+        let (cost_class, scope, shareable) = (head.cost_class, head.scope, !head.alone);
+        let class = self.classes.get(cost_class);
+        let walls = self.walls(cost_class, scope);
+        let cut = match who {
+            Who::Front(want) => choose(self.view(), self.queue.line(key), class, walls, want)?,
+            Who::Chosen => {
+                let chosen = self.adaptive.chosen().iter().filter_map(|id| self.queue.get(*id));
+                choose(self.view(), chosen, class, walls, None)?
+            }
+        };
+        let (choice, retest) = match self.ask_again(now, key, who, kind, &cut) {
+            Some((larger, bounded)) => (larger, Some(bounded)),
+            None => (cut, None),
+        };
+        let Choice { ids, items, weight, heaviest: max, bytes, bound, mut lone } = choice;
+        if kind == Kind::Pass {
+            lone = lone.or(Some(Lone::NoGain));
+        }
+        let compares = self.adaptive.compares();
+        let mut compared = Vec::new();
+        let mut deadlines = Deadlines::default();
+        let most = if kind == Kind::Pass { self.limits.stand_aside_max } else { self.limits.slots };
+        check_invariant!(InvariantId::WithinSlots, self.in_flight.len() < most as usize);
+        let id = BatchId(self.next_batch);
+        self.next_batch += 1;
+        let mut members = Vec::with_capacity(ids.len());
+        let mut start = 0;
+        let (mut waited, mut slo) = (Duration::ZERO, None);
+        let adaptive = matches!(self.limits.policy, Policy::Adaptive { .. });
+        let alone = self.queue.flows() <= 1;
+        for &call in &ids {
+            let Some(queued) = self.queue.remove(call) else { continue };
+            check_invariant!(InvariantId::OneKey, queued.call.key == key);
+            let late = queued.call.deadline.is_some_and(|deadline| deadline.at <= now);
+            check_invariant!(InvariantId::NotLate, !late || self.missing.has(Skill::Shedding));
+            waited = waited.saturating_add(now.since(queued.arrived));
+            slo = slo_of(&queued).or(slo);
+            if adaptive {
+                let share = self.limits.share(&queued.call);
+                self.adaptive.charge(&queued.call, BatchWork { items, weight }, share, alone);
+            }
+            if let Some(deadline) = queued.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout) {
+                deadlines.add(queued.call.items, deadline.at);
+            }
+            if compares {
+                compared.push((queued.arrived, queued.call.items, slo_of(&queued)));
+            }
+            self.members.insert(call, id);
+            members.push(Member { id: call, items: start..start + queued.call.items });
+            start += queued.call.items;
+        }
+        check_invariant!(InvariantId::Balanced, start == items);
+        if members.len() > 1 {
+            members.iter().for_each(|_| self.replays.client(now));
+            self.replays.upstream(now);
+        }
+        if let Some(bounded) = retest {
+            self.classes.testing(cost_class, bounded);
+        }
+        let size = BatchSize {
+            extent: Extent { items, sum: weight, heaviest: max },
+            shared: members.len() > 1,
+            full: items >= walls.items,
+            memory: if adaptive { self.adaptive.memory(cost_class) } else { Bounded::PaddedWeight },
+            retest,
+        };
+        self.in_flight.insert(
+            id,
+            InFlight { key: shareable.then_some(key), cost_class, scope, size, members: ids, waiting: members.len() },
+        );
+        *self.scopes_in_flight.entry(scope).or_default() += 1;
+        // Also under another policy: what is in flight counts when the policy changes, and what runs alone teaches what it costs.
+        let left = self.queue.line_held(key).items;
+        let in_all = Weight { sum: weight, max };
+        let leaving = Leaving {
+            key,
+            class: cost_class,
+            items,
+            weight: in_all,
+            kind,
+            calls: compared,
+            left,
+            deadlines,
+            asks: retest.is_some(),
+        };
+        let predicted = self.adaptive.sent(now, id, leaving).map(Duration::from_nanos);
+        self.free.note(now, self.slot_is_free());
+        // What cut the batch short names it; only the drain names every batch of its own (`scheduling.md` §2.1).
+        let cause = match cause {
+            Cause::Drain => cause,
+            _ if retest.is_some() => Cause::Probe,
+            _ => bound.unwrap_or(cause),
+        };
+        let other =
+            |(other, head): (KeyId, &Queued)| other != key && head.call.cost_class == cost_class && !head.call.alone;
+        self.tallies.sent(Sent {
+            now,
+            class: cost_class,
+            cause,
+            lone,
+            alone: !shareable,
+            calls: members.len(),
+            items,
+            items_max: self.limits.scope(scope).batch_items_max,
+            beside: self.in_flight.len() > 1,
+            apart: items < walls.items && self.queue.lines().take(BESIDE_MAX).any(other),
+            waited,
+            slo,
+        });
+        Some(Decision::Dispatch(Batch { id, key, cost_class, members, items, weight, bytes, cause, lone, predicted }))
+    }
+}

@@ -1,0 +1,84 @@
+//! Whom there is no room for, and for whom it is too late.
+//!
+//! What it leaves out: lateness that is foreseen (`adaptive`).
+
+use std::time::Duration;
+
+use super::super::batch::{Decision, Expiry};
+use super::super::call::{Call, CallId, DeadlineSource, RejectionReason};
+use super::super::class::Class;
+use super::super::limits::Policy;
+use super::super::tick::Tick;
+use super::Batcher;
+
+// === impl Batcher ===
+
+impl Batcher {
+    pub(super) fn refuse(&self, call: &Call) -> Option<RejectionReason> {
+        let items = u64::from(call.items);
+        let (held, scope_held, scope) =
+            (self.queue.held(), self.queue.held_by_scope(call.scope), self.limits.scope(call.scope));
+        let over = |held: u64, more: u64, max: u64| held > 0 && held + more > max;
+        let items_max = u64::from(self.limits.queue_items_max);
+        if over(held.items, items, items_max) || over(scope_held.items, items, u64::from(scope.queue_items_max)) {
+            return Some(RejectionReason::QueueFull);
+        }
+        let bytes_full = |held: u64, max: u64| !self.queue.is_empty() && held + call.bytes > max;
+        if bytes_full(held.bytes, self.limits.queue_bytes_max)
+            || (scope_held.items > 0 && bytes_full(scope_held.bytes, scope.queue_bytes_max))
+        {
+            return Some(RejectionReason::BytesFull);
+        }
+        // Half of the queue each once it is half full, and only while somebody else is queued.
+        let half = items_max / 2;
+        let own = self.queue.held_by_tenant(call.tenant);
+        let others = self.queue.tenants() - usize::from(own > 0);
+        if others > 0 && own > 0 && held.items >= half && own + items > half {
+            return Some(RejectionReason::TenantShare);
+        }
+        None
+    }
+
+    pub(super) fn expire(&mut self, now: Tick) -> Option<Decision> {
+        while let Some((at, id)) = self.first_deadline() {
+            if at > now {
+                return None;
+            }
+            let queued = self.queue.get(id)?;
+            let slo =
+                queued.call.deadline.filter(|d| d.source == DeadlineSource::Slo).map(|d| d.at.since(queued.arrived));
+            let least = match self.limits.policy {
+                Policy::Adaptive { .. } => self.adaptive.lone(queued.call.cost_class),
+                _ => self.classes.get(queued.call.cost_class).and_then(Class::fastest),
+            };
+            if let (Some(slo), Some(least)) = (slo, least)
+                && least > slo
+            {
+                // No shedding can save an SLO that is shorter than one execution: serve as well as we can.
+                self.queue.give_up_deadline(id);
+                continue;
+            }
+            return Some(self.end_early(now, id, Expiry::Deadline));
+        }
+        None
+    }
+
+    pub(super) fn end_early(&mut self, now: Tick, id: CallId, reason: Expiry) -> Decision {
+        if let Some(queued) = self.queue.remove(id) {
+            self.adaptive.expired(now, &queued);
+            self.tallies.expired(queued.call.cost_class, reason, queued.call.items);
+        }
+        Decision::Expire { id, reason }
+    }
+
+    /// Whole seconds between the predicted drain time and 1.5 times that, at least 1 (README R14).
+    pub(super) fn retry_after(&mut self) -> Duration {
+        let slots = match self.limits.policy {
+            Policy::Adaptive { .. } => self.adaptive.slots().min(self.limits.slots),
+            _ => self.limits.slots,
+        };
+        let drain = self.pace.drain_ns(self.queue.held().items, slots);
+        let drawn = drain.saturating_add(self.draw.bits() % (drain / 2 + 1));
+        Duration::from_secs(drawn.div_ceil(1_000_000_000).clamp(1, 3600))
+    }
+}
