@@ -14,9 +14,8 @@ use super::shelf::Shelf;
 use super::tick::Tick;
 use order::Order;
 
-/// Rows kept for lines to come, and the most room that one of them may have: lines of some batches' length come and go without an allocation.
+/// Rows kept for lines to come: lines of some batches' length come and go without an allocation.
 const SPARE_MAX: usize = 16;
-const SPARE_ROOM_MAX: usize = 1024;
 
 /// A queued call.
 #[derive(Debug, Clone)]
@@ -297,11 +296,10 @@ impl Queue {
     }
 }
 
-/// Keeps an empty row for a line to come, unless there are enough or it is a large one.
+/// Keeps an empty row for a line to come, unless there are enough.
 fn keep(spare: &mut Vec<Order<(Tick, CallId)>>, row: Option<Order<(Tick, CallId)>>) {
     if let Some(row) = row
         && spare.len() < SPARE_MAX
-        && row.capacity() <= SPARE_ROOM_MAX
     {
         spare.push(row);
     }

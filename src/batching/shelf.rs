@@ -2,7 +2,7 @@
 //!
 //! Ids are given in order of arrival, so a row of them, with new ones at its end, finds a value at once or by halving, and nothing is moved or
 //! allocated when calls come and go; a search tree would do both for every few of them. A call that leaves leaves a gap in the row, which is closed when
-//! gaps outnumber the calls, so memory stays in proportion to what is held.
+//! gaps outnumber the calls, so memory stays in proportion to what is held; a row that is empty again keeps none of a peak.
 //!
 //! What it leaves out: a good worst case for an id that comes after many later ones.
 
@@ -12,6 +12,9 @@ use super::call::CallId;
 
 /// Gaps the row may hold before it is closed up, beyond the number of its calls.
 const GAPS_MAX: usize = 32;
+
+/// Room for so many values is kept when the last one goes; what a peak took beyond it is given back.
+const ROOM_MAX: usize = 256;
 
 /// Values by call.
 #[derive(Debug, Clone)]
@@ -80,6 +83,9 @@ impl<T> Shelf<T> {
         if self.row.len() > 2 * self.len() + GAPS_MAX {
             self.row.retain(|(_, place)| place.is_some());
         }
+        if self.row.is_empty() && self.places.len() > ROOM_MAX {
+            *self = Self::default();
+        }
         value
     }
 
@@ -140,5 +146,13 @@ mod tests {
             }
         }
         assert!(shelf.places.len() <= 101);
+    }
+
+    #[test]
+    fn a_peak_leaves_no_room_behind() {
+        let mut shelf = Shelf::default();
+        (0..10_000).for_each(|id| shelf.insert(CallId(id), ()));
+        assert!((0..10_000).all(|id| shelf.remove(CallId(id)).is_some()));
+        assert!(shelf.row.capacity() <= ROOM_MAX && shelf.free.capacity() <= ROOM_MAX);
     }
 }

@@ -24,6 +24,8 @@ use crate::error::{Failure, FailureKind};
 use crate::protocol::Merge;
 use crate::telemetry::{Dispatched, Metrics};
 
+/// Room that is kept for so many calls when none is left; what a peak took beyond it is given back.
+const ROOM_MAX: usize = 1024;
 /// Events taken from the channel at once.
 const EVENTS_AT_ONCE: usize = 256;
 /// Panics within [`PANIC_WINDOW`] that end the process (README R6).
@@ -327,6 +329,9 @@ impl<'a> Driver<'a> {
     /// Drops what is known of a call that leaves the queue.
     fn forget(&mut self, id: CallId) -> Option<Queued> {
         let queued = self.queued.remove(&id)?;
+        if self.queued.is_empty() && self.queued.capacity() > ROOM_MAX {
+            self.queued = HashMap::new();
+        }
         let call = &queued.submission.call;
         if let Merge::With(key) = &call.merge
             && !queued.submission.alone

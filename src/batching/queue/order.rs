@@ -11,6 +11,9 @@ use std::collections::VecDeque;
 /// Gaps a row may hold before it is closed up, beyond the number of its entries.
 pub(super) const GAPS_MAX: usize = 32;
 
+/// Room that a row keeps when its last entry goes; a larger one is given back, or the memory of a peak would stay.
+const ROOM_MAX: usize = 1024;
+
 /// Entries in order; none is there twice.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Order<K> {
@@ -78,12 +81,10 @@ impl<K: Ord + Copy> Order<K> {
         if self.row.len() > 2 * self.live + GAPS_MAX {
             self.row.retain(|(_, here)| *here);
         }
+        if self.live == 0 && self.row.capacity() > ROOM_MAX {
+            self.row = VecDeque::new();
+        }
         true
-    }
-
-    /// How much room it has, gaps and all.
-    pub(super) fn capacity(&self) -> usize {
-        self.row.capacity()
     }
 
     #[cfg(test)]
@@ -116,5 +117,13 @@ mod tests {
         }
         assert!(order.iter().eq(set.iter().copied()));
         assert!(order.iter().rev().eq(set.iter().rev().copied()));
+    }
+
+    #[test]
+    fn a_peak_leaves_no_room_behind() {
+        let mut order = Order::default();
+        (0..100_000).for_each(|key| order.insert(key));
+        assert!((0..100_000).all(|key| order.remove(key)));
+        assert!(order.row.capacity() <= ROOM_MAX);
     }
 }
