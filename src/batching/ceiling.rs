@@ -141,6 +141,15 @@ impl Ceilings {
         }
     }
 
+    /// The same of weight. It is one limit, which holds by the measure that the cost goes by now; that can change as costs are learned.
+    pub(super) fn publish_weight(&mut self, now: Tick, bounded: Bounded, max: u64) {
+        let other = if bounded == Bounded::Weight { Bounded::PaddedWeight } else { Bounded::Weight };
+        if let Some((known, since)) = self.wall_mut(other).published.take() {
+            self.publish(since, bounded, known);
+        }
+        self.publish(now, bounded, max);
+    }
+
     /// A batch was answered well.
     pub(super) fn worked(&mut self, now: Tick, extent: Extent) {
         for bounded in Bounded::ALL {

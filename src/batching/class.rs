@@ -192,7 +192,7 @@ impl Classes {
 
     /// The most weight that a server itself publishes, by the measure that its cost goes by; the smaller one stays.
     pub(super) fn publish_weight(&mut self, now: Tick, id: CostClassId, bounded: Bounded, weight_max: u64) {
-        self.entry(now, id).ceilings.publish(now, bounded, weight_max);
+        self.entry(now, id).ceilings.publish_weight(now, bounded, weight_max);
     }
 
     /// A batch leaves to ask a ceiling again.

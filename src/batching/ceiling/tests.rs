@@ -123,6 +123,16 @@ fn what_is_published_is_never_asked_again_and_the_smallest_holds() {
 }
 
 #[test]
+fn a_published_weight_holds_by_the_measure_that_costs_go_by_now() {
+    let mut ceilings = Ceilings::default();
+    ceilings.publish_weight(at(0), Bounded::Weight, 4096);
+    ceilings.publish_weight(at(1), Bounded::PaddedWeight, 8192);
+    assert_eq!((ceilings.max(Bounded::Weight), ceilings.max(Bounded::PaddedWeight)), (u64::MAX, 4096));
+    ceilings.publish_weight(at(2), Bounded::Weight, 8192);
+    assert_eq!((ceilings.max(Bounded::Weight), ceilings.max(Bounded::PaddedWeight)), (4096, u64::MAX));
+}
+
+#[test]
 fn a_batch_in_flight_when_a_ceiling_was_found_moves_it_no_further() {
     let mut ceilings = Ceilings::default();
     ceilings.worked(at(0), extent(8, 1));
