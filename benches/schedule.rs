@@ -4,6 +4,7 @@
 //!    and ours meet the same arrivals at the same time, each before a stand-in of its own; the simulator plays the same arrivals with the same lag.
 //! 2. Idle: what a lone call pays over kept upstream connections.
 //! 3. Share: closed loops, as a share of the stand-in's own rate with batches of min(clients, 32) sent directly.
+//! 4. Restart: what is lost when the proxy is killed and started again with what it kept.
 //!
 //! KServe's rule is our `Window` on one slot, and a window with any number in flight our `Static` on many: both are the one proxy with another policy.
 //! No policy of ours plays the cork, so the simulator's own rule does, behind a thin front (`schedule/front.rs`).
@@ -32,7 +33,7 @@ mod row;
 
 use front::Front;
 use process::Process;
-use row::{Drawn, Outcome, THINK, rows};
+use row::{Curved, Drawn, Outcome, THINK, rows};
 
 const CONTESTANTS: [&str; 5] = ["direct", "KServe", "window", "cork", "ours"];
 const OURS: usize = 4;
@@ -50,6 +51,9 @@ const GOODPUT_OFF_MAX: f64 = 0.03;
 const MEAN_OFF_MAX: f64 = 0.05;
 const RIVAL_BETTER_MAX: f64 = 0.01;
 const IDLE_ADDED_MS_MAX: f64 = 0.15;
+const RESTART_LOST_MAX: f64 = 0.01;
+/// Calls a second of the part that restarts: those of the row of four slots.
+const RESTART_RATE: f64 = 1250.0;
 
 /// How much to measure.
 #[derive(Clone, Copy)]
@@ -125,6 +129,9 @@ fn main() {
         }
         if wants("share") {
             share(scale, &mut tally).await;
+        }
+        if wants("restart") {
+            restart(scale, &mut tally).await;
         }
     });
     println!("{} met, {} missed", tally.met, tally.missed);
@@ -236,6 +243,36 @@ async fn share(scale: Scale, tally: &mut Tally) {
         }
         tally.at_least(&format!("share with {clients} clients, {millis} ms a call"), median(shares), least);
     }
+}
+
+/// Killed without a word and started again with what it kept, at the rate of the row of four slots: what the first two seconds cost.
+async fn restart(scale: Scale, tally: &mut Tally) {
+    let Some(row) = rows().into_iter().find(|row| row.curved == Curved::FourSlots) else { return };
+    let server = Server::start(row.server()).await.expect("a stand-in");
+    let two = Duration::from_secs(2).min(scale.horizon / 4);
+    let mut lost = Vec::new();
+    for seed in 0..scale.short_repeats {
+        let state = tempfile::tempdir().expect("a folder");
+        let policy = format!(
+            "slo: {{latencyP99: {}ms}}\nlimits: {{batchItemsMax: {}}}\nproxy: {{state: {}}}\n",
+            row.slo.as_millis(),
+            row.cap,
+            state.path().display()
+        );
+        let goodput = async |to: SocketAddr, horizon: Duration| {
+            let calls = Calls::new(Route::Predict, 1, 1);
+            let config = OpenConfig::new(Target::Tcp(to), calls, RESTART_RATE, horizon);
+            let config = OpenConfig { warm_up: horizon - two, grace: GRACE, seed: seed as u64, ..config };
+            open(config).finish().await.expect("a load").share_within(row.slo)
+        };
+        let first = Process::groupage(&server.url(), &policy);
+        let before = goodput(first.listen, two * 4).await;
+        drop(first);
+        let again = Process::groupage(&server.url(), &policy);
+        lost.push(before - goodput(again.listen, two).await);
+    }
+    println!("restart: four slots, {RESTART_RATE} calls/s, killed after 8 s");
+    tally.judge("goodput lost in the first 2 s", median(lost), RESTART_LOST_MAX);
 }
 
 /// Clients that call again at once.

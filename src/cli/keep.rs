@@ -1,9 +1,9 @@
 //! What outlives the process: what was learned, and the last good settings, in one folder.
 //!
 //! A start that knows what a batch costs and how many slots there are does not have to find it out with the first callers. It is kept on drain and, while
-//! something is learned, once a minute; a process that has nothing to do writes nothing and is not woken. A file is written beside its place, flushed and
-//! moved there, so it is whole or not there. What cannot be read, or is about another model server, is left aside and said; nothing here keeps a proxy from
-//! serving. The folder belongs to one process.
+//! something is learned, ever rarer, at last once a minute; a process that has nothing to do writes nothing and is not woken. A file is written beside its
+//! place, flushed and moved there, so it is whole or not there. What cannot be read, or is about another model server, is left aside and said; nothing here
+//! keeps a proxy from serving. The folder belongs to one process.
 //!
 //! What it leaves out: when the last good settings are used (`reload`).
 
@@ -23,6 +23,8 @@ use crate::scheduler::{Handle, Kept};
 
 /// Between two writings while something is learned (`scheduling.md` §3).
 const EVERY: Duration = Duration::from_secs(60);
+/// The first time after so long, then twice as long each time up to that: most is learned early, and who is killed then should not begin anew.
+const FIRST: Duration = Duration::from_secs(2);
 /// Twice what the largest file that is written has: 64 cost classes of 288 samples and 512 sizes each, 32 bytes a number row, are 1.7 MB.
 const FILE_BYTES_MAX: usize = 4 << 20;
 
@@ -121,14 +123,14 @@ impl Keeper {
     ) -> Self {
         found.log(&folder.path);
         let writer = Arc::new(Writer { folder, scheduler: scheduler.clone(), server, written: Mutex::default() });
-        let minutely = tokio::spawn(every_minute(writer.clone(), learned));
+        let writing = tokio::spawn(now_and_then(writer.clone(), learned));
         let server = writer.server.clone();
         let checked = tokio::spawn(async move {
             if let Found::Used { server: Some(expected), .. } = found {
                 check(server, &expected, &scheduler).await;
             }
         });
-        Self { writer, tasks: [minutely.abort_handle(), checked.abort_handle()] }
+        Self { writer, tasks: [writing.abort_handle(), checked.abort_handle()] }
     }
 
     /// Keeps what is known now.
@@ -144,11 +146,13 @@ impl Drop for Keeper {
 }
 
 /// Writes a minute after something was learned, and then waits until something is.
-async fn every_minute(writer: Arc<Writer>, learned: Arc<Notify>) {
+async fn now_and_then(writer: Arc<Writer>, learned: Arc<Notify>) {
+    let mut wait = FIRST;
     loop {
         learned.notified().await;
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(wait).await;
         writer.clone().save().await;
+        wait = EVERY.min(wait * 2);
     }
 }
 
