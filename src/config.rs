@@ -13,6 +13,7 @@ mod file;
 mod fill;
 mod finding;
 mod generic;
+mod peers;
 mod policy;
 mod rules;
 mod schema;
