@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use super::finding::{Code, Finding, Notice};
+use super::code::Code;
+use super::finding::{Finding, Notice};
 use super::peers;
 use super::schema::{Key, Otherwise, SPEC, Shape, Standing, walk};
 use super::text::Refusal;

@@ -12,6 +12,7 @@ use super::super::cost::{Report as CostReport, Snapshot};
 use super::super::guard::AsideReport;
 use super::super::tick::Tick;
 use super::Batcher;
+use super::pause::Pauses;
 
 /// Pairs of cost class and route remembered with their last SLO: as many as there are cost curves.
 const ASKED_MAX: usize = 64;
@@ -33,6 +34,8 @@ pub struct Report {
     pub ceilings: Vec<CeilingInForce>,
     /// Cost classes with a merge key that the upstream told to come back later, and until when none of it is sent.
     pub paused: Vec<(CostClassId, Tick)>,
+    /// How often that was so, by cost class.
+    pub pauses: Vec<Pauses>,
     /// SLOs that no execution can meet: they are served as well as can be.
     pub infeasible: Vec<Infeasible>,
     /// Execution time in all of batches that were sent in another size than seemed best, to learn, in nanoseconds.
@@ -125,6 +128,7 @@ impl Batcher {
             classes,
             ceilings: self.ceilings(),
             paused: self.paused.all(self.now).map(|(_, class, until)| (class, until)).collect(),
+            pauses: self.paused.classes().collect(),
             infeasible: self.infeasible().collect(),
             exploration_nanos,
         }

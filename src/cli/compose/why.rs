@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::report::micros;
 use crate::batching::{Cause, ClassWhy, Expiry, Hold, OperatingPoint, PlanAge, Policy, RejectionReason, Tally, Tick};
 use crate::protocol::class_name;
+use crate::proxy::Priorities;
 use crate::scheduler::{ClassApart, Why};
 
 /// Adds it: totals beside what was learned of the upstream, the rest to each cost class.
@@ -34,6 +35,17 @@ pub(super) fn add(learned: &mut Value, why: &Why) {
             describe(class, of, why);
         }
     }
+}
+
+/// How the calls of each priority class ended; empty where no header tells them apart.
+pub(super) fn priorities(priorities: &Priorities) -> Value {
+    let told = priorities.classes.iter().filter(|_| priorities.header.is_some());
+    let ended = |class: &crate::proxy::PriorityClass| {
+        let calls: BTreeMap<_, _> =
+            class.ended.counts().into_iter().map(|(outcome, calls)| (outcome.as_str(), calls)).collect();
+        json!({"class": class.name, "calls": calls})
+    };
+    told.map(ended).collect()
 }
 
 const fn policy(policy: Policy) -> &'static str {
