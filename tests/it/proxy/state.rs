@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::binary::Binary;
 use super::hand::{Hand, instances, reply};
-use super::setup::{policy_text, predictions, within};
+use super::setup::{PREDICT, policy_text, predictions, within};
 use super::support::client::Client;
 use super::support::upstream::Request;
 
@@ -69,6 +69,7 @@ async fn what_was_learned_is_kept_on_drain_and_the_next_process_begins_with_it()
     let class = &before["cost_classes"][0];
     assert!((1..=3).contains(&class["samples"].as_u64().unwrap()), "it is believed little: {class}");
     assert!(class["points"][0]["us"].as_u64().unwrap() > 0);
+    assert_eq!(class["path"], PREDICT, "it is known of what it is before the first call");
     ask(&binary, 0..3).await;
     let after = learned(&binary).await;
     assert_eq!(after["cost_classes"].as_array().unwrap().len(), 1, "what comes now is of the same class");
