@@ -200,6 +200,12 @@ impl Running {
         self.scheduler.handle.report().await
     }
 
+    /// Where the settings in force may be kept, if anywhere.
+    #[must_use]
+    pub fn state_folder(&self) -> Option<std::path::PathBuf> {
+        self.keeper.as_ref().and_then(Keeper::folder)
+    }
+
     /// Changes the settings.
     #[must_use]
     pub fn control(&self) -> Control {
