@@ -142,6 +142,7 @@ impl Proxy {
             batches_itself: batches_itself.map(|known| known && !table.names_protocol),
             deadline: Some(times.first),
             later: times.later,
+            slo,
             caller_deadline: times.caller,
             timeout: route.timeout,
             published_items_max: published.and_then(|known| known.items_max),
