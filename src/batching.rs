@@ -42,7 +42,7 @@ mod tick;
 
 pub use adaptive::{Learned, OperatingPoint, PlanAge};
 pub use batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
-pub use batcher::{Batcher, CeilingInForce, ClassSnapshot, ClassWhy, Counts, Infeasible, Report, Why};
+pub use batcher::{Batcher, CeilingInForce, ClassSnapshot, ClassWhy, Counts, Infeasible, Pauses, Report, Why};
 pub use budget::ReplayBudget;
 pub use call::{
     Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, PriorityId, Rejection, RejectionReason, ScopeId,

@@ -38,7 +38,7 @@ enum Command {
     Config(validate::ConfigArgs),
     /// Try it: a stand-in model server, a load, and the proxy in between
     Demo(demo::Args),
-    /// Say in sentences what keeps batches from being larger: of a running proxy, or from its access log
+    /// Say in sentences what keeps batches from being larger, of a running proxy or from its access log; or what an error code means
     Explain(explain::Args),
     /// Run scenarios in virtual time: the policy that learns, beside what others do with the same arrivals
     Simulate(simulate::Args),

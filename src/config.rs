@@ -7,12 +7,14 @@
 
 mod change;
 mod check;
+mod code;
 mod effective;
 mod env;
 mod file;
 mod fill;
 mod finding;
 mod generic;
+mod peers;
 mod policy;
 mod rules;
 mod schema;
@@ -25,10 +27,11 @@ mod validate;
 mod tests;
 
 pub use change::Change;
+pub use code::Code;
 pub use effective::Setting;
 pub use env::{Given, Machine, Overrides, Source};
 pub use file::{LoadError, Loaded, load, read, read_text};
-pub use finding::{Code, Errors, Finding, Notice};
+pub use finding::{Errors, Finding, Notice};
 pub use policy::{
     Client, ClientHttp2, Connection, Deadline, Drain, Failure, Limits, LimitsOverride, Log, MergeNames, Mode, Policy,
     Priority, PriorityClass, Process, Proxy, Route, Scheduling, SchedulingPolicy, Upstream,

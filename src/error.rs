@@ -4,6 +4,8 @@
 //! reference (5.11): a stable code, a reason word, a status and a constant message, so nothing of a caller or of the upstream can leak into it.
 //! Turning one into bytes is `protocol::dialect`'s work, choosing to do so is `proxy::rescue`'s.
 
+mod explained;
+
 use std::time::Duration;
 
 /// A boxed error, for the edges where nobody acts on the kind.
@@ -148,6 +150,21 @@ impl FailureKind {
             | Self::BatchFailed
             | Self::AnswerTooLarge => Fault::Upstream,
             Self::Internal => Fault::Internal,
+        }
+    }
+}
+
+// === impl Fault ===
+
+impl Fault {
+    /// Whose doing it is, in words.
+    #[must_use]
+    pub const fn whose(self) -> &'static str {
+        match self {
+            Self::Load => "nobody's: more work than the limits allow",
+            Self::Client => "the caller's",
+            Self::Upstream => "the model server's",
+            Self::Internal => "ours",
         }
     }
 }

@@ -29,7 +29,7 @@ use http::HeaderName;
 
 use self::cut::Cut;
 pub use self::listener::{Listening, bind, serve};
-pub use self::priority::{Priorities, PriorityClass, TenantWeights};
+pub use self::priority::{Ended, Priorities, PriorityClass, TenantWeights};
 use crate::accesslog::AccessLog;
 use crate::backend::{Backend, Forward};
 use crate::batching::ScopeId;

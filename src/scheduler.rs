@@ -77,6 +77,8 @@ pub struct Submission {
     pub deadline: Option<Deadline>,
     /// The deadline that holds instead once an SLO cannot be met at all.
     pub later: Option<Deadline>,
+    /// The SLO as the policy has it, to be shown.
+    pub slo: Option<Duration>,
     /// The deadline that the caller itself set: sent on with a shared call.
     pub caller_deadline: Option<crate::batching::Tick>,
     /// From dispatch to the first byte of the answer.

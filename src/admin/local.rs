@@ -75,7 +75,10 @@ async fn stats(Extract(state): Extract<State>) -> Response {
             "items": load(&stats.batch_items),
             "shared": load(&stats.shared_batches),
             "in_flight": load(&stats.in_flight),
+            "failed": load(&stats.executions_failed),
+            "mismatched": load(&stats.mismatches),
         },
+        "isolation": {"executions": load(&stats.isolation_executions), "items": load(&stats.items_isolated)},
         "passed": state.metrics.passed_counts().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
         "buffered_bytes": state.buffers.held(),
     }))

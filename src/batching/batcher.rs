@@ -31,6 +31,7 @@ use pace::{FreeTime, Pace};
 use pause::Paused;
 use shown::Asked;
 
+pub use pause::Pauses;
 pub use shown::{CeilingInForce, ClassSnapshot, Infeasible, Report};
 pub use why::{ClassWhy, Why};
 

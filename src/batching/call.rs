@@ -87,6 +87,8 @@ pub struct Call {
     pub deadline: Option<Deadline>,
     /// The deadline that holds instead once [`Call::deadline`] is an SLO that cannot be met at all.
     pub later: Option<Deadline>,
+    /// Its SLO as the policy has it, to be shown. What decides is the deadline: the call came a little before it was offered.
+    pub slo: Option<Duration>,
     /// Items, at least 1.
     pub items: u32,
     /// What they cost.
@@ -151,6 +153,7 @@ impl Call {
             alone: false,
             deadline: None,
             later: None,
+            slo: None,
             items: 1,
             weight: Weight { sum: 1, max: 1 },
             bytes: 0,

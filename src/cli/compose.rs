@@ -137,7 +137,7 @@ pub fn start(starting: Starting) -> Result<Running, BoxError> {
         ready,
         config: shown(&control, Control::config),
         reload: shown(&control, Control::reload),
-        scheduler: self::learned(scheduler.handle.clone()),
+        scheduler: self::learned(scheduler.handle.clone(), proxy.clone()),
     };
     let admin = admin::start(Ports { metrics: policy.proxy.metrics, local: policy.proxy.admin }, state)?;
     announce(&listen, &admin.bound, &target);
@@ -200,6 +200,12 @@ impl Running {
         self.scheduler.handle.report().await
     }
 
+    /// Where the settings in force may be kept, if anywhere.
+    #[must_use]
+    pub fn state_folder(&self) -> Option<std::path::PathBuf> {
+        self.keeper.as_ref().and_then(Keeper::folder)
+    }
+
     /// Changes the settings.
     #[must_use]
     pub fn control(&self) -> Control {
@@ -232,13 +238,14 @@ fn shown(control: &Control, what: fn(&Control) -> serde_json::Value) -> admin::S
     Arc::new(move || what(&control))
 }
 
-/// Asks the scheduler what it learned, each time.
-fn learned(handle: scheduler::Handle) -> admin::Learned {
+/// Asks the scheduler what it learned, and the proxy how calls ended, each time.
+fn learned(handle: scheduler::Handle, proxy: Arc<Proxy>) -> admin::Learned {
     Arc::new(move || {
-        let handle = handle.clone();
+        let (handle, proxy) = (handle.clone(), proxy.clone());
         Box::pin(async move {
             let mut learned = report::json(&handle.report().await?);
             why::add(&mut learned, &handle.why().await?);
+            learned["priorities"] = why::priorities(&proxy.table().priorities);
             Some(learned)
         })
     })
@@ -348,7 +355,7 @@ fn published_limits(policy: &Policy) -> [(&'static str, &'static str, f64); 7] {
 }
 
 /// What is recognised; `scopes` are those of the routes in order, the default route's last.
-fn table(policy: &Policy, scopes: &[ScopeId], earlier: Option<&Routes>) -> Result<Table, String> {
+fn table(policy: &Policy, scopes: &[ScopeId], earlier: Option<&Table>) -> Result<Table, String> {
     let rules = policy.routes.iter().map(|route| routes::written(policy, route)).collect::<Result<Vec<_>, String>>()?;
     let settings = |name: &str, index: usize, slo, timeout, mode, item_bytes_max| RouteSettings {
         name: name.to_owned(),
@@ -370,9 +377,13 @@ fn table(policy: &Policy, scopes: &[ScopeId], earlier: Option<&Routes>) -> Resul
         deadline_headers: policy.deadline.headers.clone(),
         priority_header: policy.priority.header.clone(),
     };
-    let named = |class: &config::PriorityClass| proxy::PriorityClass { name: class.name.clone(), slo: class.slo };
+    let named = |class: &config::PriorityClass| proxy::PriorityClass {
+        name: class.name.clone(),
+        slo: class.slo,
+        ended: earlier.map(|table| table.priorities.ended(&class.name)).unwrap_or_default(),
+    };
     Ok(Table {
-        routes: Routes::after(earlier, rules, routes::default(policy), common),
+        routes: Routes::after(earlier.map(|table| &table.routes), rules, routes::default(policy), common),
         settings,
         passthrough: policy.mode == config::Mode::Passthrough,
         names_protocol: policy.routes.iter().any(|route| {

@@ -3,8 +3,11 @@
 //! `facts` is what is known, from a running proxy (`live`) or from its access log (`log`); `say` makes sentences of it, and is pure. What a number means
 //! is decided there and nowhere else, so both sources say the same of the same facts.
 //!
+//! With a code (`explain GRP3304`) it says what that means (`code`), and asks nobody.
+//!
 //! What it leaves out: advice that needs a trial (`groupage simulate` answers what-if), and anything that changes the proxy.
 
+mod code;
 mod facts;
 mod get;
 mod live;
@@ -22,6 +25,8 @@ use say::Sentence;
 
 /// The exit code when there is nothing to read: the proxy cannot be reached, or the file not be opened (sysexits: `EX_NOINPUT`).
 const EXIT_NO_INPUT: u8 = 66;
+/// The exit code for a code that there is not: as for any argument that makes no sense.
+const EXIT_USAGE: u8 = 2;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -35,6 +40,9 @@ enum Output {
 /// Whom to ask.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
+    /// An error code, such as GRP3304, or its reason word: what it means, and what to do
+    #[arg(value_name = "CODE", conflicts_with_all = ["admin", "access_log"])]
+    code: Option<String>,
     /// The admin port of a running proxy
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9191")]
     admin: String,
@@ -47,6 +55,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
+    if let Some(word) = &args.code {
+        return told(word, args.output);
+    }
     let facts = match &args.access_log {
         Some(path) => log::read(path),
         None => live::ask(&args.admin),
@@ -62,6 +73,19 @@ pub(super) fn run(args: &Args) -> ExitCode {
     match args.output {
         Output::Text => print!("{}", text(&facts, &sentences, std::io::stdout().is_terminal())),
         Output::Json => println!("{}", plain(&json(&facts, &sentences).to_string())),
+    }
+    ExitCode::SUCCESS
+}
+
+/// What a code means.
+fn told(word: &str, output: Output) -> ExitCode {
+    match (code::find(word), output) {
+        (Ok(told), Output::Text) => print!("{}", told.text()),
+        (Ok(told), Output::Json) => println!("{}", told.json()),
+        (Err(error), _) => {
+            eprintln!("{error}");
+            return ExitCode::from(EXIT_USAGE);
+        }
     }
     ExitCode::SUCCESS
 }

@@ -3,11 +3,12 @@
 //! A start that knows what a batch costs and how many slots there are does not have to find it out with the first callers. It is kept on drain and, while
 //! something is learned, ever rarer, at last once a minute; a process that has nothing to do writes nothing and is not woken. A file is written beside its
 //! place, flushed and moved there, so it is whole or not there. What cannot be read, or is about another model server, is left aside and said; nothing here
-//! keeps a proxy from serving. The folder belongs to one process.
+//! keeps a proxy from serving. The folder belongs to one process (`lock`): another one that is told it begins with what is there, keeps nothing, and says so.
 //!
 //! What it leaves out: when the last good settings are used (`reload`).
 
 mod learned;
+mod lock;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -19,6 +20,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
+use self::lock::Hold;
 use crate::scheduler::{Handle, Kept};
 
 /// Between two writings while something is learned (`scheduling.md` §3).
@@ -37,6 +39,7 @@ pub(super) struct Folder {
     path: PathBuf,
     /// The model server that what is kept is about.
     upstream: String,
+    hold: Arc<Hold>,
 }
 
 /// What was found at the start.
@@ -75,8 +78,10 @@ struct Writer {
 // === impl Folder ===
 
 impl Folder {
-    pub(super) const fn new(path: PathBuf, upstream: String) -> Self {
-        Self { path, upstream }
+    /// Takes the folder for this process, if no other has it.
+    pub(super) fn new(path: PathBuf, upstream: String) -> Self {
+        let hold = Arc::new(Hold::take(&path));
+        Self { path, upstream, hold }
     }
 
     /// What an earlier process learned of this model server, and what is to be said of it.
@@ -121,6 +126,7 @@ impl Keeper {
         scheduler: Handle,
         server: watch::Receiver<Option<String>>,
     ) -> Self {
+        folder.hold.log(&folder.path);
         found.log(&folder.path);
         let writer = Arc::new(Writer { folder, scheduler: scheduler.clone(), server, written: Mutex::default() });
         let writing = tokio::spawn(now_and_then(writer.clone(), learned));
@@ -131,6 +137,12 @@ impl Keeper {
             }
         });
         Self { writer, tasks: [writing.abort_handle(), checked.abort_handle()] }
+    }
+
+    /// Where the settings in force may be kept: nowhere if the folder is another process's.
+    pub(super) fn folder(&self) -> Option<PathBuf> {
+        let folder = &self.writer.folder;
+        folder.hold.may_write().then(|| folder.path.clone())
     }
 
     /// Keeps what is known now.
@@ -173,6 +185,9 @@ async fn check(mut server: watch::Receiver<Option<String>>, expected: &str, sche
 
 impl Writer {
     async fn save(self: Arc<Self>) {
+        if !self.folder.hold.may_write() {
+            return;
+        }
         let Some(kept) = self.scheduler.keep().await else { return };
         // Writing and flushing may take as long as a disk takes.
         let written = tokio::task::spawn_blocking(move || self.write(&kept)).await;

@@ -114,7 +114,6 @@ pub(super) fn run(args: Args) -> ExitCode {
             tracing::error!("cannot listen for signals");
             return EXIT_INTERNAL;
         };
-        let folder = policy.proxy.state.clone();
         let running = match start(Starting { policy, level, seed: rand::random() }) {
             Ok(running) => running,
             Err(error) => {
@@ -128,7 +127,7 @@ pub(super) fn run(args: Args) -> ExitCode {
         for setting in &settings {
             tracing::debug!(path = %setting.path, value = %setting.value, source = %setting.source, "setting");
         }
-        let mut reloads = Reloads::new(sources, running.control(), folder, text);
+        let mut reloads = Reloads::new(sources, running.control(), running.state_folder(), text);
         if let Some(error) = wrong {
             reloads.began_with_last_good(error);
         }

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use super::finding::{Code, Finding, Notice};
+use super::code::Code;
+use super::finding::{Finding, Notice};
+use super::peers;
 use super::schema::{Key, Otherwise, SPEC, Shape, Standing, walk};
 use super::text::Refusal;
 use super::tree::{Node, Spot, Value};
@@ -188,6 +190,8 @@ impl Check {
             .nearest(near.clone());
         if name == "<<" {
             finding = finding.help("merge keys are not read: write the keys out");
+        } else if let Some(hint) = peers::hint(name) {
+            finding = finding.help(hint);
         } else if let Some(place) = elsewhere {
             finding = finding.help(format!("there is a `{place}`"));
         }

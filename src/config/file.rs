@@ -7,7 +7,8 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use super::check::Check;
-use super::finding::{Code, Errors, Finding, Notice};
+use super::code::Code;
+use super::finding::{Errors, Finding, Notice};
 use super::tree::{self, FILE_BYTES_MAX, Spot};
 use super::{rules, schema};
 use crate::api::v1alpha1::BatchPolicySpec;

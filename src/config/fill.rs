@@ -7,10 +7,11 @@ use http::{HeaderName, Method};
 use serde_json::Value as Json;
 
 use super::check::Check;
+use super::code::Code;
 use super::effective::{self, Setting};
 use super::env::{Given, Machine, Overrides, Source};
 use super::file::{Loaded, defaults, merge, typed};
-use super::finding::{Code, Errors, Finding};
+use super::finding::{Errors, Finding};
 use super::policy::{
     Client, ClientHttp2, Connection, Deadline, Drain, Failure, Limits, LimitsOverride, Log, MergeNames, Mode, Policy,
     Priority, PriorityClass, Process, Proxy, Route, Scheduling, SchedulingPolicy,

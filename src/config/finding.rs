@@ -11,6 +11,7 @@ use miette::{
 };
 use serde::Serialize;
 
+use super::code::Code;
 use super::tree::Spot;
 
 /// More than a reader would work through; the rest comes up when these are gone.
@@ -21,19 +22,6 @@ const SNIPPET_CHARS_MAX: usize = 200;
 const VALUE_CHARS_MAX: usize = 80;
 /// A message or path longer than this holds a key of somebody's that no schema has.
 const MESSAGE_CHARS_MAX: usize = 300;
-
-/// The stable codes of configuration findings. `GRP1104`, above what the upstream accepts, is found by asking the upstream, not here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Code {
-    /// A key that the schema does not have.
-    UnknownKey,
-    /// A value of a wrong type, out of range, or no value at all.
-    BadValue,
-    /// A key or a word that this version does not have yet.
-    NotSupportedYet,
-    /// Keys that exclude each other.
-    Excluded,
-}
 
 /// One problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,30 +74,6 @@ struct Source {
 struct Report<'a> {
     finding: &'a Finding,
     source: Option<&'a Source>,
-}
-
-// === impl Code ===
-
-impl Code {
-    /// Every code.
-    pub const ALL: [Self; 4] = [Self::UnknownKey, Self::BadValue, Self::NotSupportedYet, Self::Excluded];
-
-    /// As it is written everywhere.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::UnknownKey => "GRP1101",
-            Self::BadValue => "GRP1102",
-            Self::NotSupportedYet => "GRP1103",
-            Self::Excluded => "GRP1105",
-        }
-    }
-}
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
 }
 
 // === impl Finding ===

@@ -5,8 +5,9 @@
 use serde_json::Value as Json;
 
 use super::check::Check;
+use super::code::Code;
 use super::fill;
-use super::finding::{Code, Finding, Notice};
+use super::finding::{Finding, Notice};
 use super::schema::{self, Otherwise};
 use super::units::parse_duration;
 use crate::protocol::Named;

@@ -117,7 +117,7 @@ impl Proxy {
         let slo = class.and_then(|class| class.slo).or(route.slo);
         let times = deadlines(arrived, headers, &table.deadline_headers, (slo, route.timeout));
         ending.within(slo);
-        ending.read(&call, class.map_or("", |class| &class.name), times.first.at);
+        ending.read(&call, class, times.first.at);
         let published = if endpoint.label == Label::Tei {
             self.until(times.caller, self.backend.published()).await.ok().flatten()
         } else {
@@ -142,6 +142,7 @@ impl Proxy {
             batches_itself: batches_itself.map(|known| known && !table.names_protocol),
             deadline: Some(times.first),
             later: times.later,
+            slo,
             caller_deadline: times.caller,
             timeout: route.timeout,
             published_items_max: published.and_then(|known| known.items_max),

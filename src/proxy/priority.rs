@@ -3,11 +3,14 @@
 //! What a caller says of itself is taken as it stands: who may say it is for whoever lets calls in. It leaves out what a class is worth (`batching`).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
 
 use crate::batching::PriorityId;
+use crate::telemetry::names::Outcome;
 
 /// The classes by name, in the order of the core's limits.
 #[derive(Debug, Clone, Default)]
@@ -19,13 +22,19 @@ pub struct Priorities {
 }
 
 /// A class as callers see it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct PriorityClass {
     /// Its name.
     pub name: String,
     /// Its own SLO instead of the route's.
     pub slo: Option<Duration>,
+    /// How its calls ended.
+    pub ended: Ended,
 }
+
+/// How the calls of a class ended. As many as there are classes, which the policy bounds; a class keeps its own when other settings come.
+#[derive(Debug, Clone, Default)]
+pub struct Ended(Arc<[AtomicU64; Outcome::ALL.len()]>);
 
 /// What tenants weigh beside others.
 #[derive(Debug, Clone, Default)]
@@ -46,8 +55,28 @@ impl Priorities {
         PriorityId(place.and_then(|place| u8::try_from(place).ok()).unwrap_or(0))
     }
 
+    /// The counts of a class that is called so already, or new ones.
+    #[must_use]
+    pub fn ended(&self, name: &str) -> Ended {
+        self.classes.iter().find(|class| class.name == name).map(|class| class.ended.clone()).unwrap_or_default()
+    }
+
     pub(super) fn class(&self, id: PriorityId) -> Option<&PriorityClass> {
         self.classes.get(usize::from(id.0))
+    }
+}
+
+// === impl Ended ===
+
+impl Ended {
+    pub(super) fn count(&self, outcome: Outcome) {
+        self.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Calls by how they ended.
+    #[must_use]
+    pub fn counts(&self) -> [(Outcome, u64); Outcome::ALL.len()] {
+        Outcome::ALL.map(|outcome| (outcome, self.0[outcome as usize].load(Ordering::Relaxed)))
     }
 }
 
@@ -73,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_class_that_is_not_there_is_the_first_one() {
-        let class = |name: &str| PriorityClass { name: name.to_owned(), slo: None };
+        let class = |name: &str| PriorityClass { name: name.to_owned(), slo: None, ended: Ended::default() };
         let header = Some(HeaderName::from_static("x-priority"));
         let known = Priorities { header, classes: vec![class("interactive"), class("bulk")] };
         let of = |pairs| known.of(&map(pairs)).0;
@@ -81,6 +110,15 @@ mod tests {
         assert_eq!((of(&[]), of(&[("x-priority", "Bulk")]), of(&[("x-priority", "no")])), (0, 0, 0));
         let silent = Priorities { header: None, ..known };
         assert_eq!(silent.of(&map(&[("x-priority", "bulk")])).0, 0);
+    }
+
+    #[test]
+    fn a_class_that_stays_keeps_its_counts() {
+        let class = |name: &str| PriorityClass { name: name.to_owned(), slo: None, ended: Ended::default() };
+        let before = Priorities { header: None, classes: vec![class("a"), class("b")] };
+        before.classes[1].ended.count(Outcome::Served);
+        let of = |name| before.ended(name).counts().map(|(_, count)| count).iter().sum::<u64>();
+        assert_eq!((of("a"), of("b"), of("c")), (0, 1, 0));
     }
 
     #[test]

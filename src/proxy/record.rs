@@ -7,6 +7,7 @@ use http::Response;
 
 use super::Proxy;
 use super::debug::Told;
+use super::priority::{Ended, PriorityClass};
 use crate::accesslog::{Record, short_digest};
 use crate::batching::Tick;
 use crate::body::Body;
@@ -28,6 +29,8 @@ pub(super) struct Ending {
     /// What the caller wants to be told.
     told: Option<Box<Told>>,
     slo: Option<std::time::Duration>,
+    /// The counts of its priority class, once it was read.
+    class: Option<Ended>,
     began: Tick,
 }
 
@@ -45,6 +48,7 @@ impl Ending {
             record,
             told: None,
             slo: None,
+            class: None,
             began,
         }
     }
@@ -68,14 +72,15 @@ impl Ending {
     }
 
     /// The call was read.
-    pub(super) fn read(&mut self, call: &Call, class: &str, deadline: Tick) {
+    pub(super) fn read(&mut self, call: &Call, class: Option<&PriorityClass>, deadline: Tick) {
         self.items = call.items;
+        self.class = class.map(|class| class.ended.clone());
         let began = self.began;
         if let Some(record) = &mut self.record {
             record.items = call.items;
             record.weight = call.weight.sum;
             record.bytes = call.bytes as u64;
-            class.clone_into(&mut record.class);
+            class.map_or("", |class| &class.name).clone_into(&mut record.class);
             record.deadline_us = micros(deadline.since(began));
             if !call.tenant.is_anonymous() {
                 record.tenant = short_digest(&call.tenant.0);
@@ -159,6 +164,9 @@ impl Drop for Ending {
         let proxy = &self.proxy;
         if let Some(labels) = proxy.labels.get(self.protocol) {
             labels.ended(self.outcome);
+        }
+        if let Some(class) = &self.class {
+            class.count(self.outcome);
         }
         if self.items > 0 && self.outcome != Outcome::Passed {
             proxy.metrics.items(self.outcome, self.items);

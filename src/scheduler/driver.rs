@@ -283,6 +283,7 @@ impl<'a> Driver<'a> {
             alone,
             deadline: submission.deadline,
             later: submission.later,
+            slo: submission.slo,
             items: call.items.max(1),
             weight: Weight { sum: call.weight.sum, max: call.weight.max },
             bytes: call.bytes as u64,

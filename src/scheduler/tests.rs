@@ -95,6 +95,7 @@ fn submission() -> Submission {
         batches_itself: None,
         deadline: None,
         later: None,
+        slo: None,
         caller_deadline: None,
         timeout: Duration::from_secs(30),
         published_items_max: None,

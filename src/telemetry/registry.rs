@@ -122,6 +122,14 @@ pub struct Stats {
     pub batch_items: AtomicU64,
     /// Executions of more than one call.
     pub shared_batches: AtomicU64,
+    /// Executions that ended otherwise than well; those that their callers gave up are not among them.
+    pub executions_failed: AtomicU64,
+    /// Answers to batches that could not be split.
+    pub mismatches: AtomicU64,
+    /// Upstream calls that isolation made.
+    pub isolation_executions: AtomicU64,
+    /// Items that isolation answered.
+    pub items_isolated: AtomicU64,
     /// Items queued now.
     pub queue_items: AtomicU64,
     /// Executions in flight now.
@@ -254,6 +262,7 @@ impl Metrics {
         self.recorder
             .register_counter(&key(Metric::Mismatches, vec![Label::new("kind", kind)]), &METADATA)
             .increment(1);
+        self.stats.mismatches.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A limit in force.
@@ -354,17 +363,22 @@ impl Metrics {
     pub fn executed(&self, took: Duration, outcome: ObservedOutcome) {
         let histogram = if outcome == ObservedOutcome::Ok { &self.execution_ok } else { &self.execution_failed };
         histogram.record(took.as_secs_f64());
+        if !matches!(outcome, ObservedOutcome::Ok | ObservedOutcome::Cancelled) {
+            self.stats.executions_failed.fetch_add(1, Ordering::Relaxed);
+        }
         self.sampled(1);
     }
 
     /// Isolation made one upstream call.
     pub fn isolation_execution(&self) {
         self.isolation_executions.increment(1);
+        self.stats.isolation_executions.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Isolation answered this many items.
     pub fn items_isolated(&self, items: u32) {
         self.items_isolated.increment(u64::from(items));
+        self.stats.items_isolated.fetch_add(u64::from(items), Ordering::Relaxed);
     }
 
     /// What the core holds now.

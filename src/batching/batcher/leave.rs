@@ -105,7 +105,7 @@ impl Batcher {
             let late = queued.call.deadline.is_some_and(|deadline| deadline.at <= now);
             check_invariant!(InvariantId::NotLate, !late || self.missing.has(Skill::Shedding));
             waited = waited.saturating_add(now.since(queued.arrived));
-            slo = slo_of(&queued).or(slo);
+            slo = slo_of(&queued).map(|left| queued.call.slo.unwrap_or(left)).or(slo);
             if adaptive {
                 let share = self.limits.share(&queued.call);
                 self.adaptive.charge(&queued.call, BatchWork { items, weight }, share, alone);

@@ -12,6 +12,7 @@ use super::super::cost::{Report as CostReport, Snapshot};
 use super::super::guard::AsideReport;
 use super::super::tick::Tick;
 use super::Batcher;
+use super::pause::Pauses;
 
 /// Pairs of cost class and route remembered with their last SLO: as many as there are cost curves.
 const ASKED_MAX: usize = 64;
@@ -33,6 +34,8 @@ pub struct Report {
     pub ceilings: Vec<CeilingInForce>,
     /// Cost classes with a merge key that the upstream told to come back later, and until when none of it is sent.
     pub paused: Vec<(CostClassId, Tick)>,
+    /// How often that was so, by cost class.
+    pub pauses: Vec<Pauses>,
     /// SLOs that no execution can meet: they are served as well as can be.
     pub infeasible: Vec<Infeasible>,
     /// Execution time in all of batches that were sent in another size than seemed best, to learn, in nanoseconds.
@@ -57,7 +60,7 @@ pub struct Infeasible {
     pub class: CostClassId,
     /// The route.
     pub scope: ScopeId,
-    /// The SLO as calls bring it, in nanoseconds.
+    /// The SLO, in nanoseconds.
     pub slo_nanos: u64,
     /// What a lone call takes but once in fifty times, in nanoseconds.
     pub lone_nanos: u64,
@@ -76,8 +79,8 @@ pub struct ClassSnapshot {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Asked {
     pub(super) limits_since: Tick,
-    /// The last SLO, if it had one.
-    slos: BTreeMap<(CostClassId, ScopeId), Option<Duration>>,
+    /// What was left of the last SLO when its call came, and the SLO itself, if it had one.
+    slos: BTreeMap<(CostClassId, ScopeId), Option<(Duration, Duration)>>,
 }
 
 // === impl Asked ===
@@ -85,7 +88,10 @@ pub(super) struct Asked {
 impl Asked {
     pub(super) fn came(&mut self, now: Tick, call: &Call) {
         let slo = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
-        let slo = slo.map(|deadline| deadline.at.since(now));
+        let slo = slo.map(|deadline| {
+            let left = deadline.at.since(now);
+            (left, call.slo.unwrap_or(left))
+        });
         let key = (call.cost_class, call.scope);
         if !self.slos.contains_key(&key) && self.slos.len() >= ASKED_MAX {
             self.slos.pop_first();
@@ -125,6 +131,7 @@ impl Batcher {
             classes,
             ceilings: self.ceilings(),
             paused: self.paused.all(self.now).map(|(_, class, until)| (class, until)).collect(),
+            pauses: self.paused.classes().collect(),
             infeasible: self.infeasible().collect(),
             exploration_nanos,
         }
@@ -132,9 +139,9 @@ impl Batcher {
 
     fn infeasible(&self) -> impl Iterator<Item = Infeasible> {
         self.asked.slos.iter().filter_map(|(&(class, scope), slo)| {
-            let (slo, lone) = ((*slo)?, self.adaptive.lone(class)?);
+            let ((left, slo), lone) = ((*slo)?, self.adaptive.lone(class)?);
             let whole = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-            (slo < lone).then(|| Infeasible { class, scope, slo_nanos: whole(slo), lone_nanos: whole(lone) })
+            (left < lone).then(|| Infeasible { class, scope, slo_nanos: whole(slo), lone_nanos: whole(lone) })
         })
     }
 

@@ -94,7 +94,7 @@ impl Control {
         let (policy, pending) = policy.within(&before);
         let mut next = scopes.clone();
         let ids = next.take(&policy)?;
-        let table = table(&policy, &ids, Some(&parts.proxy.table().routes))?;
+        let table = table(&policy, &ids, Some(&parts.proxy.table()))?;
         if !parts.scheduler.set_limits(core_limits(&policy, next.limits())).await {
             return Err("the scheduler has ended".to_owned());
         }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::batching::{AsideReport, Base, CeilingInForce, CostReport, Infeasible, Mode, Report, TrialReport};
+use crate::batching::{AsideReport, Base, CeilingInForce, CostReport, Infeasible, Mode, Pauses, Report, TrialReport};
 
 /// The whole of it. Times are in microseconds unless their name says otherwise.
 pub(super) fn json(report: &Report) -> Value {
@@ -14,6 +14,7 @@ pub(super) fn json(report: &Report) -> Value {
         "cost_classes": report.classes.iter().map(|(id, cost)| class(id.0, cost)).collect::<Vec<_>>(),
         "limits": report.ceilings.iter().map(ceiling).collect::<Vec<_>>(),
         "paused": report.paused.iter().map(|(id, until)| json!({"class": id.0, "until_seconds": seconds(until.0)})).collect::<Vec<_>>(),
+        "pauses": report.pauses.iter().map(pauses).collect::<Vec<_>>(),
         "infeasible": report.infeasible.iter().map(infeasible).collect::<Vec<_>>(),
         "exploration_us": micros(report.exploration_nanos),
     })
@@ -29,6 +30,18 @@ fn ceiling(CeilingInForce { class, scope, ceiling }: &CeilingInForce) -> Value {
         "source": ceiling.source.as_str(),
         "since_seconds": seconds(ceiling.since.0),
         "retest_seconds": ceiling.retest.map(|at| seconds(at.0)),
+    })
+}
+
+/// How often the upstream told calls of a class to come back later.
+fn pauses(pauses: &Pauses) -> Value {
+    let whole = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    json!({
+        "class": pauses.class.0,
+        "count": pauses.count,
+        "last_at_seconds": seconds(pauses.last.0),
+        "asked_us": whole(pauses.asked),
+        "held_us": whole(pauses.held),
     })
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::report::micros;
 use crate::batching::{Cause, ClassWhy, Expiry, Hold, OperatingPoint, PlanAge, Policy, RejectionReason, Tally, Tick};
 use crate::protocol::class_name;
+use crate::proxy::Priorities;
 use crate::scheduler::{ClassApart, Why};
 
 /// Adds it: totals beside what was learned of the upstream, the rest to each cost class.
@@ -34,6 +35,31 @@ pub(super) fn add(learned: &mut Value, why: &Why) {
             describe(class, of, why);
         }
     }
+    // Of what an earlier process learned nothing was decided yet, but what it is of is known.
+    for class in classes.iter_mut().filter_map(Value::as_object_mut) {
+        name(class, why);
+    }
+}
+
+/// Of what path and model a class is.
+fn name(class: &mut Map<String, Value>, why: &Why) {
+    let id = class.get("id").and_then(Value::as_u64);
+    let bytes = why.names.iter().find(|(known, _)| id == Some(known.0.into())).map(|(_, bytes)| bytes);
+    if let Some(name) = bytes.and_then(|bytes| class_name(bytes)) {
+        class.insert("path".into(), json!(name.path));
+        class.insert("model".into(), json!(name.model));
+    }
+}
+
+/// How the calls of each priority class ended; empty where no header tells them apart.
+pub(super) fn priorities(priorities: &Priorities) -> Value {
+    let told = priorities.classes.iter().filter(|_| priorities.header.is_some());
+    let ended = |class: &crate::proxy::PriorityClass| {
+        let calls: BTreeMap<_, _> =
+            class.ended.counts().into_iter().map(|(outcome, calls)| (outcome.as_str(), calls)).collect();
+        json!({"class": class.name, "calls": calls})
+    };
+    told.map(ended).collect()
 }
 
 const fn policy(policy: Policy) -> &'static str {
@@ -46,11 +72,6 @@ const fn policy(policy: Policy) -> &'static str {
 }
 
 fn describe(class: &mut Map<String, Value>, of: &ClassWhy, why: &Why) {
-    let bytes = why.names.iter().find(|(id, _)| *id == of.id).map(|(_, bytes)| bytes);
-    if let Some(name) = bytes.and_then(|bytes| class_name(bytes)) {
-        class.insert("path".into(), json!(name.path));
-        class.insert("model".into(), json!(name.model));
-    }
     class.insert("recent".into(), recent(&of.tally, why.now));
     class.insert("operating_point".into(), of.point.as_ref().map_or(Value::Null, |at| point(at, &of.tally)));
     class.insert("plan".into(), of.plan.as_ref().map_or(Value::Null, |age| plan(age, why.now)));

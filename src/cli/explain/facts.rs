@@ -22,6 +22,10 @@ pub(super) struct Facts {
     pub(super) aside: Option<Aside>,
     /// Seconds since the upstream was found to be another one.
     pub(super) changed_seconds: Option<u64>,
+    /// Batches that failed, where somebody counted.
+    pub(super) failures: Option<Failures>,
+    /// By priority class: calls by how they ended.
+    pub(super) priorities: Vec<(String, Words)>,
     /// By route, or by route and model.
     pub(super) kinds: Vec<Kind>,
 }
@@ -46,6 +50,36 @@ pub(super) struct Aside {
     pub(super) trying: bool,
     /// The last comparison: how long ago in seconds, and the means of both ways.
     pub(super) last: Option<(u64, u64, u64)>,
+}
+
+/// Batches that failed, those of one call among them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Failures {
+    /// All batches.
+    pub(super) batches: u64,
+    /// Those that failed.
+    pub(super) failed: u64,
+    /// Answers that could not be split.
+    pub(super) mismatched: u64,
+    /// Upstream calls that isolation made.
+    pub(super) executions: u64,
+    /// Items that it answered.
+    pub(super) items: u64,
+}
+
+/// How often the server told calls of a kind to come back later.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Pauses {
+    /// How often.
+    pub(super) count: u64,
+    /// When last.
+    pub(super) ago_seconds: u64,
+    /// What it asked for then.
+    pub(super) asked_us: u64,
+    /// For how long nothing was sent then.
+    pub(super) held_us: u64,
+    /// One is not over.
+    pub(super) now: bool,
 }
 
 /// Calls of one kind.
@@ -79,6 +113,8 @@ pub(super) struct Kind {
     pub(super) ceiling_from: Option<CeilingFrom>,
     /// Nothing is merged for now.
     pub(super) quarantined: bool,
+    /// The server asked for pauses.
+    pub(super) pauses: Option<Pauses>,
     /// What users want.
     pub(super) slo_us: Option<u64>,
     /// Thousandths of an item a second.

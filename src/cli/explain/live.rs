@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::facts::{Aside, CeilingFrom, Differs, Facts, Kind, Point, Slots, Words};
+use super::facts::{Aside, CeilingFrom, Differs, Facts, Failures, Kind, Pauses, Point, Slots, Words};
 use super::get::get;
 
 /// Asks.
@@ -48,6 +48,19 @@ fn facts(address: &str, scheduler: &Value, stats: &Value) -> Facts {
             }),
         }),
         changed_seconds: scheduler["model_changes"]["last_at_seconds"].as_u64().map(|at| now.saturating_sub(at)),
+        failures: stats["isolation"].is_object().then(|| Failures {
+            batches: number(&stats["batches"]["count"]),
+            failed: number(&stats["batches"]["failed"]),
+            mismatched: number(&stats["batches"]["mismatched"]),
+            executions: number(&stats["isolation"]["executions"]),
+            items: number(&stats["isolation"]["items"]),
+        }),
+        priorities: scheduler["priorities"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|class| (text(&class["class"]), words(&class["calls"])))
+            .collect(),
         kinds: scheduler["cost_classes"].as_array().into_iter().flatten().map(|class| kind(class, scheduler)).collect(),
     }
 }
@@ -71,6 +84,7 @@ fn kind(class: &Value, scheduler: &Value) -> Kind {
         ceiling: class["ceiling_items"].as_u64().map(|_| small(&class["ceiling_items"])),
         ceiling_from: ceiling_from(&class["id"], scheduler),
         quarantined: class["quarantined"] == true,
+        pauses: pauses(&class["id"], scheduler),
         slo_us: recent["slo_us"].as_u64(),
         rate_milli: recent["items_per_second_milli"].as_u64(),
         point: point.is_object().then(|| Point {
@@ -108,6 +122,19 @@ fn ceiling_from(class: &Value, scheduler: &Value) -> Option<CeilingFrom> {
     })
 }
 
+/// How often calls of a cost class were paused.
+fn pauses(class: &Value, scheduler: &Value) -> Option<Pauses> {
+    let of = |list: &str| scheduler[list].as_array().into_iter().flatten().find(|one| one["class"] == *class);
+    let told = of("pauses")?;
+    Some(Pauses {
+        count: number(&told["count"]),
+        ago_seconds: number(&scheduler["now_seconds"]).saturating_sub(number(&told["last_at_seconds"])),
+        asked_us: number(&told["asked_us"]),
+        held_us: number(&told["held_us"]),
+        now: of("paused").is_some(),
+    })
+}
+
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }
@@ -140,6 +167,27 @@ mod tests {
         let facts = facts("a", &scheduler, &json!({"passed": most, "calls": {"seen": u64::MAX}}));
         assert_eq!(facts.items, u64::MAX);
         assert!(!crate::cli::explain::say::explain(&facts).is_empty());
+    }
+
+    #[test]
+    fn pauses_failures_and_classes_are_read() {
+        let scheduler = json!({
+            "now_seconds": 10,
+            "cost_classes": [{"id": 3, "path": "/p"}, {"id": 4, "path": "/q"}],
+            "paused": [{"class": 3, "until_seconds": 10}],
+            "pauses": [{"class": 3, "count": 2, "last_at_seconds": 9, "asked_us": 7_000_000, "held_us": 100_000}],
+            "priorities": [{"class": "bulk", "calls": {"served": 2, "expired": 0}}],
+        });
+        let stats = json!({
+            "batches": {"count": 9, "failed": 2, "mismatched": 1},
+            "isolation": {"executions": 4, "items": 3},
+        });
+        let facts = facts("a", &scheduler, &stats);
+        let pauses = Pauses { count: 2, ago_seconds: 1, asked_us: 7_000_000, held_us: 100_000, now: true };
+        assert_eq!((facts.kinds[0].pauses, facts.kinds[1].pauses), (Some(pauses), None));
+        let failures = Failures { batches: 9, failed: 2, mismatched: 1, executions: 4, items: 3 };
+        assert_eq!(facts.failures, Some(failures));
+        assert_eq!(facts.priorities, [("bulk".to_owned(), vec![("served".to_owned(), 2)])]);
     }
 
     #[test]

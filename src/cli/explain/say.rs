@@ -3,6 +3,7 @@
 //! For each kind of calls one sentence says what sets the size of its batches, and up to two more what else there is to know: the first that applies
 //! of a short list, since somebody who reads five reasons reads none.
 
+mod trouble;
 mod words;
 
 use serde_json::{Value, json};
@@ -67,6 +68,12 @@ pub(super) fn explain(facts: &Facts) -> Vec<Sentence> {
     }
     if let Some((text, numbers)) = unserved(facts) {
         all("unserved", text, numbers);
+    }
+    if let Some((text, numbers)) = facts.failures.as_ref().and_then(trouble::failed) {
+        all("failed", text, numbers);
+    }
+    if let Some((text, numbers)) = trouble::priorities(&facts.priorities) {
+        all("priorities", text, numbers);
     }
     let mut kinds: Vec<&Kind> = facts.kinds.iter().filter(|kind| kind.calls > 0).collect();
     kinds.sort_by_key(|kind| std::cmp::Reverse(kind.calls));
@@ -138,6 +145,7 @@ fn about(kind: &Kind, slots: Option<Slots>) -> Vec<Sentence> {
         said.push(sentence("quarantined", (text, json!({}))));
     }
     said.extend(infeasible(kind).map(|found| sentence("slo_infeasible", found)));
+    said.extend(trouble::paused(kind).map(|found| sentence("paused", found)));
     if kind.passed > kind.batches {
         return said;
     }

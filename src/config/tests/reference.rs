@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::peers::PEERS;
 use super::super::schema::{Key, Otherwise, SPEC, Shape, Standing, walk};
 use super::*;
 
@@ -136,5 +137,11 @@ fn the_reference_page_is_what_the_table_says() {
         rows.push_str(&row(path, key, standing, &doc));
     });
     page.push_str(&rows);
+    page.push_str("\n## Keys of other batchers\n\nThey are refused like any unknown key, and told with the key that does it here, however they are spelt.\n\n");
+    page.push_str("| key there | of | key here |\n|---|---|---|\n");
+    for peer in PEERS {
+        let names = peer.names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" ");
+        page.push_str(&format!("| {names} | {} | `{}`{} |\n", peer.of, peer.key, peer.note));
+    }
     golden(&root().join("docs/configuration.md"), &page);
 }

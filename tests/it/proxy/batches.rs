@@ -244,6 +244,14 @@ async fn key_wide(status: u16, head: &str, kept: &[(&str, &str)]) {
     }
     proxy.idle().await;
     assert_eq!(hand.waiting(), 0, "nothing was sent again");
+    let shown = super::why::scheduler(&proxy).await;
+    let pauses = &shown["pauses"][0];
+    if head.contains("retry-after") {
+        let told = (&pauses["count"], &pauses["asked_us"], &pauses["held_us"]);
+        assert_eq!(told, (&json!(1), &json!(7_000_000), &json!(100_000)));
+    } else {
+        assert_eq!(*pauses, Value::Null);
+    }
     let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=8)).await;
     let halved = if matches!(status, 429 | 503) { 4 } else { 8 };
     assert_eq!(turn.instances().len(), halved);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::binary::Binary;
 use super::hand::{Hand, instances, reply};
-use super::setup::{policy_text, predictions, within};
+use super::setup::{PREDICT, policy_text, predictions, within};
 use super::support::client::Client;
 use super::support::upstream::Request;
 
@@ -61,7 +61,11 @@ async fn what_was_learned_is_kept_on_drain_and_the_next_process_begins_with_it()
     let text = fs::read_to_string(state.join("learned.json")).unwrap();
     let file: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&file["format"], &file["upstream"], &file["server"]), (&json!(1), &json!(url), &json!("one/1")));
-    assert_eq!(fs::read_dir(&state).unwrap().count(), 2, "the settings are there too, and nothing half-written");
+    assert_eq!(
+        fs::read_dir(&state).unwrap().count(),
+        3,
+        "the settings and the lock are there too, and nothing half-written"
+    );
 
     let binary = Binary::start(&url, &spec(&state), &[]).await;
     binary.log.until(|line| line["msg"] == "begins with what was learned before" && line["classes"] == 1).await;
@@ -69,11 +73,38 @@ async fn what_was_learned_is_kept_on_drain_and_the_next_process_begins_with_it()
     let class = &before["cost_classes"][0];
     assert!((1..=3).contains(&class["samples"].as_u64().unwrap()), "it is believed little: {class}");
     assert!(class["points"][0]["us"].as_u64().unwrap() > 0);
+    assert_eq!(class["path"], PREDICT, "it is known of what it is before the first call");
     ask(&binary, 0..3).await;
     let after = learned(&binary).await;
     assert_eq!(after["cost_classes"].as_array().unwrap().len(), 1, "what comes now is of the same class");
     assert!(after["cost_classes"][0]["samples"].as_u64() > class["samples"].as_u64());
     end(binary).await;
+}
+
+#[tokio::test]
+async fn a_second_process_on_the_folder_says_whose_it_is_and_keeps_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let hand = Hand::start().await;
+    let url = hand.url();
+    let _auto = hand.auto(named("one/1"));
+    let first = Binary::start(&url, &spec(dir.path()), &[]).await;
+    let second = Binary::start(&url, &spec(dir.path()), &[]).await;
+    let said =
+        |line: &Value| line["msg"].as_str().is_some_and(|text| text.starts_with("another process has the state"));
+    let line = second.log.until(said).await;
+    let holder: u32 = fs::read_to_string(dir.path().join("lock")).unwrap().parse().unwrap();
+    assert_eq!((&line["level"], &line["pid"]), (&json!("ERROR"), &json!(holder)));
+    ask(&second, 0..3).await;
+    end(second).await;
+    assert!(!dir.path().join("learned.json").exists(), "the second one kept nothing");
+    ask(&first, 0..3).await;
+    end(first).await;
+    assert!(dir.path().join("learned.json").exists());
+    // Whoever had it is gone.
+    let third = Binary::start(&url, &spec(dir.path()), &[]).await;
+    third.log.until(|line| line["msg"] == "begins with what was learned before").await;
+    let holder: u32 = fs::read_to_string(dir.path().join("lock")).unwrap().parse().unwrap();
+    assert_ne!(line["pid"], json!(holder));
 }
 
 #[tokio::test]

@@ -104,6 +104,7 @@ impl fmt::Display for Event {
                     bytes,
                     exclusive,
                     later,
+                    slo: _,
                 } = call;
                 write!(
                     f,

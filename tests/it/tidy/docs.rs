@@ -4,42 +4,34 @@ use std::fmt::Write as _;
 
 use groupage::batching::Cause;
 use groupage::config::Code;
-use groupage::error::{FailureKind, Fault};
+use groupage::error::FailureKind;
 use groupage::protocol::{Label, MismatchKind, Reason};
 use groupage::telemetry::names::{EXPIRED, Kind, Metric, Outcome, REJECTED, Reload, SLO_RESULTS, Stage};
 
 use super::{files, golden_section, read, sources};
-
-/// What each configuration code says; `GRP1104` is found by asking the upstream.
-fn said(code: Code) -> &'static str {
-    match code {
-        Code::UnknownKey => "a key that the schema does not have",
-        Code::BadValue => "a value of a wrong type or out of range, a key that stands twice, or no YAML at all",
-        Code::NotSupportedYet => "a key or a word that this version does not have yet",
-        Code::Excluded => "keys that exclude each other",
-    }
-}
 
 #[test]
 fn the_error_page_is_the_table_in_the_code() {
     let mut own =
         String::from("| code | `x-groupage-reason` | status | message | whose doing |\n|---|---|---|---|---|\n");
     for kind in FailureKind::ALL {
-        let fault = match kind.fault() {
-            Fault::Load => "nobody's: more work than the limits allow",
-            Fault::Client => "the caller's",
-            Fault::Upstream => "the model server's",
-            Fault::Internal => "ours",
-        };
+        let fault = kind.fault().whose();
         writeln!(own, "| `{}` | `{}` | {} | {} | {fault} |", kind.code(), kind.reason(), kind.status(), kind.message())
             .unwrap();
     }
     golden_section("docs/errors.md", "own errors", &own);
     let mut config = String::from("| code | what it says |\n|---|---|\n");
     for code in Code::ALL {
-        writeln!(config, "| `{}` | {} |", code.as_str(), said(code)).unwrap();
+        writeln!(config, "| `{}` | {} |", code.as_str(), code.message()).unwrap();
     }
     golden_section("docs/errors.md", "configuration errors", &config);
+    let mut more = String::from("| code | why | what to do |\n|---|---|---|\n");
+    let own = FailureKind::ALL.map(|kind| (kind.code(), kind.why(), kind.advice()));
+    let config = Code::ALL.map(|code| (code.as_str(), code.why(), code.advice()));
+    for (code, why, advice) in own.into_iter().chain(config) {
+        writeln!(more, "| `{code}` | {why} | {advice} |").unwrap();
+    }
+    golden_section("docs/errors.md", "why and what to do", &more);
 }
 
 #[test]

@@ -169,6 +169,20 @@ fn an_slo_below_a_lone_calls_time_is_served_late_and_reported() {
 }
 
 #[test]
+fn an_slo_is_shown_as_the_policy_has_it_though_the_call_was_read_meanwhile() {
+    let mut batcher = Batcher::new(adaptive(), 0);
+    let slo = Some(20 * MS);
+    for id in 0..2 {
+        let deadline = Some(Deadline { at: ms(100 * id + 19), source: DeadlineSource::Slo });
+        batcher.offer(ms(100 * id), Call { deadline, slo, ..call(id) }).unwrap();
+        let batch = dispatched(&mut batcher, ms(100 * id));
+        batcher.complete(ms(100 * id + 50), batch.id, ok(50 * MS));
+    }
+    assert_eq!(batcher.report().infeasible[0].slo_nanos, 20_000_000);
+    assert_eq!(batcher.why(ms(200)).classes[0].tally.slo, slo);
+}
+
+#[test]
 fn an_slo_that_a_lone_call_meets_still_ends_calls_however_slow_large_batches_are() {
     let mut batcher = Batcher::new(adaptive(), 0);
     for id in 0..8 {

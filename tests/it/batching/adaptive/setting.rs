@@ -191,6 +191,7 @@ impl Setting {
             alone,
             deadline,
             later,
+            slo: None,
             items,
             weight: Weight { sum: max + draw.between(0, max) * u64::from(items - 1), max },
             bytes: draw.between(0, 80),

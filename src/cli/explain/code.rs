@@ -1,0 +1,121 @@
+//! `groupage explain CODE`: what an error code means, why it is said and what to do. The tables stand where the codes are defined.
+
+use serde_json::{Value, json};
+
+use crate::config::Code;
+use crate::error::FailureKind;
+
+/// What there is to say of a code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Told {
+    code: &'static str,
+    /// The reason word and the status, of a code that answers a call.
+    answer: Option<(&'static str, u16)>,
+    message: &'static str,
+    whose: &'static str,
+    why: &'static str,
+    advice: &'static str,
+}
+
+/// Finds what a user calls by its code, in any case, or by its reason word.
+///
+/// # Errors
+/// That there is no such code, with the list of all.
+pub(super) fn find(word: &str) -> Result<Told, String> {
+    let all = || FailureKind::ALL.into_iter().map(Told::from).chain(Code::ALL.into_iter().map(Told::from));
+    let is = |told: &Told| {
+        told.code.eq_ignore_ascii_case(word) || told.answer.is_some_and(|(reason, _)| reason.eq_ignore_ascii_case(word))
+    };
+    all().find(is).ok_or_else(|| {
+        let known: Vec<String> = all().map(|told| format!("  {}  {}", told.code, told.message)).collect();
+        format!("there is no code {word:?}; there are\n{}", known.join("\n"))
+    })
+}
+
+// === impl Told ===
+
+impl Told {
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let answer = self.answer.map_or(String::new(), |(reason, status)| format!(" (`{reason}`, {status})"));
+        let Self { code, message, whose, why, advice, .. } = self;
+        format!("{code}{answer}: {message}\n  whose doing: {whose}\n  why: {why}\n  what to do: {advice}\n")
+    }
+
+    /// For programs.
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "code": self.code,
+            "reason": self.answer.map(|(reason, _)| reason),
+            "status": self.answer.map(|(_, status)| status),
+            "message": self.message,
+            "whose": self.whose,
+            "why": self.why,
+            "advice": self.advice,
+        })
+    }
+}
+
+impl From<FailureKind> for Told {
+    fn from(kind: FailureKind) -> Self {
+        Self {
+            code: kind.code(),
+            answer: Some((kind.reason(), kind.status())),
+            message: kind.message(),
+            whose: kind.fault().whose(),
+            why: kind.why(),
+            advice: kind.advice(),
+        }
+    }
+}
+
+impl From<Code> for Told {
+    fn from(code: Code) -> Self {
+        Self {
+            code: code.as_str(),
+            answer: None,
+            message: code.message(),
+            whose: "whoever wrote the configuration",
+            why: code.why(),
+            advice: code.advice(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_is_found_in_any_case_and_by_its_reason_word() {
+        let told = find("GRP3304").unwrap();
+        assert_eq!((find("grp3304"), find("mismatch")), (Ok(told.clone()), Ok(told.clone())));
+        assert!(
+            told.text().starts_with("GRP3304 (`mismatch`, 502): upstream answer cannot be split\n"),
+            "{}",
+            told.text()
+        );
+        assert_eq!((&told.json()["status"], &told.json()["reason"]), (&json!(502), &json!("mismatch")));
+        assert!(find("GRP1101").unwrap().text().starts_with("GRP1101: a key that the schema does not have\n"));
+    }
+
+    #[test]
+    fn an_unknown_code_is_told_with_the_list() {
+        let said = find("GRP9\u{1b}").unwrap_err();
+        assert!(said.starts_with("there is no code \"GRP9\\u{1b}\"; there are\n"), "{said}");
+        assert!(FailureKind::ALL.iter().all(|kind| said.contains(kind.code())));
+        assert!(Code::ALL.iter().all(|code| said.contains(code.as_str())));
+    }
+
+    #[test]
+    fn whoever_is_told_a_key_can_write_it() {
+        let mut texts: Vec<&str> = FailureKind::ALL.iter().flat_map(|kind| [kind.why(), kind.advice()]).collect();
+        texts.extend(Code::ALL.iter().flat_map(|code| [code.why(), code.advice()]));
+        let page = include_str!("../../../docs/configuration.md");
+        for name in texts.iter().flat_map(|text| text.split('`').skip(1).step_by(2)) {
+            let key = name.split(':').next().unwrap_or_default();
+            let known = page.contains(&format!("`{key}`")) || page.contains(&format!(".{key}`"));
+            assert!(known || name.starts_with("groupage ") || name == "Retry-After", "{name} is no key");
+        }
+    }
+}

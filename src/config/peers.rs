@@ -1,0 +1,174 @@
+//! Keys of other batchers, and the key here that does what they do: for those who bring a configuration along.
+//!
+//! Names are as their owners write them: KServe from its `Batcher` type, Triton from `model_config.proto`, TF Serving from
+//! `session_bundle_config.proto`, BentoML, `MLServer`, Ray Serve, LitServe, `TorchServe`, DJL, TEI, infinity and vLLM from their documented options.
+//! Spelling is looked through, since one name is `maxBatchSize` here and `--max-batch-size` there.
+//!
+//! What it leaves out: reading such a file. Most of these mean a fixed number for what is found here by watching, so copying values over would be worse than none.
+
+/// What several batchers call by these names.
+pub(super) struct Peer {
+    /// As they write it; one spelling of each.
+    pub(super) names: &'static [&'static str],
+    /// Who does.
+    pub(super) of: &'static str,
+    /// The path of the key that does it here, `[]` for any of a list.
+    pub(super) key: &'static str,
+    /// What is different here, to be put after the key.
+    pub(super) note: &'static str,
+}
+
+const fn peer(names: &'static [&'static str], of: &'static str, key: &'static str, note: &'static str) -> Peer {
+    Peer { names, of, key, note }
+}
+
+/// Every name that is known.
+pub(super) const PEERS: &[Peer] = &[
+    peer(
+        &["maxBatchSize", "batch_size", "max_batch_requests"],
+        "KServe, Triton, BentoML, TF Serving, TEI and others",
+        "limits.batchItemsMax",
+        ", a wall: the size itself is learned",
+    ),
+    peer(
+        &["preferred_batch_size", "allowed_batch_sizes"],
+        "Triton, TF Serving",
+        "limits.batchItemsMax",
+        ", a wall: which sizes are worth it is learned",
+    ),
+    peer(
+        &["max-client-batch-size"],
+        "TEI, infinity",
+        "limits.batchItemsMax",
+        "; what TEI publishes at /info is taken without being written",
+    ),
+    peer(
+        &[
+            "maxLatency",
+            "max_queue_delay_microseconds",
+            "batch_timeout_micros",
+            "maxBatchDelay",
+            "max_batch_time",
+            "batch_wait_timeout_s",
+            "batch_timeout",
+            "batch_delay",
+        ],
+        "KServe, Triton, TF Serving, TorchServe and others",
+        "limits.queueDelayMax",
+        " with a unit, such as 5ms: a cap, mostly not waited for",
+    ),
+    peer(&["max_latency_ms"], "BentoML", "slo.latencyP99", " with a unit, such as 150ms"),
+    peer(&["timeout"], "KServe", "routes[].timeout", " with a unit, such as 30s"),
+    peer(
+        &["default_timeout_microseconds"],
+        "Triton",
+        "slo.latencyP99",
+        " with a unit, such as 150ms: it too ends calls only while they wait",
+    ),
+    peer(
+        &["max_queue_size", "max_enqueued_batches", "jobQueueSize", "queue_size"],
+        "Triton, TF Serving, TorchServe, DJL, infinity",
+        "limits.queueItemsMax",
+        ", counted in items; 0 never means unlimited",
+    ),
+    peer(
+        &["max-concurrent-requests", "max_ongoing_requests"],
+        "TEI, Ray Serve",
+        "limits.queueItemsMax",
+        ", counted in items that wait; `limits.slotsMax` bounds what is in flight",
+    ),
+    peer(
+        &["instance_group", "count", "num_batch_threads", "max_concurrent_batches"],
+        "Triton, TF Serving, Ray Serve",
+        "limits.slotsMax",
+        ", a wall: how many batches the server runs side by side is learned",
+    ),
+    peer(
+        &["priority_levels", "default_priority_level"],
+        "Triton",
+        "priority.classes",
+        ", by name; the first is the default",
+    ),
+    peer(
+        &["max-batch-tokens", "max_num_batched_tokens"],
+        "TEI, vLLM",
+        "limits.batchWeightMax",
+        ", in what the protocol weighs by",
+    ),
+    peer(
+        &["max_num_seqs"],
+        "vLLM",
+        "limits.standAsideMax",
+        ": such an engine batches by itself, so calls are passed one by one, at most so many at once",
+    ),
+    peer(
+        &["batcher", "dynamic_batching", "batching_parameters"],
+        "KServe, Triton, TF Serving",
+        "scheduling",
+        ", which finds size and wait by itself; walls stand under `limits`",
+    ),
+];
+
+/// What to write instead of a name that others use.
+pub(super) fn hint(name: &str) -> Option<String> {
+    // Longer than any name below; an unknown key may be a megabyte.
+    if name.len() > 64 {
+        return None;
+    }
+    let folded = fold(name);
+    let known = PEERS.iter().find(|peer| peer.names.iter().any(|name| fold(name) == folded))?;
+    Some(format!("a key of {}; here it is `{}`{}", known.of, known.key, known.note))
+}
+
+/// A name without its spelling.
+fn fold(name: &str) -> String {
+    name.chars().filter(|c| !matches!(c, '_' | '-')).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::schema::{SPEC, walk};
+    use super::super::{Code, load};
+    use super::*;
+
+    fn paths() -> Vec<String> {
+        let mut paths = Vec::new();
+        walk(SPEC, "", &mut |path, _| paths.push(path.to_owned()));
+        paths
+    }
+
+    #[test]
+    fn every_name_stands_once_and_leads_to_a_key_that_there_is() {
+        let paths = paths();
+        let mut names: Vec<String> = PEERS.iter().flat_map(|peer| peer.names).map(|name| fold(name)).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        for peer in PEERS {
+            assert!(paths.iter().any(|path| path == peer.key), "there is no {}", peer.key);
+        }
+    }
+
+    #[test]
+    fn spelling_is_looked_through() {
+        for name in ["maxBatchSize", "max_batch_size", "max-batch-size", "MAX_BATCH_SIZE"] {
+            assert!(hint(name).unwrap().contains("`limits.batchItemsMax`"), "{name}");
+        }
+        assert_eq!(hint("maxBatchSizes"), None);
+        assert_eq!(hint(&"_".repeat(1 << 20)), None);
+    }
+
+    #[test]
+    fn a_name_of_another_batcher_is_told_with_the_key_that_does_it() {
+        for peer in PEERS {
+            for name in peer.names {
+                let errors = load(&format!("mode: Batch\n{name}: 1\n"), "p").unwrap_err();
+                let [finding] = errors.findings.as_slice() else { panic!("{name}: one finding") };
+                assert_eq!((finding.code, finding.line()), (Code::UnknownKey, Some(2)), "{name}");
+                let help = finding.help.as_deref().unwrap_or_default();
+                assert!(help.contains(&format!("`{}`", peer.key)), "{name}: {help}");
+            }
+        }
+    }
+}

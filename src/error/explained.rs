@@ -1,0 +1,93 @@
+//! What stands behind each code, for whoever has got one and wants to know why and what to do: `groupage explain CODE` and the page of errors say it.
+
+use super::FailureKind;
+
+// === impl FailureKind ===
+
+impl FailureKind {
+    /// Why it is said.
+    #[must_use]
+    pub const fn why(self) -> &'static str {
+        match self {
+            Self::QueueFull => {
+                "as many items wait as `limits.queueItemsMax` allows: more come than the model server answers"
+            }
+            Self::BytesFull => {
+                "the calls that wait have `limits.queueBytesMax`, or all calls and answers together `proxy.process.bufferedBytesMax`"
+            }
+            Self::TenantShare => "this caller has half of a queue that is half full, and others wait too",
+            Self::LatePredicted => {
+                "it would be late even if it were sent now, or sending it would make more others late: by the SLO, or by a deadline that the caller set"
+            }
+            Self::Draining => "the process was told to end, and this call had no answer when the drain limit was over",
+            Self::SlowBody => {
+                "no byte of the request's body came for `proxy.client.bodyIdleTimeout`, or it was not whole after `proxy.client.bodyTimeout`"
+            }
+            Self::Deadline => {
+                "its deadline passed while it waited: the SLO, a header of the caller, or the route's `timeout`; one that the caller set ends the wait in flight too"
+            }
+            Self::UpstreamRefused => {
+                "the model server refused the connection, or did not take it within `proxy.connection.connectTimeout`; nothing was sent"
+            }
+            Self::UpstreamBroken => {
+                "the connection broke after the call was sent, so it may have run; it was not sent again since the route is not idempotent, went alone, or the replay budget was used up"
+            }
+            Self::UpstreamTimeout => {
+                "the first byte of the answer did not come within the route's `timeout`, or the rest stopped for `proxy.connection.bodyIdleTimeout`"
+            }
+            Self::Mismatch => {
+                "the answer to a batch has another number, order or shape than its items, so nobody got anything of it; its calls were not sent again since the route forbids it or the replay budget was used up"
+            }
+            Self::BatchFailed => {
+                "the model server refused a batch; its calls were not sent again since the route is not idempotent or the replay budget was used up"
+            }
+            Self::AnswerTooLarge => {
+                "the answer to a batch is larger than `proxy.connection.answerBytesMax`, or than half of `proxy.process.bufferedBytesMax`"
+            }
+            Self::Internal => "a defect of ours",
+        }
+    }
+
+    /// What can be done about it.
+    #[must_use]
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Self::QueueFull => {
+                "try again after `Retry-After`; add replicas, or raise the limit if a longer wait is wanted"
+            }
+            Self::BytesFull => {
+                "try again after `Retry-After`; raise the bound if there is memory for it, or send smaller calls"
+            }
+            Self::TenantShare => {
+                "that caller: send less at once, and try again after `Retry-After`; add replicas, or raise `limits.queueItemsMax`"
+            }
+            Self::LatePredicted => {
+                "add replicas, or allow a longer `slo.latencyP99` or deadline; `groupage explain` says what binds"
+            }
+            Self::Draining => {
+                "send it again, to another replica, if it may run twice; raise `proxy.drain.limit` if calls take that long"
+            }
+            Self::SlowBody => "look at the caller's network, or raise the timeout",
+            Self::Deadline => {
+                "add replicas, or allow a longer SLO, deadline or `timeout`; `groupage explain` says what binds"
+            }
+            Self::UpstreamRefused => {
+                "see whether the model server runs and listens at `proxy.upstream`, and whether it is ready before calls come"
+            }
+            Self::UpstreamBroken => {
+                "see the model server's log at that time; where calls may run twice, `idempotent: Always` lets those of a failed batch be sent again"
+            }
+            Self::UpstreamTimeout => {
+                "see what the model server does at that time; raise the route's `timeout` if answers take that long"
+            }
+            Self::Mismatch => {
+                "see in the log what did not fit; check that the route's protocol is the server's, or pass the route through; `idempotent: Always` and `generic.onMismatch: Isolate` let its calls be answered one by one"
+            }
+            Self::BatchFailed => {
+                "see the model server's log for why batches fail; `idempotent: Always` and a larger `failure.replayBudget` let its calls be answered one by one"
+            }
+            Self::AnswerTooLarge => "raise the cap, or lower `limits.batchItemsMax` for the route",
+            Self::Internal => "report it, with the lines of level error in the log at that time",
+        }
+    }
+}
