@@ -14,7 +14,8 @@ use super::call::CallId;
 const GAPS_MAX: usize = 32;
 
 /// Room for so many values is kept when the last one goes; what a peak took beyond it is given back.
-const ROOM_MAX: usize = 256;
+/// As much as a row of the queue keeps: loads that empty the queue between batches must not make room anew for each.
+const ROOM_MAX: usize = 1024;
 
 /// Values by call.
 #[derive(Debug, Clone)]

@@ -157,7 +157,7 @@ impl Drop for Keeper {
     }
 }
 
-/// Writes a minute after something was learned, and then waits until something is.
+/// Writes a while after something was learned, and then waits until something is.
 async fn now_and_then(writer: Arc<Writer>, learned: Arc<Notify>) {
     let mut wait = FIRST;
     loop {

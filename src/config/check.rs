@@ -190,7 +190,7 @@ impl Check {
             .nearest(near.clone());
         if name == "<<" {
             finding = finding.help("merge keys are not read: write the keys out");
-        } else if let Some(hint) = peers::hint(name) {
+        } else if let Some(hint) = peers::hint(name, path) {
             finding = finding.help(hint);
         } else if let Some(place) = elsewhere {
             finding = finding.help(format!("there is a `{place}`"));

@@ -72,7 +72,7 @@ pub(super) const PEERS: &[Peer] = &[
         ", counted in items; 0 never means unlimited",
     ),
     peer(
-        &["max-concurrent-requests", "max_ongoing_requests"],
+        &["max-concurrent-requests", "max_queued_requests"],
         "TEI, Ray Serve",
         "limits.queueItemsMax",
         ", counted in items that wait; `limits.slotsMax` bounds what is in flight",
@@ -109,13 +109,20 @@ pub(super) const PEERS: &[Peer] = &[
     ),
 ];
 
+/// Names that mean many things.
+const COMMON: [&str; 2] = ["timeout", "count"];
+
 /// What to write instead of a name that others use.
-pub(super) fn hint(name: &str) -> Option<String> {
+pub(super) fn hint(name: &str, path: &str) -> Option<String> {
     // Longer than any name below; an unknown key may be a megabyte.
     if name.len() > 64 {
         return None;
     }
     let folded = fold(name);
+    // Too common a word to be theirs inside a section of ours.
+    if !path.is_empty() && COMMON.contains(&folded.as_str()) {
+        return None;
+    }
     let known = PEERS.iter().find(|peer| peer.names.iter().any(|name| fold(name) == folded))?;
     Some(format!("a key of {}; here it is `{}`{}", known.of, known.key, known.note))
 }
@@ -153,10 +160,11 @@ mod tests {
     #[test]
     fn spelling_is_looked_through() {
         for name in ["maxBatchSize", "max_batch_size", "max-batch-size", "MAX_BATCH_SIZE"] {
-            assert!(hint(name).unwrap().contains("`limits.batchItemsMax`"), "{name}");
+            assert!(hint(name, "").unwrap().contains("`limits.batchItemsMax`"), "{name}");
         }
-        assert_eq!(hint("maxBatchSizes"), None);
-        assert_eq!(hint(&"_".repeat(1 << 20)), None);
+        assert_eq!(hint("maxBatchSizes", ""), None);
+        assert!(hint("timeout", "").is_some() && hint("timeout", "proxy.connection").is_none());
+        assert_eq!(hint(&"_".repeat(1 << 20), ""), None);
     }
 
     #[test]

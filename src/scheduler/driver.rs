@@ -442,10 +442,12 @@ impl<'a> Driver<'a> {
     }
 
     fn end(&mut self, done: Ended) {
-        if done.generation != self.generation || self.in_flight.remove(&done.batch).is_none() {
+        if done.generation != self.generation {
             return;
         }
-        self.shell.metrics.executed(done.observed.duration, done.observed.outcome);
+        // What its caller sends has no task here.
+        let Some(task) = self.in_flight.remove(&done.batch) else { return };
+        self.shell.metrics.executed(done.observed.duration, done.observed.outcome, task.is_some());
         self.core.complete(self.now(), done.batch, done.observed);
         if let Some(learned) = &self.shell.config.learned {
             learned.notify_one();

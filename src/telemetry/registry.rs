@@ -359,11 +359,11 @@ impl Metrics {
         self.sampled(4 + members);
     }
 
-    /// An execution ended.
-    pub fn executed(&self, took: Duration, outcome: ObservedOutcome) {
+    /// An execution ended. `shared`: it was sent for its callers; what one of them sends alone may fail by its own content.
+    pub fn executed(&self, took: Duration, outcome: ObservedOutcome, shared: bool) {
         let histogram = if outcome == ObservedOutcome::Ok { &self.execution_ok } else { &self.execution_failed };
         histogram.record(took.as_secs_f64());
-        if !matches!(outcome, ObservedOutcome::Ok | ObservedOutcome::Cancelled) {
+        if shared && !matches!(outcome, ObservedOutcome::Ok | ObservedOutcome::Cancelled) {
             self.stats.executions_failed.fetch_add(1, Ordering::Relaxed);
         }
         self.sampled(1);

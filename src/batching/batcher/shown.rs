@@ -79,8 +79,8 @@ pub struct ClassSnapshot {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Asked {
     pub(super) limits_since: Tick,
-    /// What was left of the last SLO when its call came, and the SLO itself, if it had one.
-    slos: BTreeMap<(CostClassId, ScopeId), Option<(Duration, Duration)>>,
+    /// The last SLO, if it had one.
+    slos: BTreeMap<(CostClassId, ScopeId), Option<Duration>>,
 }
 
 // === impl Asked ===
@@ -88,10 +88,7 @@ pub(super) struct Asked {
 impl Asked {
     pub(super) fn came(&mut self, now: Tick, call: &Call) {
         let slo = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
-        let slo = slo.map(|deadline| {
-            let left = deadline.at.since(now);
-            (left, call.slo.unwrap_or(left))
-        });
+        let slo = slo.map(|deadline| call.slo.unwrap_or_else(|| deadline.at.since(now)));
         let key = (call.cost_class, call.scope);
         if !self.slos.contains_key(&key) && self.slos.len() >= ASKED_MAX {
             self.slos.pop_first();
@@ -139,9 +136,9 @@ impl Batcher {
 
     fn infeasible(&self) -> impl Iterator<Item = Infeasible> {
         self.asked.slos.iter().filter_map(|(&(class, scope), slo)| {
-            let ((left, slo), lone) = ((*slo)?, self.adaptive.lone(class)?);
+            let (slo, lone) = ((*slo)?, self.adaptive.lone(class)?);
             let whole = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-            (left < lone).then(|| Infeasible { class, scope, slo_nanos: whole(slo), lone_nanos: whole(lone) })
+            (slo < lone).then(|| Infeasible { class, scope, slo_nanos: whole(slo), lone_nanos: whole(lone) })
         })
     }
 

@@ -30,7 +30,7 @@ pub(super) fn paused(kind: &Kind) -> Option<(String, Value)> {
 /// Batches that failed, and what became of their calls.
 pub(super) fn failed(failures: &Failures) -> Option<(String, Value)> {
     let Failures { batches, failed, mismatched, executions, items } = *failures;
-    if mismatched == 0 && executions == 0 && (failed == 0 || ratio(failed, batches) < REASON_MIN) {
+    if mismatched == 0 && (failed == 0 || ratio(failed, batches) < REASON_MIN) {
         return None;
     }
     let mut text = format!(
@@ -39,7 +39,10 @@ pub(super) fn failed(failures: &Failures) -> Option<(String, Value)> {
         percent(ratio(failed, batches))
     );
     if mismatched > 0 {
-        text.push_str(&format!("; {mismatched} answers could not be split (`groupage explain GRP3304`)"));
+        text.push_str(&format!(
+            "; {} could not be split (`groupage explain GRP3304`)",
+            super::plural(mismatched, "answer", "answers")
+        ));
     }
     text.push_str(&if executions > 0 {
         format!(

@@ -1,10 +1,11 @@
 //! Batches side by side (case 18).
 
+use groupage::standin::load::Report;
 use groupage::standin::server::ServerConfig;
 use serde_json::json;
 
 use super::super::setup::quiet;
-use super::{before, clients, ms};
+use super::{before, middle, ms};
 
 /// Case 18: three full batches before a server that computes three are answered after about one service time, though nobody said "three".
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -14,7 +15,7 @@ async fn three_full_batches_before_a_server_that_runs_three_take_about_one_servi
     let config = ServerConfig { base: service, per_item: ms(0), slots: 3, ..ServerConfig::default() };
     let (proxy, server) = before(config, &json!({"limits": {"batchItemsMax": 4}})).await;
     // Four callers to a batch: one after the other they would take three service times.
-    let report = clients(&proxy, 12, ms(2000), ms(800)).await;
+    let report = middle(&proxy, 12, (ms(1000), ms(800)), Report::p50).await;
     assert_eq!(report.refused + report.failed, 0);
     assert!(report.p50() < service * 2, "{:?}", report.p50());
     assert!(server.stats().sizes.len() <= 5, "no batch above its limit");
