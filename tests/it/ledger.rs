@@ -93,6 +93,7 @@ fn hold(policies: &[String]) {
             report.shared_ratio(),
             report.rate()
         );
+        println!("not merged: {:?}", proxy.metrics.passed_counts().into_iter().collect::<Vec<_>>());
         assert_eq!(report.violations(), 0, "the books above say which");
         // An edit every few milliseconds, some of them to a plain proxy, leaves less to share, and less to know when a batch fails.
         let (innocent, shared) = if policies.len() > 1 { (0.95, 0.05) } else { (0.97, 0.5) };
