@@ -62,9 +62,10 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// The runtime of the data path.
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+/// The runtime of the data path, with so many threads that serve calls.
+fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
         .thread_name("groupage")
         // Sockets are looked at after every 8 tasks, not 61: a batch's connection must not wait for the answers of the batch before it.
         .event_interval(8)

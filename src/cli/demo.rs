@@ -70,7 +70,9 @@ struct Row {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    let runtime = match super::runtime() {
+    // The load and the stand-in run beside the proxy.
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let runtime = match super::runtime(threads) {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.into()),
     };

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::{Args as ClapArgs, ValueEnum, value_parser};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::EXIT_INTERNAL;
@@ -42,6 +42,9 @@ pub(super) struct Args {
     /// Folder for what is kept across restarts: what was learned, and the last good settings
     #[arg(long, value_name = "DIR")]
     pub(super) state: Option<String>,
+    /// Threads that serve calls. One is quickest: a call that changes threads on its way waits to be woken. More are for more calls than one core carries
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u8).range(1..=64))]
+    pub(super) threads: u8,
 }
 
 /// How log lines look.
@@ -77,6 +80,7 @@ impl Args {
 }
 
 pub(super) fn run(args: Args) -> ExitCode {
+    let threads = args.threads;
     let sources = args.sources();
     let (Read { policy, notices, text }, wrong) = match sources.read() {
         Ok(read) => (read, None),
@@ -98,7 +102,7 @@ pub(super) fn run(args: Args) -> ExitCode {
             return ExitCode::from(EXIT_INTERNAL);
         }
     };
-    let runtime = match super::runtime() {
+    let runtime = match super::runtime(threads.into()) {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("cannot start the runtime: {error}");
