@@ -12,6 +12,7 @@ mod gather;
 mod group;
 mod learn;
 mod line;
+mod rejoin;
 mod show;
 mod turns;
 mod want;
@@ -31,7 +32,7 @@ use super::queue::{Queue, Queued};
 use super::skill::{Missing, Skill};
 use super::slots::{Slot, Slots, View as SlotView};
 use super::tally::Hold;
-use super::tick::Tick;
+use super::tick::{Tick, nanos};
 
 pub(super) use explore::Deadlines;
 pub(super) use fair::Size as BatchWork;
@@ -307,15 +308,12 @@ impl Adaptive {
         let cap = walls.items.min(model.worked.saturating_mul(2).max(2)).max(1);
         // Where the weights of those in front end a batch before its items do, sizes up to there are what there is to choose from. Who groups by
         // weight chooses its own.
-        let room = if model.cost.weights_matter() { cap } else { within(walls, ctx.queue.line(key), cap) };
+        let weighted = model.cost.weights_matter();
+        let room = if weighted { cap } else { within(walls, ctx.queue.line(key), cap) };
         let (weighs, cap) = (room < cap, room);
         let items = fair::counted(ctx, key);
         let wait = self.slots.wait(in_flight, earliest_due, now);
         let line = Line { ctx, key, head, items, cap, wait, walls };
-        if let Some(late) = line.late(&model.cost) {
-            return Answer::Do(Next::Expire { id: late, reason: Expiry::LatePredicted });
-        }
-        let leading = in_flight >= self.slots();
         let hold = |until: Tick| {
             let fillers = mixed && ctx.limits.have_fillers();
             let held = ctx.queue.line(key).filter(|queued| !fillers || !fair::is_filler(ctx, queued));
@@ -324,6 +322,27 @@ impl Adaptive {
             let until = until.min(now.after(hold_max)).min(Tick(now.0.saturating_add(line.room() / 2)));
             (until > now).then_some(Answer::Hold(until))
         };
+        let leading = in_flight >= self.slots();
+        let mut rejoining = self.rejoining(&line, leading);
+        if rejoining.is_none() {
+            if let Some(late) = line.late(&model.cost) {
+                return Answer::Do(Next::Expire { id: late, reason: Expiry::LatePredicted });
+            }
+            if !mixed
+                && !weighted
+                && !ctx.missing.has(Skill::Gather)
+                && let Some(open) = self.rejoin(&line, leading)
+                && self.keys.get_mut(&key).is_some_and(|watched| watched.rejoin.begin(open, items))
+            {
+                rejoining = self.rejoining(&line, leading);
+            }
+        }
+        if let Some((open, until)) = rejoining {
+            self.note_hold(key, Hold::Gather);
+            let Some(until) = until else { return Answer::NoSlot(None) };
+            let held = hold(until).filter(|_| items < open.most);
+            return held.unwrap_or_else(|| send(items.min(cap), Cause::Delay));
+        }
         if in_flight + 1 >= self.slots() && !ctx.missing.has(Skill::Gather) {
             let gain = self.gather(&line, leading);
             if gain > 0

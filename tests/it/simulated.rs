@@ -58,3 +58,15 @@ fn the_small_table_is_met() {
     println!("{} met, {} missed", verdicts().count() - missed.len(), missed.len());
     assert_eq!(missed, [""; 0]);
 }
+
+#[test]
+fn callers_who_take_turns_and_have_no_time_for_it_are_brought_together() {
+    // 32 callers who come back at once, 12 ms for a batch of all: two halves in turns take 16.
+    for slo in [14, 16, 18] {
+        let mut row = scenario::named("closed 32").unwrap().lasting(Duration::from_secs(6));
+        row.slo = Duration::from_millis(slo);
+        let mut ours = groupage::simulate::ours::Ours::of(&row, 1);
+        let goodput = groupage::simulate::run(&row, &mut ours, 1).summary().goodput;
+        assert!(goodput > 0.93, "{goodput} in time at an SLO of {slo} ms");
+    }
+}

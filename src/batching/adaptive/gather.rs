@@ -4,6 +4,7 @@
 
 use super::super::arrivals::EDGES;
 use super::super::math::{float, whole};
+use super::choose::fit;
 use super::{Adaptive, Line};
 
 /// From so many samples on (§2.8).
@@ -14,6 +15,8 @@ const ROOM_MIN: u64 = 50_000;
 const SOON: u64 = 20_000;
 /// A hold must save this part of the delay that the queued ones have anyway.
 const GAIN_MIN: f64 = 0.05;
+/// An item that comes too late for this batch and would be refused after it counts as so much delay, in SLOs: being in time comes before being early.
+const LOST: f64 = 4.0;
 /// Fewer promised items than this hold nothing.
 const PROMISED_MIN: f64 = 0.5;
 
@@ -33,8 +36,8 @@ impl Adaptive {
         }
         let now = line.ctx.now;
         let alone = cost.time(queued);
-        let larger = cost.late(cost.time(queued.saturating_mul(2).saturating_add(8).min(cap)));
-        let room = alone.min(line.budget().unwrap_or(u64::MAX) / 4).min(line.slack(line.head).saturating_sub(larger));
+        let slack = line.slack(line.head);
+        let room = alone.min(line.budget().unwrap_or(u64::MAX) / 4).min(slack.saturating_sub(cost.late(alone)));
         if room <= ROOM_MIN {
             return 0;
         }
@@ -74,12 +77,20 @@ impl Adaptive {
                 if caused < PROMISED_MIN.max(2.0 * usual) {
                     continue;
                 }
-                let company = (caused + usual).min(f64::from(cap - queued));
+                // Nobody is held past the time that the batch he waits for needs.
+                let most = fit(cost, slack.saturating_sub(hold), cap);
+                let company = (caused + usual).min(f64::from(most.saturating_sub(queued)));
+                if company < PROMISED_MIN {
+                    continue;
+                }
                 let together = time(count + company);
                 let during = float(profile.expected(rate, to, to.saturating_add(whole(together * 1e6)))) / 1000.0;
                 let (split, later) = (time(company + during), time(during));
+                let apart = alone.saturating_add(cost.late(whole(split * 1e6)));
+                let lost =
+                    line.budget().filter(|budget| apart > *budget).map_or(0.0, |budget| LOST * company * ms(budget));
                 let hold_ms = ms(hold);
-                let gain = count * alone_ms + (company + during) * (alone_ms + split)
+                let gain = lost + count * alone_ms + (company + during) * (alone_ms + split)
                     - (count + company) * (hold_ms + together)
                     - during * (hold_ms + together + later)
                     + price * (alone_ms + split - hold_ms - together - later);

@@ -17,6 +17,7 @@ use super::super::tally::Hold;
 use super::super::tick::{Tick, nanos};
 use super::Adaptive;
 use super::explore::Deadlines;
+use super::rejoin::Rejoin;
 
 /// Weight of a new execution in T, as one part in so many.
 const MEAN_TIME_PARTS: u64 = 10;
@@ -59,6 +60,7 @@ pub(super) struct Watched {
     pub(super) class: Option<CostClassId>,
     /// What its line was last kept waiting for, since its last batch.
     pub(super) held: Option<Hold>,
+    pub(super) rejoin: Rejoin,
     pub(super) used: u64,
 }
 
@@ -136,6 +138,7 @@ impl Adaptive {
         let known = model.is_some_and(|model| model.cost.samples() > 0);
         if let Some(watched) = self.keys.get_mut(&batch.key) {
             watched.held = None;
+            watched.rejoin.sent(batch.items);
         }
         let due = Tick(now.0.saturating_add(wait).saturating_add(alone));
         let flight = self.slots.sent(now, others);
