@@ -1,7 +1,7 @@
 //! The policy that learns: what a batch of each size costs, how many run side by side, who comes next; and decides by it.
 //!
 //! [`Adaptive`] owns what is learned and is told of every event; [`Adaptive::next`] decides. Its parts decide one thing each: `want` how large, `gather`
-//! whether company is worth a hold, `choose` what deadlines allow, `group` and `fair` who, `turns` which line first; `learn` takes in what events teach. The rules and constants are those of `scheduling.md` §2.
+//! whether company is worth a hold, `rejoin` whether callers who take turns are brought together, `choose` what deadlines allow, `group` and `fair` who, `turns` which line first; `learn` takes in what events teach. The rules and constants are those of `scheduling.md` §2.
 //!
 //! What it leaves out: the walls and who of a line fits together (`decide`), ceilings (`class`), and solving plans, which is for a thread that may block.
 
@@ -314,34 +314,51 @@ impl Adaptive {
         let items = fair::counted(ctx, key);
         let wait = self.slots.wait(in_flight, earliest_due, now);
         let line = Line { ctx, key, head, items, cap, wait, walls };
+        let fillers = mixed && ctx.limits.have_fillers();
+        let held = ctx.queue.line(key).filter(|queued| !fillers || !fair::is_filler(ctx, queued));
+        let first = held.map(|queued| queued.free_before).min().unwrap_or(head.free_before);
+        let hold_max = scope.queue_delay_max.saturating_sub(ctx.free.saturating_sub(first));
         let hold = |until: Tick| {
-            let fillers = mixed && ctx.limits.have_fillers();
-            let held = ctx.queue.line(key).filter(|queued| !fillers || !fair::is_filler(ctx, queued));
-            let first = held.map(|queued| queued.free_before).min().unwrap_or(head.free_before);
-            let hold_max = scope.queue_delay_max.saturating_sub(ctx.free.saturating_sub(first));
             let until = until.min(now.after(hold_max)).min(Tick(now.0.saturating_add(line.room() / 2)));
             (until > now).then_some(Answer::Hold(until))
         };
         let leading = in_flight >= self.slots();
-        let mut rejoining = self.rejoining(&line, leading);
+        let together = !mixed && !weighted && !ctx.missing.has(Skill::Gather) && slo_of(head).is_some();
+        let mut rejoining = self.rejoining(&line, leading).filter(|_| together);
         if rejoining.is_none() {
             if let Some(late) = line.late(&model.cost) {
                 return Answer::Do(Next::Expire { id: late, reason: Expiry::LatePredicted });
             }
-            if !mixed
-                && !weighted
-                && !ctx.missing.has(Skill::Gather)
+            if together
                 && let Some(open) = self.rejoin(&line, leading)
-                && self.keys.get_mut(&key).is_some_and(|watched| watched.rejoin.begin(open, items))
+                && Duration::from_nanos(open.span) <= hold_max
+                && self.keys.get_mut(&key).is_some_and(|watched| watched.rejoin.begin(open))
             {
                 rejoining = self.rejoining(&line, leading);
             }
         }
         if let Some((open, until)) = rejoining {
-            self.note_hold(key, Hold::Gather);
-            let Some(until) = until else { return Answer::NoSlot(None) };
-            let held = hold(until).filter(|_| items < open.most);
-            return held.unwrap_or_else(|| send(items.min(cap), Cause::Delay));
+            let Some(until) = until else {
+                self.keys.entry(key).and_modify(|watched| watched.rejoin.wait(items));
+                self.note_hold(key, Hold::Gather);
+                return Answer::NoSlot(None);
+            };
+            match hold(until).filter(|_| items < open.most.min(cap)) {
+                Some(held) => {
+                    self.note_hold(key, Hold::Gather);
+                    return held;
+                }
+                None if open.came(items) || items >= cap => {
+                    self.held.remove(&key);
+                    return send(items.min(cap), Cause::Delay);
+                }
+                None => {
+                    self.keys.entry(key).and_modify(|watched| watched.rejoin.end());
+                    if let Some(late) = line.late(&model.cost) {
+                        return Answer::Do(Next::Expire { id: late, reason: Expiry::LatePredicted });
+                    }
+                }
+            }
         }
         if in_flight + 1 >= self.slots() && !ctx.missing.has(Skill::Gather) {
             let gain = self.gather(&line, leading);

@@ -9,10 +9,11 @@
 //! asked for an answer by then has no use for a later one.
 
 use super::super::arrivals::EDGES;
+use super::super::call::DeadlineSource;
 use super::super::math::float;
 use super::super::tick::Tick;
 use super::choose::fit;
-use super::{Adaptive, Line, slo_of};
+use super::{Adaptive, Kind, Line, Queued, slo_of};
 
 /// Parts of a batch that is answered which must come back within a quarter of the SLO, in tenths.
 const BACK: u64 = 8;
@@ -42,7 +43,9 @@ pub(super) struct Rejoin {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Open {
     /// So long after the answer that brings the others back.
-    span: u64,
+    pub(super) span: u64,
+    /// Those who wait for them, as far as it was paid for.
+    paid: u32,
     /// All of them.
     items: u32,
     /// The most that would be in time together, if they came at once: those who were refused may come back too.
@@ -63,9 +66,9 @@ impl Rejoin {
         self.open
     }
 
-    /// Waits, if these may be late for it.
-    pub(super) fn begin(&mut self, open: Open, late: u32) -> bool {
-        let price = u64::from(late) * PRICE * self.dearer;
+    /// Waits, if those who are there may be late for it.
+    pub(super) fn begin(&mut self, open: Open) -> bool {
+        let price = self.price(open.paid);
         let may = price <= self.credit;
         if may {
             self.credit -= price;
@@ -74,13 +77,42 @@ impl Rejoin {
         may
     }
 
+    /// So many wait by now, before the others are answered.
+    pub(super) fn wait(&mut self, items: u32) {
+        let Some(open) = &mut self.open else { return };
+        let more = items.saturating_sub(open.paid);
+        open.paid += more;
+        self.credit = self.credit.saturating_sub(self.price(more));
+    }
+
+    /// Waits no more: too few came, or they cannot leave together any more.
+    pub(super) fn end(&mut self) {
+        if self.open.take().is_some() {
+            self.dearer = (self.dearer * 2).min(DEARER_MAX);
+        }
+    }
+
     /// A batch of the line leaves.
     pub(super) fn sent(&mut self, items: u32) {
         self.credit = (self.credit + u64::from(items)).min(CREDIT_MAX);
-        if let Some(open) = self.open.take() {
-            let came = u64::from(items) * 10 >= u64::from(open.items) * BACK;
-            self.dearer = if came { 1 } else { (self.dearer * 2).min(DEARER_MAX) };
+        if self.open.is_some_and(|open| open.came(items)) {
+            self.open = None;
+            self.dearer = 1;
         }
+        self.end();
+    }
+
+    fn price(&self, late: u32) -> u64 {
+        u64::from(late) * PRICE * self.dearer
+    }
+}
+
+// === impl Open ===
+
+impl Open {
+    /// Whether these are nearly all of them.
+    pub(super) fn came(&self, items: u32) -> bool {
+        u64::from(items) * 10 >= u64::from(self.items) * BACK
     }
 }
 
@@ -106,7 +138,8 @@ impl Adaptive {
         let now = line.ctx.now;
         let returns = self.keys.get(&line.key)?.arrivals.returns();
         let (answered, items) = if leading {
-            let ahead = self.flights.values().min_by_key(|sent| sent.due)?;
+            let own = self.flights.values().filter(|sent| sent.batch.key == line.key && sent.batch.kind == Kind::Batch);
+            let ahead = own.min_by_key(|sent| sent.due)?;
             (ahead.due, ahead.batch.items)
         } else {
             let (gone, items) = returns.present(now)?;
@@ -121,7 +154,12 @@ impl Adaptive {
         let all = line.items.saturating_add(items).min(most);
         let together = cost.time(all);
         let hold = until.saturating_sub(now.0);
-        if hold == 0 || all <= line.items || line.slack(line.head) >= hold.saturating_add(cost.late(together)) {
+        // A hold ends half-way to the head's deadline: who is to leave with the others must still be there.
+        if hold == 0
+            || line.slack(line.head) / 2 <= hold
+            || all <= line.items
+            || line.slack(line.head) >= hold.saturating_add(cost.late(together))
+        {
             return None;
         }
         // Otherwise: those who fit now, and then of the others who fit by then.
@@ -133,7 +171,11 @@ impl Adaptive {
         let rate = |items: u32, nanos: u64| f64::from(items) / float(nanos.max(1));
         let in_turns = rate(first + second, alone.saturating_add(cost.time(second.max(1))));
         let faster = rate(all, together.saturating_add(span)) > FASTER * in_turns;
-        (worth && faster).then_some(Open { span, items: all, most })
+        let own = |queued: &Queued| queued.call.deadline.is_some_and(|deadline| deadline.source != DeadlineSource::Slo);
+        if line.ctx.queue.line(line.key).any(own) {
+            return None;
+        }
+        (worth && faster).then_some(Open { span, paid: line.items, items: all, most })
     }
 }
 
@@ -141,30 +183,30 @@ impl Adaptive {
 mod tests {
     use super::*;
 
-    fn open(items: u32) -> Open {
-        Open { span: 1, items, most: items }
+    fn open(items: u32, late: u32) -> Open {
+        Open { span: 1, paid: late, items, most: items }
     }
 
     #[test]
     fn who_came_makes_the_next_one_cheap_and_who_did_not_makes_it_dear() {
         let mut rejoin = Rejoin::default();
-        assert!(rejoin.begin(open(32), 16) && rejoin.open().is_some());
+        assert!(rejoin.begin(open(32, 16)) && rejoin.open().is_some());
         rejoin.sent(26);
         assert!(rejoin.open().is_none() && rejoin.dearer == 1, "eight tenths came");
         for dearer in [2, 4, 8] {
             (0..100).for_each(|_| rejoin.sent(32));
-            assert!(rejoin.begin(open(32), 1));
+            assert!(rejoin.begin(open(32, 1)));
             rejoin.sent(16);
             assert_eq!(rejoin.dearer, dearer);
         }
     }
 
     #[test]
-    fn one_call_in_nine_may_be_late_for_it_at_most() {
+    fn one_call_in_eight_may_be_late_for_it_at_most() {
         let mut rejoin = Rejoin::default();
         let (mut late, mut sent) = (0_u64, 0_u64);
         for _ in 0..100_000 {
-            if rejoin.begin(open(20), 4) {
+            if rejoin.begin(open(20, 4)) {
                 late += 4;
             }
             rejoin.sent(20);
