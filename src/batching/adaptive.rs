@@ -32,7 +32,7 @@ use super::queue::{Queue, Queued};
 use super::skill::{Missing, Skill};
 use super::slots::{Slot, Slots, View as SlotView};
 use super::tally::Hold;
-use super::tick::{Tick, nanos};
+use super::tick::Tick;
 
 pub(super) use explore::Deadlines;
 pub(super) use fair::Size as BatchWork;
@@ -324,41 +324,12 @@ impl Adaptive {
         };
         let leading = in_flight >= self.slots();
         let together = !mixed && !weighted && !ctx.missing.has(Skill::Gather) && slo_of(head).is_some();
-        let mut rejoining = self.rejoining(&line, leading).filter(|_| together);
-        if rejoining.is_none() {
-            if let Some(late) = line.late(&model.cost) {
-                return Answer::Do(Next::Expire { id: late, reason: Expiry::LatePredicted });
-            }
-            if together
-                && let Some(open) = self.rejoin(&line, leading)
-                && Duration::from_nanos(open.span) <= hold_max
-                && self.keys.get_mut(&key).is_some_and(|watched| watched.rejoin.begin(open))
-            {
-                rejoining = self.rejoining(&line, leading);
-            }
+        if together && let Some(answer) = self.rejoin(&line, leading, hold_max, hold) {
+            return answer;
         }
-        if let Some((open, until)) = rejoining {
-            let Some(until) = until else {
-                self.keys.entry(key).and_modify(|watched| watched.rejoin.wait(items));
-                self.note_hold(key, Hold::Gather);
-                return Answer::NoSlot(None);
-            };
-            match hold(until).filter(|_| items < open.most.min(cap)) {
-                Some(held) => {
-                    self.note_hold(key, Hold::Gather);
-                    return held;
-                }
-                None if open.came(items) || items >= cap => {
-                    self.held.remove(&key);
-                    return send(items.min(cap), Cause::Delay);
-                }
-                None => {
-                    self.keys.entry(key).and_modify(|watched| watched.rejoin.end());
-                    if let Some(late) = line.late(&model.cost) {
-                        return Answer::Do(Next::Expire { id: late, reason: Expiry::LatePredicted });
-                    }
-                }
-            }
+        let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
+        if let Some(late) = line.late(&model.cost) {
+            return Answer::Do(Next::Expire { id: late, reason: Expiry::LatePredicted });
         }
         if in_flight + 1 >= self.slots() && !ctx.missing.has(Skill::Gather) {
             let gain = self.gather(&line, leading);

@@ -2,18 +2,20 @@
 //!
 //! Callers who come back as soon as they are answered may fall into parts: one is served while the other waits, and what has waited has no time left
 //! for a batch of all. Then each batch is as small as the deadlines left over allow, and whoever does not fit is refused, for ever, although all of them
-//! together would be in time if they came at once. So, now and then, those who wait are kept until the part that is being answered is back, and leave with it, late for
-//! once. From then on they come together.
+//! together would be in time if they came at once. So, now and then, those who wait are kept until the part that is being answered is back, and
+//! leave with it, late for once. From then on they come together.
 //!
 //! What it leaves out: callers who would have the time to wait (`gather`), several slots, and deadlines that callers set themselves: whoever
 //! asked for an answer by then has no use for a later one.
 
+use std::time::Duration;
+
 use super::super::arrivals::EDGES;
 use super::super::call::DeadlineSource;
 use super::super::math::float;
-use super::super::tick::Tick;
+use super::super::tick::{Tick, nanos};
 use super::choose::fit;
-use super::{Adaptive, Kind, Line, Queued, slo_of};
+use super::{Adaptive, Answer, Cause, Hold, Kind, Line, Next, Queued, slo_of};
 
 /// Parts of a batch that is answered which must come back within a quarter of the SLO, in tenths.
 const BACK: u64 = 8;
@@ -41,15 +43,15 @@ pub(super) struct Rejoin {
 
 /// They are waited for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Open {
+struct Open {
     /// So long after the answer that brings the others back.
-    pub(super) span: u64,
-    /// Those who wait for them, as far as it was paid for.
+    span: u64,
+    /// Items that wait for them, as far as it was paid for.
     paid: u32,
     /// All of them.
     items: u32,
     /// The most that would be in time together, if they came at once: those who were refused may come back too.
-    pub(super) most: u32,
+    most: u32,
 }
 
 // === impl Rejoin ===
@@ -61,13 +63,8 @@ impl Default for Rejoin {
 }
 
 impl Rejoin {
-    /// Whom the line waits for.
-    pub(super) const fn open(&self) -> Option<Open> {
-        self.open
-    }
-
     /// Waits, if those who are there may be late for it.
-    pub(super) fn begin(&mut self, open: Open) -> bool {
+    fn begin(&mut self, open: Open) -> bool {
         let price = self.price(open.paid);
         let may = price <= self.credit;
         if may {
@@ -78,7 +75,7 @@ impl Rejoin {
     }
 
     /// So many wait by now, before the others are answered.
-    pub(super) fn wait(&mut self, items: u32) {
+    fn wait(&mut self, items: u32) {
         let Some(open) = &mut self.open else { return };
         let more = items.saturating_sub(open.paid);
         open.paid += more;
@@ -86,7 +83,7 @@ impl Rejoin {
     }
 
     /// Waits no more: too few came, or they cannot leave together any more.
-    pub(super) fn end(&mut self) {
+    fn end(&mut self) {
         if self.open.take().is_some() {
             self.dearer = (self.dearer * 2).min(DEARER_MAX);
         }
@@ -111,7 +108,7 @@ impl Rejoin {
 
 impl Open {
     /// Whether these are nearly all of them.
-    pub(super) fn came(&self, items: u32) -> bool {
+    fn came(&self, items: u32) -> bool {
         u64::from(items) * 10 >= u64::from(self.items) * BACK
     }
 }
@@ -119,19 +116,52 @@ impl Open {
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// Whom a line waits for, and until when; nobody where those who are to come back are not answered yet.
-    pub(super) fn rejoining(&self, line: &Line<'_>, leading: bool) -> Option<(Open, Option<Tick>)> {
-        let watched = self.keys.get(&line.key)?;
-        let open = watched.rejoin.open()?;
-        let now = line.ctx.now.0;
-        let gone = watched.arrivals.returns().present(line.ctx.now).map_or(0, |(gone, _)| gone);
-        Some((open, (!leading).then(|| Tick(now.saturating_sub(gone).saturating_add(open.span)))))
+    /// What a line does that waits for others, or begins to; none where it does neither. `hold_max`: for how long it may still be held, `hold`: a
+    /// hold up to then, within every bound.
+    pub(super) fn rejoin(
+        &mut self,
+        line: &Line<'_>,
+        leading: bool,
+        hold_max: Duration,
+        hold: impl Fn(Tick) -> Option<Answer>,
+    ) -> Option<Answer> {
+        let (key, items) = (line.key, line.items);
+        if self.keys.get(&key)?.rejoin.open.is_none() {
+            let open = self.apart(line, leading).filter(|open| Duration::from_nanos(open.span) <= hold_max)?;
+            if !self.keys.get_mut(&key)?.rejoin.begin(open) {
+                return None;
+            }
+        }
+        let watched = self.keys.get_mut(&key)?;
+        let open = watched.rejoin.open?;
+        if leading {
+            // Those who are to come back are not answered yet.
+            watched.rejoin.wait(items);
+            self.note_hold(key, Hold::Gather);
+            return Some(Answer::NoSlot(None));
+        }
+        let now = line.ctx.now;
+        let gone = watched.arrivals.returns().present(now).map_or(0, |(gone, _)| gone);
+        let until = Tick(now.0.saturating_sub(gone).saturating_add(open.span));
+        if items < open.most.min(line.cap)
+            && let Some(held) = hold(until)
+        {
+            self.note_hold(key, Hold::Gather);
+            return Some(held);
+        }
+        if !open.came(items) && items < line.cap {
+            watched.rejoin.end();
+            return None;
+        }
+        self.held.remove(&key);
+        let next = Next::Send { key, items: items.min(line.cap), cause: Cause::Delay, kind: Kind::Batch };
+        Some(Answer::Do(next))
     }
 
     /// Whom to wait for, if that serves more in time from then on.
-    pub(super) fn rejoin(&self, line: &Line<'_>, leading: bool) -> Option<Open> {
+    fn apart(&self, line: &Line<'_>, leading: bool) -> Option<Open> {
         let cost = &self.models.get(&line.head.call.cost_class)?.cost;
-        let slo = super::nanos(slo_of(line.head)?);
+        let slo = nanos(slo_of(line.head)?);
         if self.slots() > 1 || line.ctx.queue.lines().nth(1).is_some() {
             return None;
         }
@@ -146,7 +176,7 @@ impl Adaptive {
             (Tick(now.0.saturating_sub(gone)), items)
         };
         let back = |edge: u64| returns.caused(items, 0, edge);
-        let edges = || EDGES.iter().copied().take_while(|edge| *edge <= slo / 4);
+        let edges = || EDGES.into_iter().take_while(|edge| *edge <= slo / 4);
         let come = edges().map(back).max().filter(|come| *come >= u64::from(items) * BACK * 100)?;
         let span = edges().find(|edge| back(*edge) * 100 >= come * ALMOST_ALL)?;
         let until = answered.0.saturating_add(span);
@@ -190,9 +220,9 @@ mod tests {
     #[test]
     fn who_came_makes_the_next_one_cheap_and_who_did_not_makes_it_dear() {
         let mut rejoin = Rejoin::default();
-        assert!(rejoin.begin(open(32, 16)) && rejoin.open().is_some());
+        assert!(rejoin.begin(open(32, 16)) && rejoin.open.is_some());
         rejoin.sent(26);
-        assert!(rejoin.open().is_none() && rejoin.dearer == 1, "eight tenths came");
+        assert!(rejoin.open.is_none() && rejoin.dearer == 1, "eight tenths came");
         for dearer in [2, 4, 8] {
             (0..100).for_each(|_| rejoin.sent(32));
             assert!(rejoin.begin(open(32, 1)));
