@@ -280,8 +280,8 @@ impl Adaptive {
         let view = SlotView {
             in_flight,
             earliest_due,
-            // Both arms of a trial use one slot, and a probe that was half convincing is not kept waiting by leads.
-            slots_max: if self.compares() || self.guard.probe_waits() { 1 } else { ctx.limits.slots },
+            // Both arms of a trial use one slot, and a probe that matters is not kept waiting by leads and second slots.
+            slots_max: if self.compares() || (self.guard.probe_waits() && !self.backlog) { 1 } else { ctx.limits.slots },
             samples: u64::from(model.cost.samples()),
             mean_time: self.mean_time,
             backlog: self.backlog,
@@ -407,7 +407,7 @@ impl Adaptive {
         if line.ctx.missing.has(Skill::StandAside) {
             return None;
         }
-        if in_flight > 0 || slots > 1 || line.ctx.limits.slots < 3 || scope_max < 3 {
+        if in_flight > 0 || line.ctx.limits.slots < 3 || scope_max < 3 {
             return None;
         }
         let mut room = items;

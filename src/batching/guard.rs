@@ -74,6 +74,11 @@ pub(super) struct Guard {
     known_batching: bool,
     stand_aside_max: u32,
     pass_max: u32,
+    /// Calls that may be in flight since passing began, up to `pass_max`: as many as were in a batch, and one more for each answer, so that those who
+    /// wait when batching ends are not thrown at a server that would refuse half of them.
+    opened: u32,
+    /// Calls sent before then tell nothing that the last refusal did not.
+    cut_at: Tick,
     /// Good calls sent at the limit since `pass_max` moved.
     full_good: u64,
     batches: u64,
@@ -95,6 +100,8 @@ impl Guard {
             known_batching,
             stand_aside_max: stand_aside_max.max(1),
             pass_max: stand_aside_max.max(1),
+            opened: u32::MAX,
+            cut_at: Tick(0),
             full_good: 0,
             batches: 0,
             passed: 0,
@@ -134,7 +141,7 @@ impl Guard {
 
     /// Calls that may be in flight in [`Mode::Pass`].
     pub(super) fn pass_max(&self) -> u32 {
-        self.pass_max
+        self.pass_max.min(self.opened)
     }
 
     /// The three parts to send at once in place of a batch, if it is time to ask. Sending them is told by [`Guard::probe_sent`].
@@ -143,7 +150,7 @@ impl Guard {
         if asks { self.probes.due(self.batches, chance) } else { None }
     }
 
-    /// Another probe is due after one that hit: nothing else should be in flight.
+    /// A probe is due, and nothing else should be in flight for a while.
     pub(super) fn probe_waits(&self) -> bool {
         let asks = !self.known_batching && self.trial.is_none() && self.settled == Mode::Batch;
         asks && self.probes.waits(self.batches)
@@ -172,6 +179,7 @@ impl Guard {
     /// A passed call came back well; `in_flight` counts it too.
     pub(super) fn call_passed(&mut self, in_flight: usize) {
         self.passed += 1;
+        self.opened = self.opened.saturating_add(1);
         if in_flight < usize::try_from(self.pass_max).unwrap_or(usize::MAX) || self.pass_max >= self.stand_aside_max {
             return;
         }
@@ -182,8 +190,13 @@ impl Guard {
         }
     }
 
-    /// The server answered 429 or 503, in whichever mode; `in_flight` are the others still out.
-    pub(super) fn overloaded(&mut self, in_flight: usize) {
+    /// The server answered 429 or 503 to a passed call that left at `sent`; `in_flight` are the others still out. Of the calls that were out together
+    /// the first refusal cuts, as congestion control does.
+    pub(super) fn overloaded(&mut self, now: Tick, sent: Tick, in_flight: usize) {
+        if sent < self.cut_at {
+            return;
+        }
+        self.cut_at = now;
         let left =
             (u64::try_from(in_flight).unwrap_or(u64::MAX).saturating_add(1)).saturating_mul(PASS_MAX_CUT_TENTHS) / 10;
         let left = u32::try_from(left).unwrap_or(u32::MAX).max(PASS_MAX_MIN);
@@ -220,6 +233,16 @@ impl Guard {
         };
         if let Step::Decided(report) = trial.tick(now, mean) {
             self.settle(report);
+        }
+    }
+
+    /// So many items left together; as many or more stay `behind` them.
+    pub(super) fn left(&mut self, now: Tick, items: u32, behind: bool) {
+        if self.mode() == Mode::Batch {
+            self.opened = items.max(PASS_MAX_MIN);
+        }
+        if let Some(trial) = &mut self.trial {
+            trial.left(now, behind);
         }
     }
 

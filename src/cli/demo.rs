@@ -26,8 +26,8 @@ const BASE: Duration = Duration::from_millis(9);
 const PER_ITEM: Duration = Duration::from_micros(600);
 /// Calls that wait in the stand-in before it refuses.
 const QUEUE: usize = 64;
-/// The stand-in that batches by itself: half the time for everything at twice the rate, so that finding out fits into the demo; a front end of its own that
-/// works beside the model, which is what is lost when whole batches arrive.
+/// The stand-in that batches by itself: half the time for everything at a higher rate, so that finding out fits into the demo; a front end of its own that
+/// works beside the model, which is what is lost when whole batches arrive. At this rate it keeps up either way.
 const INNER_BASE: Duration = Duration::from_micros(4500);
 const INNER_PER_ITEM: Duration = Duration::from_micros(300);
 const INNER: Inner = Inner {
@@ -36,10 +36,10 @@ const INNER: Inner = Inner {
     front: Duration::from_micros(50),
     front_item: Duration::from_micros(250),
 };
-const INNER_RATE: f64 = 2.0;
+const INNER_RATE: f64 = 1.5;
 /// Its runs are as long as the others, and at most this; and so is the search for it at most.
 const INNER_RUN_MAX: Duration = Duration::from_secs(2);
-const INNER_SEARCH_MAX: Duration = Duration::from_secs(7);
+const INNER_SEARCH_MAX: Duration = Duration::from_secs(15);
 /// Between two lines of progress.
 const PROGRESS: Duration = Duration::from_millis(500);
 

@@ -142,6 +142,7 @@ impl Adaptive {
         }
         let due = Tick(now.0.saturating_add(wait).saturating_add(alone));
         let flight = self.slots.sent(now, others);
+        self.guard.left(now, batch.items, batch.left >= u64::from(batch.items.max(1)));
         self.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= self.slots();
         let trial = std::mem::take(&mut self.trial) && batch.kind == Kind::Batch;
         let trial = trial || batch.asks || matches!(batch.kind, Kind::Probe(_));
@@ -164,7 +165,7 @@ impl Adaptive {
             match batch.kind {
                 Kind::Probe(_) => self.guard.probe_lost(),
                 Kind::Pass if matches!(observed.outcome, ObservedOutcome::Overloaded { .. }) => {
-                    self.guard.overloaded(in_flight);
+                    self.guard.overloaded(now, now.before(observed.duration), in_flight);
                 }
                 Kind::Pass | Kind::Batch | Kind::Plain => {}
             }

@@ -238,11 +238,14 @@ fn a_server_known_to_batch_starts_in_pass_and_is_not_asked() {
 fn an_overload_cuts_what_may_be_in_flight_and_it_grows_again_slowly() {
     let mut guard = Guard::new(100, true);
     assert_eq!(guard.pass_max(), 100);
-    guard.overloaded(99);
+    let ms = Tick::from_millis;
+    guard.overloaded(ms(10), ms(5), 99);
     assert_eq!(guard.pass_max(), 70);
-    guard.overloaded(120);
+    guard.overloaded(ms(11), ms(9), 98);
+    assert_eq!(guard.pass_max(), 70, "it was out with the first one, which told it already");
+    guard.overloaded(ms(20), ms(10), 120);
     assert_eq!(guard.pass_max(), 70, "an overload never raises it");
-    guard.overloaded(2);
+    guard.overloaded(ms(30), ms(25), 2);
     assert_eq!(guard.pass_max(), 4);
     for _ in 0..1_000 {
         guard.call_passed(3);
@@ -261,11 +264,62 @@ fn an_overload_cuts_what_may_be_in_flight_and_it_grows_again_slowly() {
 }
 
 #[test]
+fn passing_begins_with_as_many_calls_as_a_batch_and_doubles_with_each_round() {
+    let (mut guard, mut now) = (Guard::new(512, false), Tick::from_millis(1));
+    assert_eq!(guard.pass_max(), 512);
+    believes(&mut guard, now);
+    guard.tick(now, MEAN);
+    guard.left(now, 16, false);
+    while guard.mode() == Mode::Batch {
+        now = now.after(MEAN);
+        guard.tick(now, MEAN);
+    }
+    let mut rounds = 0;
+    while guard.pass_max() < 512 {
+        let open = guard.pass_max();
+        (0..open).for_each(|_| guard.call_passed(512));
+        rounds += 1;
+        assert_eq!(guard.pass_max(), (2 * open).min(512));
+    }
+    assert_eq!(rounds, 5, "16, 32, ... 512");
+}
+
+#[test]
+fn what_one_arm_left_queued_is_not_charged_to_the_other() {
+    let (mut guard, start) = (Guard::new(512, false), Tick::from_millis(0));
+    believes(&mut guard, start);
+    guard.tick(start, MEAN);
+    let ms = |at: u64| start.after(Duration::from_millis(at));
+    let ended = |arrived, sojourn| {
+        (ms(arrived + sojourn), Ended { arrived: ms(arrived), items: 10, expired: false, slo: None })
+    };
+    // Seven epochs of ten ms an item in either arm; where passing begins there is a queue for 60 ms, and whoever comes then waits 80 ms.
+    let mut at = 0;
+    while guard.report().trying {
+        let passing = guard.mode() == Mode::Pass;
+        let queued = if passing { 60 } else { 0 };
+        for offset in (0..200).step_by(5) {
+            guard.left(ms(at + offset), 10, offset < queued);
+            let (now, ended) = ended(at + offset, if offset < queued { 80 } else { 10 });
+            guard.ended(now, ended);
+            guard.tick(ms(at + offset), MEAN);
+            if (guard.mode() == Mode::Pass) != passing || !guard.report().trying {
+                at += offset;
+                break;
+            }
+        }
+        assert!(at < 100_000);
+    }
+    let report = guard.report().last.unwrap();
+    assert_eq!((report.batch_mean, report.pass_mean), (Duration::from_millis(10), Duration::from_millis(10)));
+}
+
+#[test]
 fn a_new_wall_is_kept_at_once() {
     let mut guard = Guard::new(100, true);
     guard.set_stand_aside_max(300);
     assert_eq!(guard.pass_max(), 300);
-    guard.overloaded(9);
+    guard.overloaded(Tick::from_millis(2), Tick::from_millis(1), 9);
     guard.set_stand_aside_max(500);
     assert_eq!(guard.pass_max(), 7, "what was learned stays");
     guard.set_stand_aside_max(2);
@@ -397,6 +451,7 @@ impl World {
     fn dispatch(&mut self, calls: usize, part: Option<Part>) {
         self.sent += 1;
         let members = self.queue.drain(..calls).collect();
+        self.guard.left(Tick(self.now), u32::try_from(calls).unwrap(), self.queue.len() >= calls);
         self.out.insert(self.sent, (members, part));
         self.at(self.now + Self::ONE_WAY, Event::Enter(self.sent));
     }

@@ -13,6 +13,8 @@ const EPOCH_EXECUTIONS: u32 = 20;
 const EPOCH_MIN: Duration = Duration::from_millis(100);
 /// Tenths of an epoch whose arrivals are not counted: they meet what the other arm left (`scheduling.md` §2.7).
 const EPOCH_SETTLES_TENTHS: u32 = 3;
+/// Epochs that what the other arm left may take to leave, before items are counted all the same: an arm that cannot clear it in this time is no better.
+const EPOCH_CLEARS_MAX: u32 = 1;
 /// Items without which an epoch has no mean (prototype).
 const EPOCH_ITEMS_MIN: u64 = 5;
 /// Epochs on each side before means are compared (`scheduling.md` §2.7).
@@ -82,8 +84,12 @@ pub(super) struct Trial {
     arm: Mode,
     batch: Epochs,
     pass: Epochs,
+    length: Duration,
+    began: Tick,
     counts_from: Tick,
     ends: Tick,
+    /// Nothing is queued any more that the other arm left.
+    cleared: bool,
     items: u64,
     sum_ms: f64,
     tried: u32,
@@ -109,8 +115,11 @@ impl Trial {
             arm: incumbent,
             batch: Epochs::default(),
             pass: Epochs::default(),
+            length: Duration::ZERO,
+            began: now,
             counts_from: now,
             ends: now,
+            cleared: false,
             items: 0,
             sum_ms: 0.0,
             tried: 0,
@@ -121,6 +130,23 @@ impl Trial {
 
     pub(super) fn arm(&self) -> Mode {
         self.arm
+    }
+
+    /// Something left, and as much or more stays `behind` it. Up to the first departure that leaves less, that is what the other arm left: where one of
+    /// them falls behind, the other would be measured by its queue.
+    pub(super) fn left(&mut self, now: Tick, behind: bool) {
+        if self.cleared {
+            return;
+        }
+        self.cleared = !behind;
+        let latest = self.began.after(self.length.saturating_mul(EPOCH_CLEARS_MAX));
+        let clear = now.min(latest);
+        if clear > self.counts_from {
+            self.counts_from = clear;
+            self.ends = clear.after(self.length - self.settles());
+            self.items = 0;
+            self.sum_ms = 0.0;
+        }
     }
 
     pub(super) fn ended(&mut self, now: Tick, ended: Ended) {
@@ -154,12 +180,18 @@ impl Trial {
     }
 
     fn start_epoch(&mut self, now: Tick, mean: Duration, arm: Mode) {
-        let length = mean.saturating_mul(EPOCH_EXECUTIONS).max(EPOCH_MIN);
+        self.length = mean.saturating_mul(EPOCH_EXECUTIONS).max(EPOCH_MIN);
         self.arm = arm;
-        self.counts_from = now.after(length.saturating_mul(EPOCH_SETTLES_TENTHS) / 10);
-        self.ends = now.after(length);
+        self.began = now;
+        self.counts_from = now.after(self.settles());
+        self.ends = now.after(self.length);
+        self.cleared = false;
         self.items = 0;
         self.sum_ms = 0.0;
+    }
+
+    fn settles(&self) -> Duration {
+        self.length / 10 * EPOCH_SETTLES_TENTHS
     }
 
     fn verdict(&self) -> Option<Mode> {
