@@ -22,6 +22,12 @@ pub struct Record {
     pub tenant: String,
     /// Short digest of the merge key; empty for a call that went alone.
     pub key: String,
+    /// What the key is made of: what a part is, the name of its header or field, a short digest. Digests of two processes cannot be compared.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<(String, String, String)>,
+    /// Which process wrote it: eight hexadecimal digits, drawn anew by each.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub process: String,
     /// The priority class.
     pub class: String,
     /// Microseconds from arrival to the deadline, 0 for none.

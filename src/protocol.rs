@@ -14,6 +14,7 @@
 mod apart;
 mod call;
 mod dialect;
+mod differ;
 mod fresh;
 pub mod generic;
 mod head;
@@ -37,6 +38,7 @@ mod usage;
 pub use apart::{ClassName, KeyPart, PartKind, class_name};
 pub use call::{Call, Head, Merge, Mismatch, MismatchKind, Outgoing, Reason, Reply, TooLarge};
 pub use dialect::Dialect;
+pub use differ::{Differs, Keys, PARTS_MAX, PartDigest};
 pub use pointer::Pointer;
 pub use route::{Common, Endpoint, Label, Named, PathPattern, RouteRules, Routes};
 pub use secret::{Secret, Tenant};

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-pub use self::apart::{ClassApart, Differs, Why};
+pub use self::apart::{ClassApart, Why};
 pub use self::execution::Grant;
 use crate::backend::Backend;
 use crate::batching::{

@@ -281,7 +281,11 @@ impl Adaptive {
             in_flight,
             earliest_due,
             // Both arms of a trial use one slot, and a probe that matters is not kept waiting by leads and second slots.
-            slots_max: if self.compares() || (self.guard.probe_waits() && !self.backlog) { 1 } else { ctx.limits.slots },
+            slots_max: if self.compares() || (self.guard.probe_waits() && !self.backlog) {
+                1
+            } else {
+                ctx.limits.slots
+            },
             samples: u64::from(model.cost.samples()),
             mean_time: self.mean_time,
             backlog: self.backlog,

@@ -66,6 +66,20 @@ struct Reader<'a>(&'a [u8]);
 // === impl PartKind ===
 
 impl PartKind {
+    const ALL: [Self; 11] = [
+        Self::Path,
+        Self::Query,
+        Self::Host,
+        Self::Caller,
+        Self::Accept,
+        Self::Header,
+        Self::Field,
+        Self::OnHeader,
+        Self::OnField,
+        Self::ItemForm,
+        Self::Items,
+    ];
+
     /// The word in reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -82,6 +96,12 @@ impl PartKind {
             Self::ItemForm => "item_form",
             Self::Items => "items",
         }
+    }
+
+    /// The kind that this word stands for.
+    #[must_use]
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 }
 

@@ -117,7 +117,7 @@ impl Proxy {
         let slo = class.and_then(|class| class.slo).or(route.slo);
         let times = deadlines(arrived, headers, &table.deadline_headers, (slo, route.timeout));
         ending.within(slo);
-        ending.read(&call, class, times.first.at);
+        ending.read(endpoint, &call, class, times.first.at);
         let published = if endpoint.label == Label::Tei {
             self.until(times.caller, self.backend.published()).await.ok().flatten()
         } else {

@@ -13,7 +13,7 @@ use crate::batching::Tick;
 use crate::body::Body;
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{Call, Merge, Reason};
+use crate::protocol::{Call, Endpoint, KeyPart, Merge, PARTS_MAX, Reason, Secret};
 use crate::scheduler::Ticket;
 use crate::telemetry::names::Outcome;
 
@@ -72,7 +72,7 @@ impl Ending {
     }
 
     /// The call was read.
-    pub(super) fn read(&mut self, call: &Call, class: Option<&PriorityClass>, deadline: Tick) {
+    pub(super) fn read(&mut self, endpoint: &Endpoint, call: &Call, class: Option<&PriorityClass>, deadline: Tick) {
         self.items = call.items;
         self.class = class.map(|class| class.ended.clone());
         let began = self.began;
@@ -86,7 +86,16 @@ impl Ending {
                 record.tenant = short_digest(&call.tenant.0);
             }
             if let Merge::With(key) = &call.merge {
+                let secret = &self.proxy.secret;
                 record.key = short_digest(blake3::hash(key).as_bytes());
+                record.process = short_digest(&secret.digest([]));
+                record.parts = endpoint
+                    .key_parts(key)
+                    .into_iter()
+                    .flatten()
+                    .take(PARTS_MAX)
+                    .map(|part| digest(secret, part))
+                    .collect();
             }
         }
     }
@@ -185,6 +194,13 @@ impl Drop for Ending {
             log.write(&record);
         }
     }
+}
+
+/// A part of a key, as it may be written: without its value.
+fn digest(secret: &Secret, part: KeyPart<'_>) -> (String, String, String) {
+    let kind = part.kind.as_str();
+    let digest = secret.digest([kind.as_bytes(), part.name.as_bytes(), &part.value]);
+    (kind.to_owned(), part.name.into_owned(), short_digest(&digest))
 }
 
 fn micros(duration: std::time::Duration) -> u64 {

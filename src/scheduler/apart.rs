@@ -1,46 +1,31 @@
 //! What keeps calls of one kind apart: which parts of their merge keys differ.
 //!
-//! Of the keys that came last it keeps a digest of each part, never a value: enough to say that `x-user` has seventeen values and everything else one.
-//! The digest is keyed afresh in every process. All of it is done where a key is not known yet; calls with a known key pay nothing.
+//! It tells [`Keys`] of those that came last, by a digest of each part. The digest is keyed afresh in every process. All of it is done where a key is not known yet; calls with a known key pay nothing.
 //!
 //! What it leaves out: whether calls wait side by side for it, which the core counts ([`crate::batching::Tally::apart`]).
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use crate::batching::{self, CostClassId, Policy, Tick};
-use crate::protocol::{Endpoint, KeyPart, PartKind};
+use crate::protocol::{Differs, Endpoint, KeyPart, Keys};
 
-/// Keys compared for one cost class: as many as the core watches the arrivals of.
-const KEYS_MAX: usize = 64;
-/// Cost classes whose keys are compared; beyond it the one unused for longest goes. With [`PARTS_MAX`] some two megabytes at the very most.
+/// Cost classes whose keys are compared; beyond it the one unused for longest goes. With all their keys some two megabytes at the very most.
 const CLASSES_MAX: usize = 16;
-/// Parts of a key that are told apart: a call has some ten. What is beyond is not compared.
-const PARTS_MAX: usize = 32;
 /// Keys that are looked at in one [`SPAN`], and bytes of one: the driver, which everybody waits for, does it. A client may send a new key with every
 /// call, and a key may hold whole fields of a body. So it is at most half a megabyte a second, some two thousandths of a core.
 const KEYS_AT_ONCE: u32 = 32;
 const KEY_BYTES_MAX: usize = 16 << 10;
 const SPAN: Duration = Duration::from_secs(1);
-/// Parts that are told of one class: more than anybody reads.
-const TOLD_MAX: usize = 8;
-
 /// The parts of the keys that came last.
 #[derive(Debug, Default)]
 pub(super) struct Apart {
     digest: RandomState,
-    classes: HashMap<CostClassId, (u64, VecDeque<Seen>)>,
+    classes: HashMap<CostClassId, (u64, Keys)>,
     uses: u64,
     /// When the span began, and how many keys were looked at in it.
     span: (Tick, u32),
-}
-
-/// One key: digests only.
-#[derive(Debug)]
-struct Seen {
-    whole: u64,
-    parts: Vec<(PartKind, Box<str>, u64)>,
 }
 
 /// What was decided and why, and what only the shell knows of it.
@@ -71,19 +56,6 @@ pub struct ClassApart {
     pub differs: Vec<Differs>,
 }
 
-/// A part of the merge keys that is not the same in all.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Differs {
-    /// What it is.
-    pub kind: PartKind,
-    /// The name of the header or field; empty for other kinds.
-    pub name: String,
-    /// How many values it has; to be absent is one.
-    pub values: usize,
-    /// How many keys would be left if it did not count.
-    pub keys_without: usize,
-}
-
 // === impl Apart ===
 
 impl Apart {
@@ -102,7 +74,7 @@ impl Apart {
         }
         let (used, seen) = self.classes.entry(class).or_default();
         *used = self.uses;
-        if seen.iter().any(|seen| seen.whole == whole) {
+        if seen.has(whole) {
             return;
         }
         let Some(parts) = endpoint.key_parts(key) else { return };
@@ -110,10 +82,7 @@ impl Apart {
             let digest = self.digest.hash_one((part.kind, &part.name, &part.value));
             (part.kind, part.name.into(), digest)
         };
-        if seen.len() >= KEYS_MAX {
-            seen.pop_front();
-        }
-        seen.push_back(Seen { whole, parts: parts.into_iter().take(PARTS_MAX).map(digest).collect() });
+        seen.push(whole, parts.into_iter().map(digest));
     }
 
     fn may_look(&mut self, now: Tick) -> bool {
@@ -129,40 +98,11 @@ impl Apart {
     pub(super) fn report(&self) -> Vec<ClassApart> {
         let several = self.classes.iter().filter(|(_, (_, seen))| seen.len() > 1);
         let mut report: Vec<_> = several
-            .map(|(class, (_, seen))| ClassApart { class: *class, keys: seen.len(), differs: differs(seen) })
+            .map(|(class, (_, seen))| ClassApart { class: *class, keys: seen.len(), differs: seen.differs() })
             .collect();
         report.sort_unstable_by_key(|apart| apart.class);
         report
     }
-}
-
-fn differs(seen: &VecDeque<Seen>) -> Vec<Differs> {
-    let mut parts: Vec<(PartKind, &str)> =
-        seen.iter().flat_map(|seen| seen.parts.iter().map(|(kind, name, _)| (*kind, &**name))).collect();
-    parts.sort_unstable();
-    parts.dedup();
-    let mut found: Vec<Differs> = parts
-        .into_iter()
-        .filter_map(|(kind, name)| {
-            let own = |seen: &Seen| {
-                let own = seen.parts.iter().filter(|part| part.0 == kind && *part.1 == *name);
-                // The digests hold what they are of, so their sum stands for the set.
-                own.fold(0, |sum: u64, part| sum.wrapping_add(part.2))
-            };
-            let all = |seen: &Seen| seen.parts.iter().fold(0, |sum: u64, part| sum.wrapping_add(part.2));
-            let values: HashSet<u64> = seen.iter().map(own).collect();
-            let without: HashSet<u64> = seen.iter().map(|seen| all(seen).wrapping_sub(own(seen))).collect();
-            (values.len() > 1).then(|| Differs {
-                kind,
-                name: name.to_owned(),
-                values: values.len(),
-                keys_without: without.len(),
-            })
-        })
-        .collect();
-    found.sort_by(|a, b| (a.keys_without, b.values).cmp(&(b.keys_without, a.values)));
-    found.truncate(TOLD_MAX);
-    found
 }
 
 #[cfg(test)]
@@ -173,7 +113,7 @@ mod tests {
     use http::{Method, Request};
 
     use super::*;
-    use crate::protocol::{Common, Merge, Named, PathPattern, RouteRules, Routes, Secret};
+    use crate::protocol::{Common, Merge, Named, PartKind, PathPattern, RouteRules, Routes, Secret};
 
     const CLASS: CostClassId = CostClassId(3);
 
@@ -275,7 +215,7 @@ mod tests {
             let user = format!("u{n}");
             came(&mut apart, &endpoint, EMBED, &[("x-user", &user)], BODY);
         }
-        assert_eq!(apart.report()[0].keys, KEYS_MAX);
+        assert_eq!(apart.report()[0].keys, 64);
         for class in 0..100 {
             apart.came(later(&apart), CostClassId(class), &endpoint, b"no key");
         }

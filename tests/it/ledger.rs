@@ -97,11 +97,14 @@ fn hold(policies: &[String]) {
         println!("not merged: {passed:?}");
         // Where the proxy stood aside there was nothing to share.
         let aside = passed.iter().find(|(reason, _)| *reason == "no_gain").map_or(0, |(_, calls)| *calls);
-        let shared_ratio = report.shared_ratio() / (1.0 - aside as f64 / items() as f64);
+        let aside = aside as f64 / items() as f64;
+        let shared_ratio = report.shared_ratio() / (1.0 - aside);
         assert_eq!(report.violations(), 0, "the books above say which");
         // An edit every few milliseconds, some of them to a plain proxy, leaves less to share.
         let shared = if policies.len() > 1 { 0.25 } else { 0.5 };
-        assert!(report.innocent_served_ratio() >= 0.97, "innocent served {}", report.innocent_served_ratio());
+        // Who is passed alone meets a refused connection or a reset alone too: nobody sends it again.
+        let innocent = 0.97 - 0.15 * aside;
+        assert!(report.innocent_served_ratio() >= innocent, "innocent served {}", report.innocent_served_ratio());
         assert!(shared_ratio >= shared, "shared {shared_ratio}");
         let metrics = proxy.metrics.clone();
         let stats = &metrics.stats;

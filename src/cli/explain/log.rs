@@ -1,16 +1,20 @@
 //! Facts from an access log: JSON lines, read one by one, so that a day of traffic needs no more memory than a minute.
 //!
 //! A log may be a sample. A call says how many items its batch had, so each stands for its part of a batch, and means over batches are right whatever part
-//! of the calls was written. What a sample cannot tell is the load, and no log can tell which header differs: it holds digests of keys only.
+//! of the calls was written. What a sample cannot tell is the load. Which header or field differs is told by the digests of the parts of keys, among calls
+//! of one process: a log may hold those of several.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader, Read};
 
-use super::facts::{Facts, Kind, Words};
+use super::facts::{Differs, Facts, Kind, Words};
 use crate::accesslog::Record;
+use crate::protocol::{Keys, PartDigest, PartKind};
 
 /// Merge keys told apart for one route.
 const KEYS_MAX: usize = 1024;
+/// Processes whose keys are compared for one route: the pods of a workload, of which each tells the same.
+const PROCESSES_MAX: usize = 16;
 /// Routes told apart: more than a policy has.
 const ROUTES_MAX: usize = 64;
 /// Reasons and causes told apart: some three times as many as there are.
@@ -33,6 +37,8 @@ struct Route {
     wait_us: u64,
     exec_us: u64,
     keys: HashSet<String>,
+    /// The parts of the keys of each process.
+    parts: BTreeMap<String, Keys>,
     last: Option<(String, u64, u64)>,
 }
 
@@ -84,7 +90,14 @@ fn facts(name: &str, source: impl Read) -> std::io::Result<Facts> {
 
 impl Counts {
     fn take(&mut self, mut record: Record) {
-        for word in [&mut record.route, &mut record.protocol, &mut record.reason, &mut record.cause, &mut record.key] {
+        for word in [
+            &mut record.route,
+            &mut record.protocol,
+            &mut record.reason,
+            &mut record.cause,
+            &mut record.key,
+            &mut record.process,
+        ] {
             word.truncate(word.floor_char_boundary(WORD_BYTES_MAX));
         }
         self.calls += 1;
@@ -158,6 +171,13 @@ impl Route {
         {
             self.apart += part;
         }
+        if !record.parts.is_empty() && (self.parts.len() < PROCESSES_MAX || self.parts.contains_key(&record.process)) {
+            let keys = self.parts.entry(record.process).or_default();
+            let whole = number(&record.key);
+            if !keys.has(whole) {
+                keys.push(whole, record.parts.into_iter().filter_map(part_of));
+            }
+        }
         if self.keys.len() < KEYS_MAX && !self.keys.contains(&record.key) {
             self.keys.insert(record.key.clone());
         }
@@ -165,6 +185,7 @@ impl Route {
     }
 
     fn kind(self, name: String) -> Kind {
+        let told = self.parts.values().max_by_key(|keys| keys.len()).map(Keys::differs);
         let causes: Words = self.causes.into_iter().map(|(cause, part)| (cause, whole(part))).collect();
         Kind {
             name,
@@ -176,10 +197,35 @@ impl Route {
             wait_us: self.wait_us.checked_div(self.calls).unwrap_or(0),
             exec_us: self.exec_us.checked_div(self.calls),
             causes,
-            keys: u64::try_from(self.keys.len()).unwrap_or(u64::MAX),
+            keys: many(self.keys.len()),
+            differs: told
+                .into_iter()
+                .flatten()
+                .map(|part| Differs {
+                    what: part.kind.as_str().to_owned(),
+                    name: part.name,
+                    values: many(part.values),
+                    keys_without: many(part.keys_without),
+                })
+                .collect(),
             ..Kind::default()
         }
     }
+}
+
+/// A part of a key; none of a kind that nobody knows.
+fn part_of((kind, mut name, digest): (String, String, String)) -> Option<PartDigest> {
+    name.truncate(name.floor_char_boundary(WORD_BYTES_MAX));
+    Some((PartKind::of(&kind)?, name.into(), number(&digest)))
+}
+
+/// A short digest as a number; what is none is as good as any other.
+fn number(digest: &str) -> u64 {
+    u64::from_str_radix(digest, 16).unwrap_or(0)
+}
+
+fn many(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 /// What is counted of a word; none beyond as many as are told apart.
@@ -259,6 +305,24 @@ mod tests {
         assert_eq!((facts.kinds[0].keys, facts.kinds[0].apart_batches), (2, 2));
         let later = Record { time_us: 9_000_000, ..record(1, 1, "b") };
         assert_eq!(told(&[record(1, 1, "a"), later]).kinds[0].apart_batches, 0);
+    }
+
+    #[test]
+    fn the_header_that_keeps_calls_apart_is_named_where_several_processes_wrote() {
+        let call = |process: &str, user: usize| {
+            let part = |kind: &str, name: &str, value: usize| {
+                (kind.to_owned(), name.to_owned(), format!("{:08x}", process.len() * 1000 + value))
+            };
+            Record {
+                process: process.to_owned(),
+                parts: vec![part("path", "", 7), part("header", "x-user", user), part("news", "", user)],
+                ..record(1, 1, &format!("{user:08x}"))
+            }
+        };
+        let calls: Vec<Record> = (0..17).flat_map(|user| [call("one", user), call("other", user)]).collect();
+        let facts = told(&calls);
+        let differs = Differs { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
+        assert_eq!((facts.kinds[0].keys, &facts.kinds[0].differs), (17, &vec![differs]));
     }
 
     #[test]

@@ -314,8 +314,9 @@ fn apart(kind: &Kind) -> Option<(String, Value)> {
         percent(share)
     );
     let Some(first) = kind.differs.first() else {
-        let text =
-            format!("{head}; `groupage explain` against the running proxy names the header or field that differs");
+        let text = format!(
+            "{head}; `groupage explain` against the running proxy names the header or field that differs, and so does a log written by this version"
+        );
         return Some((text, json!({"keys": kind.keys, "share": share})));
     };
     let mut text = format!("{head}: {}", kept_apart(first));

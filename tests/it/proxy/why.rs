@@ -220,6 +220,7 @@ async fn explain_names_the_header_live_and_says_from_the_log_what_a_log_holds() 
     let told = printed(&explain(&["--access-log", &path], None).await);
     assert!(told.starts_with(&format!("8 calls in {path}")), "{told}");
     assert!(told.contains("default (kserve_v1)") && told.contains("calls of 8 merge keys wait side by side"), "{told}");
+    assert!(told.contains(expected) && !binary.access.text().contains("secret"), "{told}");
     let piped = printed(&explain(&["--access-log", "-"], Some(std::fs::File::open(&path).unwrap())).await);
     assert_eq!(piped.lines().skip(1).collect::<Vec<_>>(), told.lines().skip(1).collect::<Vec<_>>());
 }
