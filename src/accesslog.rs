@@ -1,7 +1,8 @@
 //! The access log: one JSON line for a sampled call, on standard output.
 //!
 //! Off by default. `simulate` replays it and `explain` reads it. It never holds a body, a header value or a path parameter: tenants and merge keys appear as
-//! short digests, the route as it is written in the policy.
+//! short digests, keyed anew by each process, the route as it is written in the policy. The headers and the fields of a body that a merge key is made of
+//! are named, so that `explain` can say which one keeps calls apart.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::telemetry::LossyWriter;
 
-/// One call, as written and as read back. Field names are the schema (README R22).
+/// One call, as written and as read back. Field names are the schema: those of README R22, and `parts` and `process` for `explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Record {
     /// Microseconds since 1970, when the head was read.
@@ -22,10 +23,10 @@ pub struct Record {
     pub tenant: String,
     /// Short digest of the merge key; empty for a call that went alone.
     pub key: String,
-    /// What the key is made of: what a part is, the name of its header or field, a short digest. Digests of two processes cannot be compared.
+    /// What the key is made of: what a part is, the name of its header or field, a short digest of its value. None for a key of more than 16 KiB.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<(String, String, String)>,
-    /// Which process wrote it: eight hexadecimal digits, drawn anew by each.
+    /// Which process wrote it: digests of two cannot be compared.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub process: String,
     /// The priority class.

@@ -38,7 +38,7 @@ mod usage;
 pub use apart::{ClassName, KeyPart, PartKind, class_name};
 pub use call::{Call, Head, Merge, Mismatch, MismatchKind, Outgoing, Reason, Reply, TooLarge};
 pub use dialect::Dialect;
-pub use differ::{Differs, Keys, PARTS_MAX, PartDigest};
+pub use differ::{Differs, KEY_BYTES_MAX, Keys, PARTS_MAX, PartDigest};
 pub use pointer::Pointer;
 pub use route::{Common, Endpoint, Label, Named, PathPattern, RouteRules, Routes};
 pub use secret::{Secret, Tenant};

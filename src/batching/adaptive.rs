@@ -52,6 +52,8 @@ use want::Want;
 const MEAN_TIME_FIRST: u64 = 5_000_000;
 /// Lines asked for one decision: more than commonly are open at once, and a bound.
 const LINES_MAX: usize = 256;
+/// Parts of a probe, which are in flight at once.
+const PARTS: u32 = 3;
 
 /// What is learned of one upstream.
 #[derive(Debug, Clone)]
@@ -166,8 +168,8 @@ impl Adaptive {
     }
 
     /// Time goes on: a comparison may begin or end. Before every [`Adaptive::next`].
-    pub(super) fn tick(&mut self, now: Tick) {
-        self.guard.tick(now, Duration::from_nanos(self.mean_time));
+    pub(super) fn tick(&mut self, now: Tick, queue: &Queue) {
+        self.guard.tick(now, Duration::from_nanos(self.mean_time), queue.oldest());
     }
 
     /// Whether calls are passed one by one.
@@ -280,12 +282,8 @@ impl Adaptive {
         let view = SlotView {
             in_flight,
             earliest_due,
-            // Both arms of a trial use one slot, and a probe that matters is not kept waiting by leads and second slots.
-            slots_max: if self.compares() || (self.guard.probe_waits() && !self.backlog) {
-                1
-            } else {
-                ctx.limits.slots
-            },
+            // A probe that matters is not kept waiting by leads and other slots.
+            slots_max: if self.empties(&ctx) { 1 } else { ctx.limits.slots },
             samples: u64::from(model.cost.samples()),
             mean_time: self.mean_time,
             backlog: self.backlog,
@@ -403,6 +401,12 @@ impl Adaptive {
         Next::Chosen { key, cause, kind }
     }
 
+    /// Whether what is in flight should end first, for the server is to be asked whether it batches by itself.
+    fn empties(&self, ctx: &Ctx<'_>) -> bool {
+        let may_ask = !ctx.missing.has(Skill::StandAside) && ctx.limits.slots >= PARTS && !self.backlog;
+        may_ask && self.guard.probe_waits()
+    }
+
     /// In place of a batch, if it is time to ask whether the server batches by itself: its first call, and then both halves of the others.
     fn probe(&mut self, line: &Line<'_>, items: u32) -> Option<Next> {
         let (in_flight, slots, backlog) = (self.flights.len(), self.slots(), self.backlog);
@@ -411,7 +415,7 @@ impl Adaptive {
         if line.ctx.missing.has(Skill::StandAside) {
             return None;
         }
-        if in_flight > 0 || line.ctx.limits.slots < 3 || scope_max < 3 {
+        if in_flight > 0 || line.ctx.limits.slots < PARTS || scope_max < PARTS {
             return None;
         }
         let mut room = items;

@@ -7,8 +7,8 @@
 //! It owns no queue and no timer: the batcher says what came back, and an epoch ends with the first event after its time, so an idle upstream wakes
 //! nobody. It also keeps `pass_max`, how many calls may be in flight while standing aside, which is the admission control of that mode.
 //!
-//! What it leaves out: which calls a probe is made of, slots (the batcher uses one in both arms), and what may be risked (misses, `Manual` mode): the
-//! batcher does not ask for a probe then.
+//! What it leaves out: which calls a probe is made of, how slots run empty for one, and what may be risked (misses, `Manual` mode): the batcher does not ask
+//! for a probe then.
 
 mod probe;
 mod trial;
@@ -74,8 +74,8 @@ pub(super) struct Guard {
     known_batching: bool,
     stand_aside_max: u32,
     pass_max: u32,
-    /// Calls that may be in flight since passing began, up to `pass_max`: as many as were in a batch, and one more for each answer, so that those who
-    /// wait when batching ends are not thrown at a server that would refuse half of them.
+    /// Calls that may be in flight since passing began, up to `pass_max`: as many as were in the last batch, and one more for each that ends, so that
+    /// those who wait when batching ends are not thrown at a server that would refuse half of them.
     opened: u32,
     /// Calls sent before then tell nothing that the last refusal did not.
     cut_at: Tick,
@@ -128,6 +128,7 @@ impl Guard {
         self.trial = None;
         if known {
             self.settled = Mode::Pass;
+            self.opened = u32::MAX;
             self.probes.forget();
         } else {
             self.reverse_at = self.passed;
@@ -176,10 +177,14 @@ impl Guard {
         self.batches += 1;
     }
 
+    /// A passed call ended, and not because the server is overloaded.
+    pub(super) fn pass_ended(&mut self) {
+        self.opened = self.opened.saturating_add(1);
+    }
+
     /// A passed call came back well; `in_flight` counts it too.
     pub(super) fn call_passed(&mut self, in_flight: usize) {
         self.passed += 1;
-        self.opened = self.opened.saturating_add(1);
         if in_flight < usize::try_from(self.pass_max).unwrap_or(usize::MAX) || self.pass_max >= self.stand_aside_max {
             return;
         }
@@ -223,7 +228,8 @@ impl Guard {
     }
 
     /// Starts a trial that is due, ends an epoch that is over. Call it at each event before deciding; `mean` is T, the running mean of an execution.
-    pub(super) fn tick(&mut self, now: Tick, mean: Duration) {
+    /// `oldest`: when the call arrived that is queued for longest.
+    pub(super) fn tick(&mut self, now: Tick, mean: Duration, oldest: Option<Tick>) {
         let Some(trial) = &mut self.trial else {
             if self.trial_due() {
                 self.trial = Some(Trial::new(now, mean, self.settled));
@@ -231,19 +237,14 @@ impl Guard {
             }
             return;
         };
-        if let Step::Decided(report) = trial.tick(now, mean) {
+        if let Step::Decided(report) = trial.tick(now, mean, oldest) {
             self.settle(report);
         }
     }
 
-    /// So many items left together; as many or more stay `behind` them.
-    pub(super) fn left(&mut self, now: Tick, items: u32, behind: bool) {
-        if self.mode() == Mode::Batch {
-            self.opened = items.max(PASS_MAX_MIN);
-        }
-        if let Some(trial) = &mut self.trial {
-            trial.left(now, behind);
-        }
+    /// A batch of so many calls left: so many may leave at once when passing begins.
+    pub(super) fn batch_left(&mut self, calls: usize) {
+        self.opened = u32::try_from(calls).unwrap_or(u32::MAX).max(PASS_MAX_MIN);
     }
 
     /// Where it stands.
@@ -251,7 +252,7 @@ impl Guard {
         AsideReport {
             mode: self.settled,
             trying: self.trial.is_some(),
-            pass_max: self.pass_max,
+            pass_max: self.pass_max(),
             batches: self.batches,
             passed: self.passed,
             last: self.last,

@@ -1,7 +1,7 @@
 //! A merge key taken to pieces again: which part of it keeps two calls apart.
 //!
 //! A key is compared as a whole and never read on the way of a call. This reads it for people: part by part, each with the name by which a policy would
-//! speak of it. It is done where a key is seen for the first time, so calls that share one pay nothing.
+//! speak of it. It is done where a key is seen for the first time, and for calls in the access log; others pay nothing.
 //!
 //! What it leaves out: values. Who takes the parts keeps a digest of each, and tells their names only.
 

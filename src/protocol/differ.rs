@@ -13,6 +13,8 @@ use super::apart::PartKind;
 const KEYS_MAX: usize = 64;
 /// Parts of a key that are told apart: a call has some ten. What is beyond is not compared.
 pub const PARTS_MAX: usize = 32;
+/// Longest key that is taken to pieces: it may hold whole fields of a body, and many of them.
+pub const KEY_BYTES_MAX: usize = 16 << 10;
 /// Parts that are told: more than anybody reads.
 const TOLD_MAX: usize = 8;
 

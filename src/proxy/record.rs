@@ -13,7 +13,7 @@ use crate::batching::Tick;
 use crate::body::Body;
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{Call, Endpoint, KeyPart, Merge, PARTS_MAX, Reason, Secret};
+use crate::protocol::{Call, Endpoint, KEY_BYTES_MAX, KeyPart, Merge, PARTS_MAX, Reason, Secret};
 use crate::scheduler::Ticket;
 use crate::telemetry::names::Outcome;
 
@@ -87,15 +87,12 @@ impl Ending {
             }
             if let Merge::With(key) = &call.merge {
                 let secret = &self.proxy.secret;
-                record.key = short_digest(blake3::hash(key).as_bytes());
-                record.process = short_digest(&secret.digest([]));
-                record.parts = endpoint
-                    .key_parts(key)
-                    .into_iter()
-                    .flatten()
-                    .take(PARTS_MAX)
-                    .map(|part| digest(secret, part))
-                    .collect();
+                record.key = short_digest(&secret.digest([&b"key"[..], key]));
+                record.process = short_digest(&secret.digest([&b"process"[..]]));
+                if key.len() <= KEY_BYTES_MAX {
+                    let parts = endpoint.key_parts(key).into_iter().flatten().take(PARTS_MAX);
+                    record.parts = parts.map(|part| digest(secret, part)).collect();
+                }
             }
         }
     }

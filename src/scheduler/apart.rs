@@ -9,15 +9,15 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use crate::batching::{self, CostClassId, Policy, Tick};
-use crate::protocol::{Differs, Endpoint, KeyPart, Keys};
+use crate::protocol::{Differs, Endpoint, KEY_BYTES_MAX, KeyPart, Keys};
 
 /// Cost classes whose keys are compared; beyond it the one unused for longest goes. With all their keys some two megabytes at the very most.
 const CLASSES_MAX: usize = 16;
-/// Keys that are looked at in one [`SPAN`], and bytes of one: the driver, which everybody waits for, does it. A client may send a new key with every
-/// call, and a key may hold whole fields of a body. So it is at most half a megabyte a second, some two thousandths of a core.
+/// Keys that are looked at in one [`SPAN`]: the driver, which everybody waits for, does it, and a client may send a new key with every
+/// call. With [`KEY_BYTES_MAX`] it is at most half a megabyte a second, some two thousandths of a core.
 const KEYS_AT_ONCE: u32 = 32;
-const KEY_BYTES_MAX: usize = 16 << 10;
 const SPAN: Duration = Duration::from_secs(1);
+
 /// The parts of the keys that came last.
 #[derive(Debug, Default)]
 pub(super) struct Apart {

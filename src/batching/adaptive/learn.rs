@@ -142,7 +142,10 @@ impl Adaptive {
         }
         let due = Tick(now.0.saturating_add(wait).saturating_add(alone));
         let flight = self.slots.sent(now, others);
-        self.guard.left(now, batch.items, batch.left >= u64::from(batch.items.max(1)));
+        // Only a comparison knows the calls, and only from there passing begins.
+        if batch.kind == Kind::Batch && !batch.calls.is_empty() {
+            self.guard.batch_left(batch.calls.len());
+        }
         self.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= self.slots();
         let trial = std::mem::take(&mut self.trial) && batch.kind == Kind::Batch;
         let trial = trial || batch.asks || matches!(batch.kind, Kind::Probe(_));
@@ -165,9 +168,10 @@ impl Adaptive {
             match batch.kind {
                 Kind::Probe(_) => self.guard.probe_lost(),
                 Kind::Pass if matches!(observed.outcome, ObservedOutcome::Overloaded { .. }) => {
-                    self.guard.overloaded(now, now.before(observed.duration), in_flight);
+                    self.guard.overloaded(now, flight.sent_at(), in_flight);
                 }
-                Kind::Pass | Kind::Batch | Kind::Plain => {}
+                Kind::Pass => self.guard.pass_ended(),
+                Kind::Batch | Kind::Plain => {}
             }
             return false;
         }
@@ -175,7 +179,10 @@ impl Adaptive {
             self.guard.ended(now, Ended { arrived: *arrived, items: *items, expired: false, slo: *slo });
         }
         match batch.kind {
-            Kind::Pass => self.guard.call_passed(in_flight + 1),
+            Kind::Pass => {
+                self.guard.pass_ended();
+                self.guard.call_passed(in_flight + 1);
+            }
             Kind::Batch => self.guard.batch_done(),
             Kind::Plain => {}
             Kind::Probe(part) => {

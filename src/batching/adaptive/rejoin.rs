@@ -127,6 +127,9 @@ impl Adaptive {
     ) -> Option<Answer> {
         let (key, items) = (line.key, line.items);
         if self.keys.get(&key)?.rejoin.open.is_none() {
+            if line.late(&self.models.get(&line.head.call.cost_class)?.cost).is_some() {
+                return None;
+            }
             let open = self.apart(line, leading).filter(|open| Duration::from_nanos(open.span) <= hold_max)?;
             if !self.keys.get_mut(&key)?.rejoin.begin(open) {
                 return None;

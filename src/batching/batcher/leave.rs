@@ -52,7 +52,7 @@ impl Batcher {
         let free = self.free.total(now);
         let missing = self.missing;
         let ctx = Ctx { now, limits: &self.limits, queue: &self.queue, free, hold_permille, missing };
-        self.adaptive.tick(now);
+        self.adaptive.tick(now, &self.queue);
         let (scopes, passing) = (&self.scopes_in_flight, self.adaptive.passing());
         let scope_is_free =
             |scope: ScopeId| passing || scopes.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max;

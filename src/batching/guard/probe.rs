@@ -16,7 +16,8 @@ const EVERY: u64 = 40;
 const NEW: u32 = 3;
 /// Batches between probes later (`scheduling.md` §2.7).
 const EVERY_LATER: u64 = 3_000;
-/// Batches for which the slots are run empty for one that is due: as many as may be in flight, and a few. After that it waits for its next turn.
+/// Batches for which the slots are run empty for one that is due: 16 that were in flight, and a few. After that it waits for its next turn, and a server
+/// that runs more side by side is not asked.
 const EMPTIES_MAX: u64 = 20;
 /// Fewest calls that make a probe (`scheduling.md` §2.7).
 const CALLS_MIN: usize = 5;
@@ -98,8 +99,7 @@ impl Default for Probes {
 
 impl Probes {
     pub(super) fn due(&self, batches: u64, chance: Chance) -> Option<Parts> {
-        let apart = chance.slots == 1 || self.waits(batches);
-        let undisturbed = apart && chance.in_flight == 0 && !chance.backlog && self.out.is_none();
+        let undisturbed = chance.slots == 1 && chance.in_flight == 0 && !chance.backlog && self.out.is_none();
         if !undisturbed || chance.calls < CALLS_MIN || batches < self.next_at {
             return None;
         }
@@ -111,7 +111,8 @@ impl Probes {
     /// slot that frees soon, or into several slots that a batcher inside seems to be, it would never be empty by itself.
     pub(super) fn waits(&self, batches: u64) -> bool {
         let Some(overdue) = batches.checked_sub(self.next_at).filter(|_| self.out.is_none()) else { return false };
-        self.score > SCORE_OPEN || (EVERY..EVERY + EMPTIES_MAX).contains(&(overdue % EVERY_LATER))
+        let from = if self.score > SCORE_OPEN { 0 } else { EVERY };
+        (from..EVERY + EMPTIES_MAX).contains(&(overdue % EVERY_LATER))
     }
 
     pub(super) fn sent(&mut self, now: Tick, alone: Alone, batches: u64) {
@@ -204,10 +205,9 @@ mod tests {
         assert_eq!(probes.due(59, chance(17)), None);
         assert_eq!(probes.due(60, chance(4)), None);
         assert_eq!(probes.due(60, Chance { in_flight: 1, ..chance(17) }), None);
-        let two = Chance { slots: 2, ..chance(17) };
+        assert_eq!(probes.due(60, Chance { slots: 2, ..chance(17) }), None);
         for (batches, waits) in [(99, false), (100, true), (119, true), (120, false), (3_100, true)] {
             assert_eq!(probes.waits(batches), waits, "{batches}");
-            assert_eq!(probes.due(batches, two).is_some(), waits, "{batches}");
         }
         assert_eq!(probes.due(60, Chance { backlog: true, ..chance(17) }), None);
     }

@@ -9,7 +9,7 @@ const SLO: Duration = Duration::from_millis(50);
 
 /// Plays epochs of a trial with what items see in each mode, jittered a little, until it ends; returns the epochs it took.
 fn play(guard: &mut Guard, now: &mut Tick, batch_ms: u64, pass_ms: u64) -> usize {
-    guard.tick(*now, MEAN);
+    guard.tick(*now, MEAN, None);
     assert!(guard.report().trying, "a trial was due");
     let mut epochs = 0;
     while guard.report().trying {
@@ -21,7 +21,7 @@ fn play(guard: &mut Guard, now: &mut Tick, batch_ms: u64, pass_ms: u64) -> usize
             guard.ended(now.after(sojourn), Ended { arrived: *now, items: 1, expired: false, slo: Some(SLO) });
         }
         *now = start.after(Duration::from_millis(100));
-        guard.tick(*now, MEAN);
+        guard.tick(*now, MEAN, None);
         epochs += 1;
     }
     epochs
@@ -105,7 +105,7 @@ fn a_pass_that_became_clearly_worse_stops_as_quickly() {
 fn expired_items_are_charged_twice_the_slo() {
     let (mut guard, mut now) = (Guard::new(512, false), Tick::from_millis(1));
     believes(&mut guard, now);
-    guard.tick(now, MEAN);
+    guard.tick(now, MEAN, None);
     while guard.report().trying {
         let passing = guard.mode() == Mode::Pass;
         now = now.after(Duration::from_millis(60));
@@ -119,7 +119,7 @@ fn expired_items_are_charged_twice_the_slo() {
             }
         }
         now = now.after(Duration::from_millis(40));
-        guard.tick(now, MEAN);
+        guard.tick(now, MEAN, None);
     }
     assert_eq!(guard.mode(), Mode::Batch);
     let last = guard.report().last.expect("ended");
@@ -131,7 +131,7 @@ fn what_arrived_before_or_early_in_an_epoch_does_not_count() {
     let (mut guard, start) = (Guard::new(512, false), Tick::from_millis(1));
     believes(&mut guard, start);
     let mut now = start;
-    guard.tick(now, MEAN);
+    guard.tick(now, MEAN, None);
     while guard.report().trying {
         for (at, ms) in [(0, 500), (29, 500), (31, if guard.mode() == Mode::Batch { 14 } else { 12 })] {
             let arrived = now.after(Duration::from_millis(at));
@@ -141,7 +141,7 @@ fn what_arrived_before_or_early_in_an_epoch_does_not_count() {
             );
         }
         now = now.after(Duration::from_millis(100));
-        guard.tick(now, MEAN);
+        guard.tick(now, MEAN, None);
     }
     let last = guard.report().last.expect("ended");
     assert!(last.batch_mean.abs_diff(Duration::from_millis(14)) < Duration::from_micros(1), "{last:?}");
@@ -152,7 +152,7 @@ fn a_trial_without_traffic_is_given_up() {
     let (mut guard, mut now) = (Guard::new(512, false), Tick::from_millis(1));
     believes(&mut guard, now);
     for _ in 0..=200 {
-        guard.tick(now, MEAN);
+        guard.tick(now, MEAN, None);
         now = now.after(Duration::from_secs(1));
     }
     assert!(!guard.report().trying && guard.mode() == Mode::Batch);
@@ -173,7 +173,7 @@ fn batching_is_tried_again_after_sixty_thousand_passed_calls() {
     for _ in 0..59_999 {
         guard.call_passed(1);
     }
-    guard.tick(now, MEAN);
+    guard.tick(now, MEAN, None);
     assert!(!guard.report().trying);
     guard.call_passed(1);
     play(&mut guard, &mut now, 14, 12);
@@ -210,10 +210,10 @@ fn a_probe_that_lost_a_part_makes_no_trial() {
     }
     guard.probe_lost();
     guard.probe_returned(Part::Second, now.after(2 * MEAN));
-    guard.tick(now.after(3 * MEAN), MEAN);
+    guard.tick(now.after(3 * MEAN), MEAN, None);
     assert!(!guard.report().trying);
     probe(&mut guard, now, true);
-    guard.tick(now, MEAN);
+    guard.tick(now, MEAN, None);
     assert!(guard.report().trying, "the next one that comes back whole counts");
 }
 
@@ -224,7 +224,7 @@ fn a_server_known_to_batch_starts_in_pass_and_is_not_asked() {
         guard.call_passed(1);
     }
     guard.changed();
-    guard.tick(now, MEAN);
+    guard.tick(now, MEAN, None);
     assert!(guard.mode() == Mode::Pass && !guard.report().trying);
     assert_eq!(guard.probe_due(Chance { calls: 9, in_flight: 0, slots: 1, backlog: false }), None);
     guard.set_known_batching(false);
@@ -268,16 +268,16 @@ fn passing_begins_with_as_many_calls_as_a_batch_and_doubles_with_each_round() {
     let (mut guard, mut now) = (Guard::new(512, false), Tick::from_millis(1));
     assert_eq!(guard.pass_max(), 512);
     believes(&mut guard, now);
-    guard.tick(now, MEAN);
-    guard.left(now, 16, false);
+    guard.tick(now, MEAN, None);
+    guard.batch_left(16);
     while guard.mode() == Mode::Batch {
         now = now.after(MEAN);
-        guard.tick(now, MEAN);
+        guard.tick(now, MEAN, None);
     }
     let mut rounds = 0;
     while guard.pass_max() < 512 {
         let open = guard.pass_max();
-        (0..open).for_each(|_| guard.call_passed(512));
+        (0..open).for_each(|_| guard.pass_ended());
         rounds += 1;
         assert_eq!(guard.pass_max(), (2 * open).min(512));
     }
@@ -288,7 +288,7 @@ fn passing_begins_with_as_many_calls_as_a_batch_and_doubles_with_each_round() {
 fn what_one_arm_left_queued_is_not_charged_to_the_other() {
     let (mut guard, start) = (Guard::new(512, false), Tick::from_millis(0));
     believes(&mut guard, start);
-    guard.tick(start, MEAN);
+    guard.tick(start, MEAN, None);
     let ms = |at: u64| start.after(Duration::from_millis(at));
     let ended = |arrived, sojourn| {
         (ms(arrived + sojourn), Ended { arrived: ms(arrived), items: 10, expired: false, slo: None })
@@ -299,10 +299,10 @@ fn what_one_arm_left_queued_is_not_charged_to_the_other() {
         let passing = guard.mode() == Mode::Pass;
         let queued = if passing { 60 } else { 0 };
         for offset in (0..200).step_by(5) {
-            guard.left(ms(at + offset), 10, offset < queued);
             let (now, ended) = ended(at + offset, if offset < queued { 80 } else { 10 });
             guard.ended(now, ended);
-            guard.tick(ms(at + offset), MEAN);
+            let oldest = if offset < queued { at.saturating_sub(1) } else { at + offset };
+            guard.tick(ms(at + offset), MEAN, Some(ms(oldest)));
             if (guard.mode() == Mode::Pass) != passing || !guard.report().trying {
                 at += offset;
                 break;
@@ -409,7 +409,7 @@ impl World {
             }
             self.serve();
             let trying = self.guard.report().trying;
-            self.guard.tick(Tick(now), MEAN);
+            self.guard.tick(Tick(now), MEAN, self.queue.front().map(|at| Tick(*at)));
             self.trials += usize::from(!trying && self.guard.report().trying);
             self.send();
         }
@@ -451,7 +451,9 @@ impl World {
     fn dispatch(&mut self, calls: usize, part: Option<Part>) {
         self.sent += 1;
         let members = self.queue.drain(..calls).collect();
-        self.guard.left(Tick(self.now), u32::try_from(calls).unwrap(), self.queue.len() >= calls);
+        if self.guard.mode() == Mode::Batch {
+            self.guard.batch_left(calls);
+        }
         self.out.insert(self.sent, (members, part));
         self.at(self.now + Self::ONE_WAY, Event::Enter(self.sent));
     }
@@ -466,7 +468,11 @@ impl World {
         if let Some(part) = part {
             self.guard.probe_returned(part, now);
         }
-        if self.guard.mode() == Mode::Pass { self.guard.call_passed(in_flight) } else { self.guard.batch_done() }
+        if self.guard.mode() == Mode::Batch {
+            return self.guard.batch_done();
+        }
+        self.guard.pass_ended();
+        self.guard.call_passed(in_flight);
     }
 }
 

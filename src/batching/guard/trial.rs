@@ -13,8 +13,6 @@ const EPOCH_EXECUTIONS: u32 = 20;
 const EPOCH_MIN: Duration = Duration::from_millis(100);
 /// Tenths of an epoch whose arrivals are not counted: they meet what the other arm left (`scheduling.md` §2.7).
 const EPOCH_SETTLES_TENTHS: u32 = 3;
-/// Epochs that what the other arm left may take to leave, before items are counted all the same: an arm that cannot clear it in this time is no better.
-const EPOCH_CLEARS_MAX: u32 = 1;
 /// Items without which an epoch has no mean (prototype).
 const EPOCH_ITEMS_MIN: u64 = 5;
 /// Epochs on each side before means are compared (`scheduling.md` §2.7).
@@ -84,8 +82,8 @@ pub(super) struct Trial {
     arm: Mode,
     batch: Epochs,
     pass: Epochs,
-    length: Duration,
     began: Tick,
+    length: Duration,
     counts_from: Tick,
     ends: Tick,
     /// Nothing is queued any more that the other arm left.
@@ -115,8 +113,8 @@ impl Trial {
             arm: incumbent,
             batch: Epochs::default(),
             pass: Epochs::default(),
-            length: Duration::ZERO,
             began: now,
+            length: Duration::ZERO,
             counts_from: now,
             ends: now,
             cleared: false,
@@ -132,23 +130,6 @@ impl Trial {
         self.arm
     }
 
-    /// Something left, and as much or more stays `behind` it. Up to the first departure that leaves less, that is what the other arm left: where one of
-    /// them falls behind, the other would be measured by its queue.
-    pub(super) fn left(&mut self, now: Tick, behind: bool) {
-        if self.cleared {
-            return;
-        }
-        self.cleared = !behind;
-        let latest = self.began.after(self.length.saturating_mul(EPOCH_CLEARS_MAX));
-        let clear = now.min(latest);
-        if clear > self.counts_from {
-            self.counts_from = clear;
-            self.ends = clear.after(self.length - self.settles());
-            self.items = 0;
-            self.sum_ms = 0.0;
-        }
-    }
-
     pub(super) fn ended(&mut self, now: Tick, ended: Ended) {
         if ended.arrived < self.counts_from {
             return;
@@ -160,17 +141,23 @@ impl Trial {
         self.sum_ms += millis(charged) * f64::from(ended.items);
     }
 
-    pub(super) fn tick(&mut self, now: Tick, mean: Duration) -> Step {
+    /// `oldest`: when the call arrived that is queued for longest.
+    pub(super) fn tick(&mut self, now: Tick, mean: Duration, oldest: Option<Tick>) -> Step {
+        self.clear(now, oldest);
         if now < self.ends {
             return Step::Goes;
         }
         self.tried += 1;
-        if self.items >= EPOCH_ITEMS_MIN {
-            let epoch = self.sum_ms / self.items as f64;
-            match self.arm {
-                Mode::Batch => self.batch.add(epoch),
-                Mode::Pass => self.pass.add(epoch),
-            }
+        let seen = match oldest {
+            _ if self.items >= EPOCH_ITEMS_MIN => Some(self.sum_ms / self.items as f64),
+            // It did not even get through what it found: whoever came since waits longer than this.
+            Some(arrived) if !self.cleared => Some(millis(now.since(arrived))),
+            _ => None,
+        };
+        match (self.arm, seen) {
+            (Mode::Batch, Some(epoch)) => self.batch.add(epoch),
+            (Mode::Pass, Some(epoch)) => self.pass.add(epoch),
+            (_, None) => {}
         }
         if let Some(verdict) = self.verdict() {
             return Step::Decided(self.report(now, verdict));
@@ -188,6 +175,25 @@ impl Trial {
         self.cleared = false;
         self.items = 0;
         self.sum_ms = 0.0;
+    }
+
+    /// Items count once those are gone that the other arm left, but for at most a whole epoch's length: where one arm falls behind, the other would be
+    /// measured by its queue.
+    fn clear(&mut self, now: Tick, oldest: Option<Tick>) {
+        if self.cleared {
+            return;
+        }
+        self.cleared = oldest.is_none_or(|arrived| arrived >= self.began);
+        if self.cleared {
+            return;
+        }
+        let clear = now.min(self.began.after(self.length));
+        if clear > self.counts_from {
+            self.counts_from = clear;
+            self.ends = clear.after(self.length - self.settles());
+            self.items = 0;
+            self.sum_ms = 0.0;
+        }
     }
 
     fn settles(&self) -> Duration {

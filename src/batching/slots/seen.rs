@@ -59,6 +59,11 @@ pub(super) struct Seen {
 // === impl Flight ===
 
 impl Flight {
+    /// When it left.
+    pub(in super::super) const fn sent_at(&self) -> Tick {
+        self.sent
+    }
+
     /// Nothing else was in flight when it left.
     pub(in super::super) const fn is_alone(&self) -> bool {
         self.others == 0

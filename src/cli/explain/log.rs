@@ -11,17 +11,17 @@ use super::facts::{Differs, Facts, Kind, Words};
 use crate::accesslog::Record;
 use crate::protocol::{Keys, PartDigest, PartKind};
 
-/// Merge keys told apart for one route.
+/// Merge keys told apart for one process and route.
 const KEYS_MAX: usize = 1024;
-/// Processes whose keys are compared for one route: the pods of a workload, of which each tells the same.
-const PROCESSES_MAX: usize = 16;
+/// Processes whose keys are compared for one route, the first ones: the pods of a workload all tell the same.
+const PROCESSES_MAX: usize = 4;
 /// Routes told apart: more than a policy has.
 const ROUTES_MAX: usize = 64;
 /// Reasons and causes told apart: some three times as many as there are.
 const WORDS_MAX: usize = 64;
 /// A route, a protocol, a reason, a cause or the digest of a key is never longer; what is, is cut.
 const WORD_BYTES_MAX: usize = 256;
-/// The longest line that is read: some hundred times a record.
+/// The longest line that is read: some seven times the longest record.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// What is counted of a route.
@@ -36,9 +36,15 @@ struct Route {
     passed: u64,
     wait_us: u64,
     exec_us: u64,
+    processes: BTreeMap<String, Process>,
+}
+
+/// What only calls of one process can be compared by: their keys.
+#[derive(Debug, Default)]
+struct Process {
     keys: HashSet<String>,
-    /// The parts of the keys of each process.
-    parts: BTreeMap<String, Keys>,
+    parts: Keys,
+    /// The key of the last call, and from when to when it waited.
     last: Option<(String, u64, u64)>,
 }
 
@@ -153,39 +159,24 @@ impl Counts {
 // === impl Route ===
 
 impl Route {
-    fn take(&mut self, record: Record) {
+    fn take(&mut self, mut record: Record) {
         let part = f64::from(record.items.max(1)) / f64::from(record.batch_items);
         self.batches += part;
-        if let Some(parts) = counted(&mut self.causes, record.cause) {
+        if let Some(parts) = counted(&mut self.causes, std::mem::take(&mut record.cause)) {
             *parts += part;
         }
         self.calls += 1;
         self.items = self.items.saturating_add(record.items.into());
         self.wait_us = self.wait_us.saturating_add(record.queue_us);
         self.exec_us = self.exec_us.saturating_add(record.exec_us);
-        // Lines come in the order in which calls end: two that waited at one time stand close together.
-        let waits = (record.time_us, record.time_us.saturating_add(record.queue_us));
-        if let Some((key, from, to)) = &self.last
-            && *key != record.key
-            && waits.0.max(*from) < waits.1.min(*to)
-        {
-            self.apart += part;
+        if self.processes.len() < PROCESSES_MAX || self.processes.contains_key(&record.process) {
+            let process = self.processes.entry(std::mem::take(&mut record.process)).or_default();
+            self.apart += if process.apart(record) { part } else { 0.0 };
         }
-        if !record.parts.is_empty() && (self.parts.len() < PROCESSES_MAX || self.parts.contains_key(&record.process)) {
-            let keys = self.parts.entry(record.process).or_default();
-            let whole = number(&record.key);
-            if !keys.has(whole) {
-                keys.push(whole, record.parts.into_iter().filter_map(part_of));
-            }
-        }
-        if self.keys.len() < KEYS_MAX && !self.keys.contains(&record.key) {
-            self.keys.insert(record.key.clone());
-        }
-        self.last = Some((record.key, waits.0, waits.1));
     }
 
     fn kind(self, name: String) -> Kind {
-        let told = self.parts.values().max_by_key(|keys| keys.len()).map(Keys::differs);
+        let told = self.processes.into_values().max_by_key(|process| process.keys.len()).unwrap_or_default();
         let causes: Words = self.causes.into_iter().map(|(cause, part)| (cause, whole(part))).collect();
         Kind {
             name,
@@ -197,10 +188,11 @@ impl Route {
             wait_us: self.wait_us.checked_div(self.calls).unwrap_or(0),
             exec_us: self.exec_us.checked_div(self.calls),
             causes,
-            keys: many(self.keys.len()),
+            keys: many(told.keys.len()),
             differs: told
+                .parts
+                .differs()
                 .into_iter()
-                .flatten()
                 .map(|part| Differs {
                     what: part.kind.as_str().to_owned(),
                     name: part.name,
@@ -210,6 +202,26 @@ impl Route {
                 .collect(),
             ..Kind::default()
         }
+    }
+}
+
+// === impl Process ===
+
+impl Process {
+    /// Whether this call waited beside one of another key.
+    fn apart(&mut self, record: Record) -> bool {
+        // Lines come in the order in which calls end: two that waited at one time stand close together.
+        let (from, to) = (record.time_us, record.time_us.saturating_add(record.queue_us));
+        let before = self.last.replace((record.key.clone(), from, to));
+        let whole = number(&record.key);
+        if !record.parts.is_empty() && !self.parts.has(whole) {
+            self.parts.push(whole, record.parts.into_iter().filter_map(part_of));
+        }
+        let apart = before.is_some_and(|(key, since, until)| key != record.key && from.max(since) < to.min(until));
+        if self.keys.len() < KEYS_MAX {
+            self.keys.insert(record.key);
+        }
+        apart
     }
 }
 
@@ -316,13 +328,16 @@ mod tests {
             Record {
                 process: process.to_owned(),
                 parts: vec![part("path", "", 7), part("header", "x-user", user), part("news", "", user)],
-                ..record(1, 1, &format!("{user:08x}"))
+                ..record(1, 1, &format!("{:08x}", process.len() * 1000 + user))
             }
         };
         let calls: Vec<Record> = (0..17).flat_map(|user| [call("one", user), call("other", user)]).collect();
         let facts = told(&calls);
         let differs = Differs { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
         assert_eq!((facts.kinds[0].keys, &facts.kinds[0].differs), (17, &vec![differs]));
+        let same: Vec<Record> = (0..17).flat_map(|_| [call("one", 1), call("other", 1)]).collect();
+        let facts = told(&same);
+        assert_eq!((facts.kinds[0].keys, facts.kinds[0].apart_batches), (1, 0), "pods give one call two digests");
     }
 
     #[test]
