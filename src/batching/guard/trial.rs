@@ -27,6 +27,9 @@ const T_BETTER: f64 = 2.2;
 const T_WORSE: f64 = -2.0;
 /// The share of the other mean that the challenger must get below (`scheduling.md` §2.7).
 const WORTH_IT: f64 = 0.98;
+/// Epochs on a side from which its worst is left out: one pause of the machine would outweigh them all, and the spread with it, for as long as a trial
+/// goes. (With four, one can hide a difference, which then takes longer to see, but not make one: it moves the mean by as much as its error.)
+const EPOCHS_TRIMMED: u32 = 5;
 /// Epochs that may say "clearly worse" (`scheduling.md` §2.7).
 const EPOCHS_CLEAR: u32 = 2;
 /// Clearly worse: its best epoch above so many times the worst of the other side (`scheduling.md` §2.7).
@@ -58,7 +61,7 @@ pub struct TrialReport {
     pub before: Mode,
     /// What is done from then on.
     pub verdict: Mode,
-    /// Mean over the batching epochs of what an item saw.
+    /// Mean over the batching epochs of what an item saw, of five or more without the worst one.
     pub batch_mean: Duration,
     /// The same over the passing epochs.
     pub pass_mean: Duration,
@@ -101,6 +104,15 @@ struct Epochs {
     squares: f64,
     least: f64,
     largest: f64,
+}
+
+/// What epochs say together.
+#[derive(Debug, Clone, Copy)]
+struct Estimate {
+    /// In ms.
+    mean: f64,
+    /// Squared standard error of the mean, in ms².
+    error_squared: f64,
 }
 
 // === impl Trial ===
@@ -214,8 +226,9 @@ impl Trial {
             return Some(Mode::Batch);
         }
         if self.comparable() {
-            let t = welch(old, new);
-            if t > T_BETTER && new.mean < WORTH_IT * old.mean {
+            let (was, is) = (old.estimate(), new.estimate());
+            let t = welch(was, is);
+            if t > T_BETTER && is.mean < WORTH_IT * was.mean {
                 return Some(challenger);
             }
             if t < T_WORSE || new.count >= EPOCHS_MAX {
@@ -230,14 +243,15 @@ impl Trial {
     }
 
     fn report(&self, at: Tick, verdict: Mode) -> TrialReport {
+        let (batch, pass) = (self.batch.estimate(), self.pass.estimate());
         TrialReport {
             at,
             before: self.incumbent,
             verdict,
-            batch_mean: duration(self.batch.mean),
-            pass_mean: duration(self.pass.mean),
+            batch_mean: duration(batch.mean),
+            pass_mean: duration(pass.mean),
             epochs: (self.batch.count, self.pass.count),
-            t_permille: if self.comparable() { permille(welch(&self.batch, &self.pass)) } else { 0 },
+            t_permille: if self.comparable() { permille(welch(batch, pass)) } else { 0 },
         }
     }
 }
@@ -275,15 +289,23 @@ impl Epochs {
         self.count >= EPOCHS_CLEAR && other.count > 0 && self.least > CLEARLY * other.largest
     }
 
-    /// Squared standard error of the mean.
-    fn error_squared(&self) -> f64 {
-        self.squares / f64::from(self.count - 1) / f64::from(self.count)
+    /// Without the largest one, where there are enough. An error needs two epochs.
+    fn estimate(&self) -> Estimate {
+        let (mut count, mut mean, mut squares) = (f64::from(self.count), self.mean, self.squares);
+        if self.count >= EPOCHS_TRIMMED {
+            // A step of Welford's backwards.
+            let with = mean;
+            mean -= (self.largest - mean) / (count - 1.0);
+            squares = (squares - (self.largest - with) * (self.largest - mean)).max(0.0);
+            count -= 1.0;
+        }
+        Estimate { mean, error_squared: squares / (count - 1.0) / count }
     }
 }
 
-/// Welch's t: above zero where the second side is quicker. Both need two epochs.
-fn welch(old: &Epochs, new: &Epochs) -> f64 {
-    (old.mean - new.mean) / (old.error_squared() + new.error_squared() + SPREAD_MIN).sqrt()
+/// Welch's t: above zero where the second side is quicker.
+fn welch(old: Estimate, new: Estimate) -> f64 {
+    (old.mean - new.mean) / (old.error_squared + new.error_squared + SPREAD_MIN).sqrt()
 }
 
 fn millis(duration: Duration) -> f64 {
