@@ -42,7 +42,7 @@ pub use differ::{Differs, KEY_BYTES_MAX, Keys, PARTS_MAX, PartDigest};
 pub use pointer::Pointer;
 pub use route::{Common, Endpoint, Label, Named, PathPattern, RouteRules, Routes};
 pub use secret::{Secret, Tenant};
-pub use tei::{Published, published};
+pub use tei::{Published, model_named, published};
 
 #[cfg(test)]
 mod tests;

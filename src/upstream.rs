@@ -10,27 +10,25 @@ mod connect;
 mod exchange;
 mod forward;
 mod health;
+mod identity;
 mod published;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http::HeaderMap;
-use http::header::SERVER;
 use tokio::sync::watch;
 
 use self::connect::Connector;
 pub use self::connect::Target;
 use self::health::Health;
+use self::identity::Heard;
+pub use self::identity::Identity;
 use crate::backend::{Backend, Forward};
 use crate::batching::ReplayBudget;
 use crate::buffer::BufferBudget;
 use crate::clock::Clock;
 use crate::telemetry::Metrics;
-
-/// Bytes of a server's name that are told apart: more than any has, and a bound on what is kept.
-const SERVER_NAME_MAX: usize = 128;
 
 /// Whether HTTP/2 is spoken upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,8 +80,7 @@ struct Inner {
     published: published::Cache,
     budget: Mutex<ReplayBudget>,
     isolate_above: AtomicU32,
-    /// What the last answer said of its server.
-    server: watch::Sender<Option<String>>,
+    heard: Heard,
     buffers: BufferBudget,
     metrics: Arc<Metrics>,
 }
@@ -100,7 +97,7 @@ impl Upstream {
         let shared = client::Shared::new(config.http2);
         let published = published::Cache::default();
         let isolate_above = AtomicU32::new(config.isolate_above);
-        let server = watch::Sender::new(None);
+        let heard = Heard::default();
         Self {
             inner: Arc::new(Inner {
                 config,
@@ -111,7 +108,7 @@ impl Upstream {
                 published,
                 budget,
                 isolate_above,
-                server,
+                heard,
                 buffers,
                 metrics,
             }),
@@ -126,10 +123,10 @@ impl Upstream {
         }
     }
 
-    /// What the last answer to a recognised call said of its server: its `Server` header, cut to some length.
+    /// What the server last said of itself, in answers to recognised calls and where it publishes its limits.
     #[must_use]
-    pub fn server(&self) -> watch::Receiver<Option<String>> {
-        self.inner.server.subscribe()
+    pub fn identity(&self) -> watch::Receiver<Identity> {
+        self.inner.heard.subscribe()
     }
 
     /// Looks for the server until it accepts a connection, once, and learns whether it speaks HTTP/2.
@@ -154,26 +151,5 @@ impl Upstream {
     #[must_use]
     pub fn forward(&self) -> Arc<dyn Forward> {
         Arc::new(forward::Lanes(self.inner.clone()))
-    }
-}
-
-// === impl Inner ===
-
-impl Inner {
-    /// Remembers who answers: another name or version is another server.
-    fn answered_by(&self, headers: &HeaderMap) {
-        let Some(name) = headers.get(SERVER).and_then(|name| name.to_str().ok()) else { return };
-        let name = name.get(..SERVER_NAME_MAX).unwrap_or(name);
-        // Nearly always the same one, and to read it keeps no other answer waiting.
-        if self.server.borrow().as_deref() == Some(name) {
-            return;
-        }
-        self.server.send_if_modified(|known| {
-            let new = known.as_deref() != Some(name);
-            if new {
-                *known = Some(name.to_owned());
-            }
-            new
-        });
     }
 }

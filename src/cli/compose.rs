@@ -143,7 +143,7 @@ pub fn start(starting: Starting) -> Result<Running, BoxError> {
     announce(&listen, &admin.bound, &target);
     let keeper = folder
         .zip(learned)
-        .map(|(folder, learned)| Keeper::start(folder, found, learned, scheduler.handle.clone(), upstream.server()));
+        .map(|(folder, learned)| Keeper::start(folder, found, learned, scheduler.handle.clone(), upstream.identity()));
     let listening = proxy::serve(&proxy, ports);
     upstream.watch();
     Ok(Running {

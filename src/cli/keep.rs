@@ -3,7 +3,7 @@
 //! A start that knows what a batch costs and how many slots there are does not have to find it out with the first callers. It is kept on drain and, while
 //! something is learned, ever rarer, at last once a minute; a process that has nothing to do writes nothing and is not woken. A file is written beside its
 //! place, flushed and moved there, so it is whole or not there. What cannot be read, or is about another model server, is left aside and said; nothing here
-//! keeps a proxy from serving. The folder belongs to one process (`lock`): another one that is told it begins with what is there, keeps nothing, and says so.
+//! keeps a proxy from serving. The folder belongs to one process (`lock`): another one that is told it begins with what is there, keeps nothing as long as the first one lives, and says so.
 //!
 //! What it leaves out: when the last good settings are used (`reload`).
 
@@ -22,6 +22,7 @@ use tokio::task::AbortHandle;
 
 use self::lock::Hold;
 use crate::scheduler::{Handle, Kept};
+use crate::upstream::Identity;
 
 /// Between two writings while something is learned (`scheduling.md` §3).
 const EVERY: Duration = Duration::from_secs(60);
@@ -39,7 +40,7 @@ pub(super) struct Folder {
     path: PathBuf,
     /// The model server that what is kept is about.
     upstream: String,
-    hold: Arc<Hold>,
+    hold: Arc<Mutex<Hold>>,
 }
 
 /// What was found at the start.
@@ -52,8 +53,8 @@ pub(super) enum Found {
     Used {
         classes: usize,
         slots: u32,
-        /// As the server named itself.
-        server: Option<String>,
+        /// What the server said of itself.
+        identity: Identity,
     },
     /// Something that is not used, and why.
     Ignored(String),
@@ -70,7 +71,7 @@ pub(super) struct Keeper {
 struct Writer {
     folder: Folder,
     scheduler: Handle,
-    server: watch::Receiver<Option<String>>,
+    identity: watch::Receiver<Identity>,
     /// What is there already.
     written: Mutex<Vec<u8>>,
 }
@@ -80,8 +81,20 @@ struct Writer {
 impl Folder {
     /// Takes the folder for this process, if no other has it.
     pub(super) fn new(path: PathBuf, upstream: String) -> Self {
-        let hold = Arc::new(Hold::take(&path));
+        let hold = Arc::new(Mutex::new(Hold::take(&path)));
         Self { path, upstream, hold }
+    }
+
+    /// Whether this process may write there; it takes the folder if the process that had it is gone.
+    fn may_write(&self) -> bool {
+        let mut hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner);
+        if !hold.may_write() {
+            *hold = Hold::take(&self.path);
+            if hold.may_write() {
+                tracing::info!(folder = %self.path.display(), "the process that had the state folder is gone: this one keeps what it learns there");
+            }
+        }
+        hold.may_write()
     }
 
     /// What an earlier process learned of this model server, and what is to be said of it.
@@ -93,8 +106,8 @@ impl Folder {
             Err(error) => return (Kept::default(), Found::Ignored(error.to_string())),
         };
         match learned::read(&bytes, &self.upstream) {
-            Ok((kept, server)) => {
-                let found = Found::Used { classes: kept.classes.len(), slots: kept.upstream.slots, server };
+            Ok((kept, identity)) => {
+                let found = Found::Used { classes: kept.classes.len(), slots: kept.upstream.slots, identity };
                 (kept, found)
             }
             Err(why) => (Kept::default(), Found::Ignored(why)),
@@ -124,16 +137,16 @@ impl Keeper {
         found: Found,
         learned: Arc<Notify>,
         scheduler: Handle,
-        server: watch::Receiver<Option<String>>,
+        identity: watch::Receiver<Identity>,
     ) -> Self {
-        folder.hold.log(&folder.path);
+        folder.hold.lock().unwrap_or_else(PoisonError::into_inner).log(&folder.path);
         found.log(&folder.path);
-        let writer = Arc::new(Writer { folder, scheduler: scheduler.clone(), server, written: Mutex::default() });
+        let writer = Arc::new(Writer { folder, scheduler: scheduler.clone(), identity, written: Mutex::default() });
         let writing = tokio::spawn(now_and_then(writer.clone(), learned));
-        let server = writer.server.clone();
+        let identity = writer.identity.clone();
         let checked = tokio::spawn(async move {
-            if let Found::Used { server: Some(expected), .. } = found {
-                check(server, &expected, &scheduler).await;
+            if let Found::Used { identity: before, .. } = found {
+                check(identity, &before, &scheduler).await;
             }
         });
         Self { writer, tasks: [writing.abort_handle(), checked.abort_handle()] }
@@ -142,7 +155,7 @@ impl Keeper {
     /// Where the settings in force may be kept: nowhere if the folder is another process's.
     pub(super) fn folder(&self) -> Option<PathBuf> {
         let folder = &self.writer.folder;
-        folder.hold.may_write().then(|| folder.path.clone())
+        folder.may_write().then(|| folder.path.clone())
     }
 
     /// Keeps what is known now.
@@ -168,15 +181,12 @@ async fn now_and_then(writer: Arc<Writer>, learned: Arc<Notify>) {
     }
 }
 
-/// Waits for the first answer: a server that names itself otherwise than the one that was learned is another one.
-async fn check(mut server: watch::Receiver<Option<String>>, expected: &str, scheduler: &Handle) {
-    let Ok(Some(name)) = server.wait_for(Option::is_some).await.map(|name| name.clone()) else { return };
-    if name != expected {
-        tracing::info!(
-            server = name,
-            expected,
-            "the model server is another one: what was learned before is forgotten"
-        );
+/// Waits until the server has said of itself what it said before: one that says something else is another one.
+async fn check(mut identity: watch::Receiver<Identity>, before: &Identity, scheduler: &Handle) {
+    let said = |now: &Identity| now.differs_from(before).is_some() || now.tells_as_much_as(before);
+    let Ok(now) = identity.wait_for(said).await.map(|now| now.clone()) else { return };
+    if let Some((now, before)) = now.differs_from(before) {
+        tracing::info!(now, before, "the model server is another one: what was learned before is forgotten");
         scheduler.forget().await;
     }
 }
@@ -185,7 +195,7 @@ async fn check(mut server: watch::Receiver<Option<String>>, expected: &str, sche
 
 impl Writer {
     async fn save(self: Arc<Self>) {
-        if !self.folder.hold.may_write() {
+        if !self.folder.may_write() {
             return;
         }
         let Some(kept) = self.scheduler.keep().await else { return };
@@ -199,8 +209,8 @@ impl Writer {
     }
 
     fn write(&self, kept: &Kept) -> io::Result<()> {
-        let server = self.server.borrow().clone();
-        let bytes = learned::write(kept, &self.folder.upstream, server)?;
+        let identity = self.identity.borrow().clone();
+        let bytes = learned::write(kept, &self.folder.upstream, identity)?;
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if *written == bytes {
             return Ok(());

@@ -62,6 +62,20 @@ pub fn published(info: &[u8]) -> Option<Published> {
     })
 }
 
+/// The model that `GET /info` names, with its revision: another of either is another model.
+#[must_use]
+pub fn model_named(info: &[u8]) -> Option<String> {
+    json::check(info, Rules { lenient: false, strict: true, nesting_max: 32 }).ok()?;
+    let root = json::root(info);
+    let text = |name: &str| -> Option<&str> {
+        let found = json::find(info, root, &Pointer::known(name)).ok()??;
+        // Told apart as it is written; `null` is none.
+        std::str::from_utf8(found.value.of(info)).ok()?.strip_prefix('"')?.strip_suffix('"')
+    };
+    let model = text("/model_id")?;
+    Some(text("/model_sha").map_or_else(|| model.to_owned(), |revision| format!("{model} {revision}")))
+}
+
 fn number_at(doc: &[u8], span: Span) -> Option<u64> {
     std::str::from_utf8(span.of(doc)).ok()?.parse().ok().filter(|number| *number > 0)
 }
@@ -77,6 +91,18 @@ mod tests {
         assert_eq!(published(info), Some(expected));
         let info = br#"{"max_client_batch_size": 8}"#;
         assert_eq!(published(info), Some(Published { items_max: Some(8), ..Published::default() }));
+    }
+
+    #[test]
+    fn a_model_is_told_by_its_name_and_revision() {
+        let named = |info: &str| model_named(info.as_bytes());
+        assert_eq!(named(r#"{"model_id":"bge","model_sha":"a1","max_batch_tokens":9}"#).as_deref(), Some("bge a1"));
+        assert_eq!(named(r#"{"model_id":"bge","model_sha":null}"#).as_deref(), Some("bge"));
+        for none in
+            ["{}", r#"{"model_id":7}"#, r#"{"model_sha":"a1"}"#, "not found", r#"{"model_id":"a","model_id":"b"}"#]
+        {
+            assert_eq!(named(none), None, "{none}");
+        }
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Inner {
         let bounds = Bounds { max, idle: self.config.body_idle_timeout, until: None };
         match gather(&mut incoming, bounds, &self.buffers).await {
             Gathered::Whole { bytes, trailers, held } => {
-                self.answered_by(&head.headers);
+                self.heard.answered(&head.headers);
                 Ok(Answer { status: head.status, headers: head.headers, body: bytes, trailers, first_byte, held })
             }
             Gathered::Stopped { why, .. } => Err(match why {

@@ -161,7 +161,7 @@ async fn alone(inner: Arc<Inner>, request: Request<Body>) -> Result<Response<Bod
     frame(&mut head.headers, &body);
     let response = inner.send_as(Request::from_parts(head, body), version == Version::HTTP_2).await;
     let (mut head, incoming) = response.map_err(SendError::failure)?.into_parts();
-    inner.answered_by(&head.headers);
+    inner.heard.answered(&head.headers);
     headers::strip_hop_by_hop(&mut head.headers);
     head.version = if version == Version::HTTP_2 { Version::HTTP_2 } else { Version::HTTP_11 };
     head.extensions.clear();

@@ -7,7 +7,7 @@ use http::Request;
 
 use super::Inner;
 use crate::body::Body;
-use crate::protocol::{Published, published};
+use crate::protocol::{Published, model_named, published};
 
 /// Longest wait for the answer: a server that is slower to say its limits is not waited for.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(1);
@@ -46,7 +46,12 @@ pub(super) async fn look_up(inner: &Arc<Inner>) -> Option<Published> {
     let request = Request::get("/info").header(http::header::HOST, inner.config.target.authority()).body(Body::empty());
     let found = match request {
         Ok(request) => match inner.exchange(request, LOOK_UP_LIMIT).await {
-            Ok(answer) if answer.status.is_success() => published(&answer.body),
+            Ok(answer) if answer.status.is_success() => {
+                if let Some(model) = model_named(&answer.body) {
+                    inner.heard.published(&model);
+                }
+                published(&answer.body)
+            }
             Ok(answer) if answer.status.is_client_error() => None,
             // No answer, or not yet: asked again by the next call.
             _ => return None,

@@ -11,6 +11,7 @@ use crate::batching::{
     Base, Bounded, CeilingSnapshot, ClassSnapshot, Point, Sample, Snapshot, UpstreamSnapshot, Weight,
 };
 use crate::scheduler::Kept;
+use crate::upstream::Identity;
 
 /// Changes with the meaning of any field.
 const FORMAT: u32 = 1;
@@ -25,6 +26,8 @@ struct Learned {
     upstream: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     server: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
     slots: u32,
     lead_ns: u64,
     mean_ns: u64,
@@ -86,8 +89,8 @@ enum BaseName {
     SizeOnly,
 }
 
-/// What was learned of this model server, and how it named itself; or why that cannot be said.
-pub(super) fn read(bytes: &[u8], upstream: &str) -> Result<(Kept, Option<String>), String> {
+/// What was learned of this model server, and what it said of itself; or why that cannot be said.
+pub(super) fn read(bytes: &[u8], upstream: &str) -> Result<(Kept, Identity), String> {
     let header: Header = serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
     if header.format != FORMAT {
         return Err(format!("it has format {}, this version reads {FORMAT}", header.format));
@@ -108,16 +111,17 @@ pub(super) fn read(bytes: &[u8], upstream: &str) -> Result<(Kept, Option<String>
         mean_nanos: learned.mean_ns,
         explore_permille: learned.explore_permille,
     };
-    Ok((Kept { upstream, classes }, learned.server))
+    Ok((Kept { upstream, classes }, Identity { server: learned.server, model: learned.model }))
 }
 
 /// The file.
-pub(super) fn write(kept: &Kept, upstream: &str, server: Option<String>) -> io::Result<Vec<u8>> {
+pub(super) fn write(kept: &Kept, upstream: &str, identity: Identity) -> io::Result<Vec<u8>> {
     let classes = kept.classes.iter().filter(|(name, _)| name.len() <= NAME_BYTES_MAX).take(CLASSES_MAX);
     let learned = Learned {
         format: FORMAT,
         upstream: upstream.to_owned(),
-        server,
+        server: identity.server,
+        model: identity.model,
         slots: kept.upstream.slots,
         lead_ns: kept.upstream.lead_nanos,
         mean_ns: kept.upstream.mean_nanos,
@@ -264,15 +268,16 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        let bytes = write(&kept(), "http://m", Some("uvicorn".to_owned())).unwrap();
-        let (read, server) = read(&bytes, "http://m").unwrap();
+        let identity = Identity { server: Some("uvicorn".to_owned()), model: Some("bge a1".to_owned()) };
+        let bytes = write(&kept(), "http://m", identity.clone()).unwrap();
+        let (read, said) = read(&bytes, "http://m").unwrap();
         assert_eq!(format!("{read:?}"), format!("{:?}", kept()));
-        assert_eq!(server.as_deref(), Some("uvicorn"));
+        assert_eq!(said, identity);
     }
 
     #[test]
     fn another_server_another_format_and_what_is_broken_are_told_apart() {
-        let bytes = write(&kept(), "http://m", None).unwrap();
+        let bytes = write(&kept(), "http://m", Identity::default()).unwrap();
         let text = String::from_utf8(bytes.clone()).unwrap();
         let why = |text: &str| read(text.as_bytes(), "http://n").map(|_| ()).unwrap_err();
         assert!(why(&text).contains("another model server, http://m"));
@@ -293,7 +298,7 @@ mod tests {
         let long = vec![b'a'; NAME_BYTES_MAX + 1];
         let names = std::iter::once(long).chain((0..100_u32).map(|name| name.to_be_bytes().to_vec()));
         many.classes = names.map(|name| (name.into_boxed_slice(), snapshot.clone())).collect();
-        let (read, _) = read(&write(&many, "http://m", None).unwrap(), "http://m").unwrap();
+        let (read, _) = read(&write(&many, "http://m", Identity::default()).unwrap(), "http://m").unwrap();
         assert_eq!(read.classes.len(), CLASSES_MAX);
     }
 }

@@ -65,7 +65,7 @@ impl Hold {
             Self::Theirs(pid) => tracing::error!(
                 %folder,
                 pid,
-                "another process has the state folder: nothing is kept by this one; give each a folder of its own, and start it again"
+                "another process has the state folder: nothing is kept by this one until that one is gone; give each a folder of its own"
             ),
             Self::Unknown(error) => {
                 tracing::warn!(%folder, %error, "it cannot be found out whether another process has the state folder");

@@ -162,8 +162,12 @@ impl Binary {
     }
 
     pub(super) fn predict(&self, item: u64) -> Outgoing {
+        self.post(PREDICT, &instances(&[item]))
+    }
+
+    pub(super) fn post(&self, path: &str, body: &str) -> Outgoing {
         let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
-        Outgoing::new("POST", PREDICT, self.listen, &json, Some(instances(&[item]).as_bytes()))
+        Outgoing::new("POST", path, self.listen, &json, Some(body.as_bytes()))
     }
 
     pub(super) async fn client(&self) -> Client {

@@ -82,7 +82,7 @@ async fn what_was_learned_is_kept_on_drain_and_the_next_process_begins_with_it()
 }
 
 #[tokio::test]
-async fn a_second_process_on_the_folder_says_whose_it_is_and_keeps_nothing() {
+async fn a_second_process_on_the_folder_says_whose_it_is_and_keeps_nothing_while_the_first_one_lives() {
     let dir = tempfile::tempdir().unwrap();
     let hand = Hand::start().await;
     let url = hand.url();
@@ -94,6 +94,8 @@ async fn a_second_process_on_the_folder_says_whose_it_is_and_keeps_nothing() {
     let line = second.log.until(said).await;
     let holder: u32 = fs::read_to_string(dir.path().join("lock")).unwrap().parse().unwrap();
     assert_eq!((&line["level"], &line["pid"]), (&json!("ERROR"), &json!(holder)));
+    let third = Binary::start(&url, &spec(dir.path()), &[]).await;
+    third.log.until(said).await;
     ask(&second, 0..3).await;
     end(second).await;
     assert!(!dir.path().join("learned.json").exists(), "the second one kept nothing");
@@ -101,10 +103,12 @@ async fn a_second_process_on_the_folder_says_whose_it_is_and_keeps_nothing() {
     end(first).await;
     assert!(dir.path().join("learned.json").exists());
     // Whoever had it is gone.
-    let third = Binary::start(&url, &spec(dir.path()), &[]).await;
-    third.log.until(|line| line["msg"] == "begins with what was learned before").await;
-    let holder: u32 = fs::read_to_string(dir.path().join("lock")).unwrap().parse().unwrap();
-    assert_ne!(line["pid"], json!(holder));
+    fs::remove_file(dir.path().join("learned.json")).unwrap();
+    ask(&third, 0..3).await;
+    end(third).await;
+    assert!(dir.path().join("learned.json").exists(), "the third one has it now");
+    let last: u32 = fs::read_to_string(dir.path().join("lock")).unwrap().parse().unwrap();
+    assert_ne!(last, holder);
 }
 
 #[tokio::test]
@@ -147,9 +151,55 @@ async fn what_was_learned_of_another_version_of_the_server_is_forgotten_at_its_f
     let binary = Binary::start(&url, &spec(dir.path()), &[]).await;
     binary.log.until(|line| line["msg"] == "begins with what was learned before").await;
     ask(&binary, 0..1).await;
-    let line = binary.log.until(|line| line["expected"] == "one/1").await;
-    assert_eq!(line["server"], "one/2");
+    let line = binary.log.until(|line| line["before"] == "one/1").await;
+    assert_eq!(line["now"], "one/2");
     within(async { while learned(&binary).await["cost_classes"] != json!([]) {} }).await;
+}
+
+#[tokio::test]
+async fn what_was_learned_of_another_revision_of_a_published_model_is_forgotten_once_it_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let hand = Hand::start().await;
+    let url = hand.url();
+    let (sender, revision) = tokio::sync::watch::channel("a1");
+    let _auto = hand.auto(move |request| match request.target.as_str() {
+        "/info" => {
+            let info = json!({"model_id": "bge", "model_sha": *revision.borrow(), "max_client_batch_size": 32});
+            reply(200, &info.to_string())
+        }
+        "/embed" => reply(200, "[[0.5]]"),
+        _ => named("one/1")(request),
+    });
+    let embed = async |binary: &Binary| {
+        let mut client = within(Client::connect(binary.listen)).await.unwrap();
+        let call = binary.post("/embed", r#"{"inputs": "x"}"#);
+        assert_eq!(within(client.ask(&call)).await.status, Some(200));
+    };
+    let first = Binary::start(&url, &spec(dir.path()), &[]).await;
+    ask(&first, 0..6).await;
+    embed(&first).await;
+    end(first).await;
+    let file: Value = serde_json::from_slice(&fs::read(dir.path().join("learned.json")).unwrap()).unwrap();
+    assert_eq!((&file["server"], &file["model"]), (&json!("one/1"), &json!("bge a1")));
+    for (said, forgotten) in [("a1", false), ("b2", true)] {
+        sender.send(said).unwrap();
+        let binary = Binary::start(&url, &spec(dir.path()), &[]).await;
+        binary.log.until(|line| line["msg"] == "begins with what was learned before").await;
+        embed(&binary).await;
+        if forgotten {
+            let line = binary.log.until(|line| line["before"] == "bge a1").await;
+            assert_eq!(line["now"], "bge b2");
+        }
+        let known = || async {
+            learned(&binary).await["cost_classes"].as_array().unwrap().iter().any(|class| class["path"] == PREDICT)
+        };
+        if forgotten {
+            within(async { while known().await {} }).await;
+        } else {
+            assert!(known().await);
+        }
+        drop(binary);
+    }
 }
 
 #[tokio::test]
