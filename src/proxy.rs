@@ -19,6 +19,7 @@ mod pass;
 mod priority;
 mod record;
 mod respond;
+mod shift;
 mod watch;
 
 use std::collections::HashMap;
@@ -30,6 +31,7 @@ use http::HeaderName;
 use self::cut::Cut;
 pub use self::listener::{Listening, bind, serve};
 pub use self::priority::{Ended, Priorities, PriorityClass, TenantWeights};
+use self::shift::Shifts;
 use crate::accesslog::AccessLog;
 use crate::backend::{Backend, Forward};
 use crate::batching::ScopeId;
@@ -147,6 +149,7 @@ pub struct Proxy {
     access_log: Option<AccessLog>,
     labels: HashMap<&'static str, CallLabels>,
     passed: HashMap<&'static str, Passed>,
+    shifts: Shifts,
     cut: Cut,
 }
 
@@ -189,6 +192,7 @@ impl Proxy {
             buffers,
             metrics,
             secret: Secret::random(),
+            shifts: Shifts::default(),
             cut: Cut::default(),
             access_log,
         }
@@ -208,6 +212,9 @@ impl Proxy {
 
     /// Another table for calls that begin from now on.
     pub fn set_table(&self, table: Table) {
+        let routes = table.settings.iter().filter_map(|route| route.slo);
+        let slos: Vec<_> = routes.chain(table.priorities.classes.iter().filter_map(|class| class.slo)).collect();
+        self.shifts.keep(&slos);
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
     }
 

@@ -106,6 +106,8 @@ pub struct Ticket {
     pub predicted: Option<Duration>,
     /// When it left.
     pub sent: Option<crate::batching::Tick>,
+    /// When the answer to its batch was there; what follows is not seen by the core.
+    pub answered: Option<crate::batching::Tick>,
 }
 
 /// How a submitted call ended.

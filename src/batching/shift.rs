@@ -1,8 +1,11 @@
 //! The deadline shift: how much earlier deadlines count, for latency that the proxy cannot see (`scheduling.md` §4, "Budget shift").
 //!
-//! What callers wait is more than what passes between arrival and answer here: a mesh, a load balancer, their own stack. Serving at the edge of a deadline
-//! then loses all of it. So whoever sees latency end to end tells it here, and is told by how much deadlines have to come earlier for the 99th percentile
-//! to land just inside the SLO. It steers deadlines and never the size of batches.
+//! What callers wait is more than what passes between arrival and answer in the core: the way of the answer to its caller, a mesh, a load balancer, their
+//! own stack. Serving at the edge of a deadline then loses all of it. So whoever sees latency end to end tells it here, and is told by how much deadlines
+//! have to come earlier for the 99th percentile to land just inside the SLO. It steers deadlines and never the size of batches.
+//!
+//! Late answers alone do not say why: a server's own tail is no reason to give up more calls earlier, and a shift would do just that. Whoever knows how
+//! much of a latency the core did not see tells that too, and the shift stays below its 99th percentile.
 //!
 //! What it leaves out: measuring, and taking the shift off deadlines; both are done where deadlines are made.
 
@@ -36,9 +39,19 @@ const BUCKETS: usize = 1024;
 pub struct DeadlineShift {
     slo: u64,
     shift: u64,
+    /// End to end.
+    latency: Sketch,
+    /// What of it the core did not see.
+    unseen: Sketch,
+    next: Option<Tick>,
+}
+
+/// Latencies of one period.
+#[derive(Debug, Clone)]
+struct Sketch {
+    width: u64,
     counts: Vec<u32>,
     samples: u32,
-    next: Option<Tick>,
 }
 
 // === impl DeadlineShift ===
@@ -47,23 +60,27 @@ impl DeadlineShift {
     /// No shift yet, for this SLO. An SLO of nothing is never shifted.
     #[must_use]
     pub fn new(slo: Duration) -> Self {
-        Self { slo: nanos(slo), shift: 0, counts: vec![0; BUCKETS], samples: 0, next: None }
+        let slo = nanos(slo);
+        Self { slo, shift: 0, latency: Sketch::new(slo), unseen: Sketch::new(slo), next: None }
     }
 
-    /// An answer came, this long after its caller asked, end to end. Once a second it moves the shift.
-    pub fn observe(&mut self, now: Tick, latency: Duration) {
-        let width = (self.slo / STEPS).max(1);
-        let bucket = usize::try_from(nanos(latency) / width).unwrap_or(BUCKETS).min(BUCKETS - 1);
-        self.counts[bucket] = self.counts[bucket].saturating_add(1);
-        self.samples = self.samples.saturating_add(1);
+    /// An answer came, this long after its caller asked, end to end; `unseen` of it went by outside the core, where that is known. Once a second it moves
+    /// the shift, and says so.
+    pub fn observe(&mut self, now: Tick, latency: Duration, unseen: Option<Duration>) -> bool {
+        self.latency.add(latency);
+        if let Some(unseen) = unseen {
+            self.unseen.add(unseen);
+        }
         let next = *self.next.get_or_insert(now.after(PERIOD));
         if now < next {
-            return;
+            return false;
         }
         self.next = Some(now.after(PERIOD));
-        if self.samples > SAMPLES_MIN {
-            self.step(width);
+        let moves = self.latency.samples > SAMPLES_MIN;
+        if moves {
+            self.step();
         }
+        moves
     }
 
     /// By how much deadlines come earlier.
@@ -72,26 +89,46 @@ impl DeadlineShift {
         Duration::from_nanos(self.shift)
     }
 
-    fn step(&mut self, width: u64) {
+    fn step(&mut self) {
         let target = self.slo / 1000 * TARGET_PERMILLE;
-        let error = signed(self.percentile(width)) - signed(target);
+        let error = signed(self.latency.percentile()) - signed(target);
         let step = (error / 10 * GAIN_TENTHS).clamp(-signed(self.slo / DOWN_PARTS), signed(self.slo / UP_PARTS));
-        self.shift = self.shift.saturating_add_signed(step).min(self.slo / 10 * SHIFT_TENTHS_MAX);
-        self.counts.fill(0);
-        self.samples = 0;
+        let most = if self.unseen.samples > 0 { self.unseen.percentile() } else { u64::MAX };
+        self.shift = self.shift.saturating_add_signed(step).min(self.slo / 10 * SHIFT_TENTHS_MAX).min(most);
+        self.latency.clear();
+        self.unseen.clear();
+    }
+}
+
+// === impl Sketch ===
+
+impl Sketch {
+    fn new(slo: u64) -> Self {
+        Self { width: (slo / STEPS).max(1), counts: vec![0; BUCKETS], samples: 0 }
+    }
+
+    fn add(&mut self, latency: Duration) {
+        let bucket = usize::try_from(nanos(latency) / self.width).unwrap_or(BUCKETS).min(BUCKETS - 1);
+        self.counts[bucket] = self.counts[bucket].saturating_add(1);
+        self.samples = self.samples.saturating_add(1);
     }
 
     /// The middle of the step in which the percentile lies.
-    fn percentile(&self, width: u64) -> u64 {
+    fn percentile(&self) -> u64 {
         let rank = u64::from(self.samples) * QUANTILE / 100;
         let mut before = 0;
         for (count, at) in self.counts.iter().zip(0_u64..) {
             before += u64::from(*count);
             if before > rank {
-                return at * width + width / 2;
+                return at * self.width + self.width / 2;
             }
         }
         0
+    }
+
+    fn clear(&mut self) {
+        self.counts.fill(0);
+        self.samples = 0;
     }
 }
 
@@ -108,7 +145,7 @@ mod tests {
     /// A second of answers, all this late.
     fn second(shift: &mut DeadlineShift, from: u64, answers: u64, latency: Duration) {
         for i in 0..answers {
-            shift.observe(Tick::from_millis(1000 * from + 999 * i / answers), latency);
+            shift.observe(Tick::from_millis(1000 * from + 999 * i / answers), latency, None);
         }
     }
 
@@ -147,6 +184,20 @@ mod tests {
         second(&mut shift, 100, 1000, Duration::ZERO);
         second(&mut shift, 101, 1000, Duration::ZERO);
         assert!(shift.shift() >= Duration::from_millis(28), "{:?}", shift.shift());
+    }
+
+    #[test]
+    fn a_late_server_is_no_reason_to_shift_beyond_what_went_unseen() {
+        let mut shift = DeadlineShift::new(SLO);
+        for at in 0..10_000_u64 {
+            let unseen = Duration::from_millis(if at % 50 == 0 { 3 } else { 1 });
+            shift.observe(Tick::from_millis(at), Duration::from_millis(80), Some(unseen));
+        }
+        assert!((2_900..=3_100).contains(&shift.shift().as_micros()), "{:?}", shift.shift());
+        for at in 10_000..12_000_u64 {
+            shift.observe(Tick::from_millis(at), Duration::from_millis(80), Some(Duration::ZERO));
+        }
+        assert!(shift.shift() < Duration::from_micros(200), "nothing is unseen any more: {:?}", shift.shift());
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(super) struct Deadlines {
     pub(super) caller: Option<Tick>,
 }
 
-/// Reads the deadlines of a call that arrived at `arrived` and has this SLO, if it has one, and timeout.
+/// Reads the deadlines of a call that arrived at `arrived` and is to be answered within this SLO, if it has one, less its shift, and within this timeout.
 pub(super) fn deadlines(
     arrived: Tick,
     headers: &HeaderMap,

@@ -90,6 +90,7 @@ mod tests {
             lone: None,
             predicted: Some(Duration::from_micros(11_900)),
             sent: Some(Tick::from_millis(18)),
+            answered: None,
         }
     }
 

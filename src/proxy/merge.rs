@@ -115,7 +115,12 @@ impl Proxy {
         let priority = table.priorities.of(headers);
         let class = table.priorities.class(priority);
         let slo = class.and_then(|class| class.slo).or(route.slo);
-        let times = deadlines(arrived, headers, &table.deadline_headers, (slo, route.timeout));
+        let times = deadlines(
+            arrived,
+            headers,
+            &table.deadline_headers,
+            (slo.map(|slo| slo - self.shifts.of(slo)), route.timeout),
+        );
         ending.within(slo);
         ending.read(endpoint, &call, class, times.first.at);
         let published = if endpoint.label == Label::Tei {

@@ -29,6 +29,8 @@ pub(super) struct Ending {
     /// What the caller wants to be told.
     told: Option<Box<Told>>,
     slo: Option<std::time::Duration>,
+    /// When the answer to its batch was there.
+    answered: Option<Tick>,
     /// The counts of its priority class, once it was read.
     class: Option<Ended>,
     began: Tick,
@@ -48,6 +50,7 @@ impl Ending {
             record,
             told: None,
             slo: None,
+            answered: None,
             class: None,
             began,
         }
@@ -111,6 +114,7 @@ impl Ending {
     /// What is known of its execution.
     pub(super) fn ticket(&mut self, ticket: &Ticket) {
         let began = self.began;
+        self.answered = ticket.answered;
         if let Some(told) = &mut self.told {
             told.ticket = *ticket;
         }
@@ -179,7 +183,15 @@ impl Drop for Ending {
         }
         if let Some(slo) = self.slo {
             match self.outcome {
-                Outcome::Served => proxy.metrics.slo(proxy.clock.now().since(self.began) <= slo),
+                Outcome::Served => {
+                    let now = proxy.clock.now();
+                    let latency = now.since(self.began);
+                    proxy.metrics.slo(latency <= slo);
+                    let unseen = self.answered.map_or(std::time::Duration::ZERO, |answered| now.since(answered));
+                    if let Some(largest) = proxy.shifts.answered(now, slo, latency, unseen) {
+                        proxy.metrics.deadline_shift(largest);
+                    }
+                }
                 Outcome::Rejected | Outcome::Expired | Outcome::Failed => proxy.metrics.slo(false),
                 Outcome::Cancelled | Outcome::Passed => {}
             }

@@ -406,6 +406,7 @@ impl<'a> Driver<'a> {
             lone: batch.lone,
             predicted: batch.predicted,
             sent: Some(now),
+            answered: None,
         };
         let slot = Slot::new(self.ended.clone(), self.generation, batch.id, self.shell.clock);
         let (ids, mut here): (Vec<CallId>, Vec<Queued>) = here.into_iter().unzip();
@@ -436,6 +437,7 @@ impl<'a> Driver<'a> {
             events: self.shell.events.clone(),
             isolating: false,
             slot: Some(slot),
+            answered: None,
         };
         let task = tokio::spawn(execute(self.shell.backend.clone(), request, waiting));
         self.in_flight.insert(batch.id, Some(task.abort_handle()));

@@ -53,6 +53,8 @@ pub(super) struct Waiting {
     pub(super) events: mpsc::WeakSender<Event>,
     pub(super) isolating: bool,
     pub(super) slot: Option<Slot>,
+    /// When the backend was done with the slot.
+    pub(super) answered: Option<Tick>,
 }
 
 // === impl Slot ===
@@ -103,6 +105,7 @@ impl Outputs for Waiting {
     fn deliver(&mut self, member: usize, result: Result<Reply, Failure>) {
         let Some(reply) = self.replies.get_mut(member).and_then(Option::take) else { return };
         let ticket = self.tickets.get(member).copied().unwrap_or_default();
+        let ticket = Ticket { answered: self.answered, ..ticket };
         let outcome = match result {
             Ok(answer) => Outcome::Reply(Box::new(answer), ticket),
             Err(failure) => Outcome::Failed(failure, ticket),
@@ -125,6 +128,7 @@ impl Outputs for Waiting {
         if let Some(mut slot) = self.slot.take() {
             slot.outcome = observed.outcome;
             slot.first_byte = observed.first_byte;
+            self.answered = Some(slot.clock.now());
         }
     }
 

@@ -63,6 +63,8 @@ pub enum Metric {
     PlanSolve,
     /// Whether calls are passed one by one.
     StandingAside,
+    /// How much earlier deadlines count.
+    DeadlineShift,
     /// Upstream calls made to isolate a failed batch.
     IsolationExecutions,
     /// Items that were answered by isolation.
@@ -162,7 +164,7 @@ pub const SLO_RESULTS: [&str; 2] = ["met", "missed"];
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 42] = [
         Self::Calls,
         Self::CallsPassed,
         Self::Items,
@@ -192,6 +194,7 @@ impl Metric {
         Self::Exploration,
         Self::PlanSolve,
         Self::StandingAside,
+        Self::DeadlineShift,
         Self::IsolationExecutions,
         Self::ItemsIsolated,
         Self::UpstreamCallsSaved,
@@ -329,6 +332,12 @@ impl Metric {
                 Kind::Gauge,
                 "",
                 "1 while calls are passed one by one, since the upstream batches better by itself.",
+            ),
+            Self::DeadlineShift => (
+                "groupage_deadline_shift_seconds",
+                Kind::Gauge,
+                "",
+                "How much earlier than their SLO calls are given up or sent, for what an answer takes from its batch to its caller; the largest of all SLOs.",
             ),
             Self::IsolationExecutions => (
                 "groupage_isolation_executions_total",

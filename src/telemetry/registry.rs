@@ -53,6 +53,7 @@ pub struct Metrics {
     slots_in_use: Gauge,
     slots_limit: Gauge,
     learned: LearnedGauges,
+    deadline_shift: Gauge,
     plan_solve: Histogram,
     isolation_executions: Counter,
     items_isolated: Counter,
@@ -195,6 +196,7 @@ impl Metrics {
                 exploration: counter(Metric::Exploration, vec![]),
                 standing_aside: gauge(Metric::StandingAside),
             },
+            deadline_shift: gauge(Metric::DeadlineShift),
             plan_solve: histogram(Metric::PlanSolve, vec![]),
             isolation_executions: counter(Metric::IsolationExecutions, vec![]),
             items_isolated: counter(Metric::ItemsIsolated, vec![]),
@@ -304,6 +306,11 @@ impl Metrics {
     /// A call of a route with an SLO ended.
     pub fn slo(&self, met: bool) {
         self.slo[usize::from(!met)].increment(1);
+    }
+
+    /// The largest deadline shift now.
+    pub fn deadline_shift(&self, shift: Duration) {
+        self.deadline_shift.set(shift.as_secs_f64());
     }
 
     /// What the core has learned by now; `changes` are those since it was last told.

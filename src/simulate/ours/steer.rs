@@ -64,7 +64,9 @@ impl Ours {
         match &mut self.steering {
             None => {}
             Some(Steering::Shift { outside, shift }) => {
-                answered.for_each(|latency| shift.observe(now, latency + *outside));
+                for latency in answered {
+                    shift.observe(now, latency + *outside, None);
+                }
             }
             Some(Steering::Cap { most, latencies, next }) => {
                 latencies.extend(answered);
