@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::super::adaptive::{BatchWork, Ctx, Deadlines, Kind, Leaving, Next, slo_of};
 use super::super::batch::{Batch, BatchId, Cause, Decision, Lone, Member};
-use super::super::call::{DeadlineSource, KeyId, ScopeId, Weight};
+use super::super::call::{Call, DeadlineSource, KeyId, ScopeId, Weight};
 use super::super::ceiling::{Bounded, Extent};
 use super::super::class::BatchSize;
-use super::super::decide::{Choice, Ready, choose, ready};
+use super::super::decide::{Choice, Ready, Walls, choose, ready};
 use super::super::invariant::{InvariantId, check_invariant};
 use super::super::limits::Policy;
 use super::super::queue::Queued;
@@ -20,6 +20,9 @@ use super::{Batcher, InFlight};
 
 /// Lines looked at to see whether calls of other keys wait beside a batch.
 const BESIDE_MAX: usize = 16;
+
+/// Calls that stay looked at to see whether weight kept them back: a few batches' worth.
+const LEFT_MAX: usize = 64;
 
 /// Who leaves.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +49,16 @@ impl Batcher {
                 Ready::At(_) => None,
             }
         })
+    }
+
+    /// Whether nobody who stays in a line could have joined a batch like this one because of the weight: of chosen calls none is the one that ended it.
+    fn too_heavy(&self, key: KeyId, batch: Weight, items: u32, walls: Walls) -> bool {
+        let left = || self.queue.line(key).take(LEFT_MAX).map(|queued| &queued.call);
+        let joins = |call: &Call| {
+            let (more, sum) = (items.saturating_add(call.items), batch.sum.saturating_add(call.weight.sum));
+            more > walls.items || walls.hold_weight(sum, more, batch.max.max(call.weight.max))
+        };
+        walls.bound_weight() && left().next().is_some() && !left().any(joins)
     }
 
     pub(super) fn next_adaptive(&mut self, now: Tick, hold_permille: u32) -> Option<Decision> {
@@ -160,7 +173,11 @@ impl Batcher {
         let cause = match cause {
             Cause::Drain => cause,
             _ if retest.is_some() => Cause::Probe,
-            _ => bound.unwrap_or(cause),
+            _ => match (bound, who) {
+                (Some(bound), _) => bound,
+                (None, Who::Chosen) if self.too_heavy(key, in_all, items, walls) => Cause::Weight,
+                (None, _) => cause,
+            },
         };
         let other =
             |(other, head): (KeyId, &Queued)| other != key && head.call.cost_class == cost_class && !head.call.alone;

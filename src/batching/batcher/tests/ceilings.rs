@@ -116,6 +116,31 @@ fn of_policy_published_and_learned_the_smallest_weight_wins() {
 }
 
 #[test]
+fn a_group_that_the_weight_ends_says_so() {
+    let adaptive = limits(|l| l.policy = Policy::Adaptive { hold_permille: 0 });
+    let mut batcher = Batcher::new(adaptive.clone(), 0);
+    let weight = |id: u64| 1 + id * 7 % 40;
+    let (mut now, mut id) = (0, 0);
+    while !batcher.report().classes.first().is_some_and(|(_, cost)| cost.weights_matter) {
+        (id..id + 4).for_each(|id| batcher.offer(ms(now), heavy(id, weight(id))).unwrap());
+        id += 4;
+        while let Some(Decision::Dispatch(batch)) = batcher.poll(ms(now)) {
+            // Each of a batch is paid for as if it were the heaviest.
+            let heaviest = batch.members.iter().map(|member| weight(member.id.0)).max().unwrap();
+            let took = 2 + u64::from(batch.items) * heaviest / 4;
+            now += took;
+            batcher.complete(ms(now), batch.id, ok(Duration::from_millis(took)));
+        }
+        assert!(id < 10_000, "{:?}", batcher.report().classes);
+    }
+    let scopes = vec![ScopeLimits { batch_weight_max: Some(30), ..adaptive.scopes[0].clone() }];
+    batcher.set_limits(Limits { scopes, ..adaptive });
+    (0..8).for_each(|more| batcher.offer(ms(now), heavy(id + more, 10)).unwrap());
+    let batch = dispatched(&mut batcher, ms(now));
+    assert_eq!((batch.items, batch.cause), (3, Cause::Weight));
+}
+
+#[test]
 fn an_upstream_that_says_when_to_come_back_is_left_alone_until_then_by_that_key_only() {
     for policy in [Policy::WorkConserving, Policy::Adaptive { hold_permille: 0 }] {
         for (asked, until) in [(30, 31), (30_000, 101)] {
