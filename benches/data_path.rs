@@ -6,7 +6,8 @@
 //! 4. Idle process: memory, context switches, and memory after a peak of connections.
 //!
 //! Shared machines are noisy: figures are ratios within the run, medians of repetitions. With `--test` (as `cargo test` calls it) everything runs tiny.
-//! Arguments other than flags select parts by name.
+//! Arguments other than flags select parts by name, and rows of the first as `throughput/Adaptive/5/64` (policy, milliseconds a call, clients) or a piece of it.
+//! `GROUPAGE_BINARY=PATH` measures another build of the program, so that two can be compared in turns.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 #![expect(clippy::cast_precision_loss, reason = "counts of a bench")]
@@ -47,9 +48,7 @@ fn main() {
     let wants = |part: &str| chosen.is_empty() || chosen.iter().any(|name| part.contains(name.as_str()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        if wants("throughput") {
-            throughput(scale).await;
-        }
+        throughput(scale, wants).await;
         if wants("idle-latency") {
             idle_latency(scale).await;
         }
@@ -93,20 +92,31 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-async fn throughput(scale: Scale) {
+async fn throughput(scale: Scale, wants: impl Fn(&str) -> bool) {
+    let rows = [
+        ("WorkConserving", 5, &[1, 8, 32, 64, 256][..]),
+        ("Adaptive", 5, &[1, 8, 32, 64, 256]),
+        ("Adaptive", 20, &[8, 32]),
+    ];
+    let rows = rows.map(|(policy, millis, all)| {
+        let wanted = |clients: &&usize| wants(&format!("throughput/{policy}/{millis}/{clients}"));
+        (policy, millis, all.iter().filter(wanted).copied().collect::<Vec<usize>>())
+    });
+    if rows.iter().all(|(_, _, all)| all.is_empty()) {
+        return;
+    }
     println!(
         "throughput: one slot, at most 32 items; share of the stand-in's own rate with batches of min(clients, 32) sent directly"
     );
     println!("  policy           ms  clients    items/s    share   items/batch       p50");
-    for (policy, millis, all) in [
-        ("WorkConserving", 5, &[1, 8, 32, 64, 256][..]),
-        ("Adaptive", 5, &[1, 8, 32, 64, 256]),
-        ("Adaptive", 20, &[8, 32]),
-    ] {
+    for (policy, millis, all) in rows {
+        if all.is_empty() {
+            continue;
+        }
         let mock = stand_in(Duration::from_millis(millis), Some(32)).await;
         let yaml = format!("limits: {{batchItemsMax: 32}}\nscheduling: {{policy: {policy}}}\n");
         let proxy = Process::groupage(&mock.url(), &yaml);
-        for &clients in all {
+        for clients in all {
             // What so many clients could have at best: all of them in every batch.
             let mut own = Vec::new();
             for _ in 0..scale.repeats {

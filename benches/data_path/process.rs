@@ -25,11 +25,12 @@ pub(crate) struct Nginx {
 // === impl Process ===
 
 impl Process {
-    /// Starts the binary of this build with this policy.
+    /// Starts the binary of this build, or the one that `GROUPAGE_BINARY` names, with this policy.
     pub(crate) fn groupage(upstream: &str, policy: &str) -> Self {
         let path = std::env::temp_dir().join(format!("groupage-bench-{}-{}.yaml", std::process::id(), fresh()));
         std::fs::write(&path, if policy.is_empty() { "mode: Batch\n" } else { policy }).expect("a policy file");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_groupage"))
+        let binary = std::env::var("GROUPAGE_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_groupage").to_owned());
+        let mut child = Command::new(binary)
             .args(["proxy", "--listen", "127.0.0.1:0", "--metrics", "off", "--admin", "off", "--log-format", "json"])
             .args(["--upstream", upstream, "--config"])
             .arg(&path)
