@@ -186,7 +186,8 @@ impl Batcher {
         let adaptive = matches!(self.limits.policy, Policy::Adaptive { .. });
         let mut order = Tick(0);
         if adaptive {
-            self.adaptive.came(now, &call, self.queue.is_empty() && self.in_flight.is_empty());
+            let queued = self.queue.line_held(call.key).items;
+            self.adaptive.came(now, &call, self.queue.is_empty() && self.in_flight.is_empty(), queued);
             order = call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
         }
         let id = call.id;

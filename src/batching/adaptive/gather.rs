@@ -1,10 +1,14 @@
 //! Whether to hold a batch for arrivals that the profiles promise (`scheduling.md` §2.3): clients that return after an answer, the rest of a burst.
 //!
 //! A hold pays where the delay it saves exceeds the delay it adds. Where nothing above the mean rate was learned, nothing is ever held.
+//!
+//! Clients who wait for their answers and come back are as many at any time, so their mean delay is the least where the most are answered in a time (Little's
+//! law), and who of them is away is known: there a hold pays as long as it makes more of that rate.
 
 use super::super::arrivals::EDGES;
 use super::super::math::{float, whole};
 use super::choose::fit;
+use super::learn::{Watched, out};
 use super::{Adaptive, Line};
 
 /// From so many samples on (§2.8).
@@ -19,6 +23,8 @@ const GAIN_MIN: f64 = 0.05;
 const LOST: f64 = 4.0;
 /// Fewer promised items than this hold nothing.
 const PROMISED_MIN: f64 = 0.5;
+/// The rate of a closed loop must rise by this part.
+const RATE_MIN: f64 = 0.01;
 
 // === impl Adaptive ===
 
@@ -40,6 +46,9 @@ impl Adaptive {
         let room = alone.min(line.budget().unwrap_or(u64::MAX) / 4).min(slack.saturating_sub(cost.late(alone)));
         if room <= ROOM_MIN {
             return 0;
+        }
+        if let Some(hold) = self.gather_all(line, watched, leading, room) {
+            return hold;
         }
         let arrivals = &watched.arrivals;
         let rate = arrivals.rate(now, self.mean_time);
@@ -100,6 +109,53 @@ impl Adaptive {
             }
         }
         best.1
+    }
+
+    /// The same in a closed loop; `None` in another one, and where whoever is left for the next batch will be late: being in time comes before being early.
+    fn gather_all(&self, line: &Line<'_>, watched: &Watched, leading: bool, room: u64) -> Option<u64> {
+        let cost = &self.models.get(&line.head.call.cost_class)?.cost;
+        let (now, arrivals) = (line.ctx.now, &watched.arrivals);
+        let here = u64::from(line.items).saturating_add(out(&self.flights, line.key));
+        let away = arrivals.away(here, self.mean_time)?;
+        // He leaves with those whom this one brings back.
+        let next = u32::try_from(away).unwrap_or(line.cap).saturating_add(line.items).min(line.cap);
+        let apart = cost.time(line.items).saturating_add(cost.late(cost.time(next)));
+        if line.budget().is_some_and(|budget| apart > budget) {
+            return None;
+        }
+        let away = float(away);
+        let (gone, _) = arrivals.returns().present(now)?;
+        // Whom the batch in flight will bring back, and when.
+        let ahead = self.flights.values().filter(|_| leading).min_by_key(|sent| sent.due);
+        let ahead = ahead.map(|sent| (sent.due.0.saturating_sub(now.0), f64::from(sent.batch.items)));
+        // What of this turn is over: a batch that leaves early begins with the end of the one before.
+        let over = if leading { 0 } else { gone };
+        let returns = arrivals.returns();
+        let answered = |hold: u64, items: f64| {
+            let items = items.min(f64::from(line.cap));
+            items
+                / float(
+                    over.saturating_add(hold).saturating_add(cost.time(whole(items).try_into().unwrap_or(line.cap))),
+                )
+        };
+        let count = f64::from(line.items);
+        let mut best = (answered(0, count) * (1.0 + RATE_MIN), 0);
+        let ends = EDGES.iter().filter_map(|edge| match ahead {
+            Some((ahead, _)) => Some(ahead.saturating_add(*edge)),
+            None => edge.checked_sub(gone),
+        });
+        for hold in ends.filter(|hold| (SOON + 1..=room).contains(hold)) {
+            let stragglers = away * returns.back(gone, gone.saturating_add(hold));
+            let next = ahead.map_or(0.0, |(ahead, items)| items * returns.back(0, hold.saturating_sub(ahead)));
+            if stragglers + next < PROMISED_MIN {
+                continue;
+            }
+            let rate = answered(hold, count + stragglers + next);
+            if rate > best.0 {
+                best = (rate, hold);
+            }
+        }
+        Some(best.1)
     }
 }
 

@@ -26,6 +26,8 @@ const MEAN_TIME_MIN: u64 = 1_000;
 const MEAN_TIME_MAX: u64 = 1_000_000_000_000_000;
 /// Cost classes with a curve of their own (`scheduling.md` §1).
 const MODELS_MAX: usize = 64;
+/// Batches in flight that are looked through at each arrival.
+const FLIGHTS_MAX: usize = 16;
 /// Merge keys whose arrivals are watched: more than commonly share one upstream; beyond it the one unused for longest goes.
 const KEYS_MAX: usize = 64;
 
@@ -109,7 +111,8 @@ pub(in super::super) enum Kind {
 
 impl Adaptive {
     /// A call was queued; `idle`: nothing was queued or in flight before it.
-    pub(in super::super) fn came(&mut self, now: Tick, call: &Call, idle: bool) {
+    /// `queued`: items of its line that are queued already.
+    pub(in super::super) fn came(&mut self, now: Tick, call: &Call, idle: bool, queued: u64) {
         // It has a key of its own that nobody will have again.
         if call.alone {
             return;
@@ -122,6 +125,11 @@ impl Adaptive {
         watched.used = self.uses;
         watched.class = Some(call.cost_class);
         watched.arrivals.came(now, call.items, idle, self.mean_time);
+        // While calls are passed there are many flights, and nothing is held.
+        if self.flights.len() <= FLIGHTS_MAX {
+            let out = out(&self.flights, call.key);
+            watched.arrivals.here(queued.saturating_add(u64::from(call.items)).saturating_add(out));
+        }
     }
 
     /// A batch leaves; in how many nanoseconds it is expected back, if anything is known of its cost.
@@ -359,6 +367,11 @@ impl Adaptive {
     pub(super) fn rate(&self, key: KeyId, now: Tick) -> Rate {
         self.keys.get(&key).map(|watched| watched.arrivals.rate(now, self.mean_time)).unwrap_or_default()
     }
+}
+
+/// Items in flight of a line.
+pub(super) fn out(flights: &BTreeMap<BatchId, Sent>, key: KeyId) -> u64 {
+    flights.values().filter(|sent| sent.batch.key == key).map(|sent| u64::from(sent.batch.items)).sum()
 }
 
 /// Drops the entry unused for longest.

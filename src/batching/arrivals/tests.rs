@@ -13,6 +13,11 @@ fn gap(draw: &mut Draw, per_second: f64) -> u64 {
 
 /// 200 batches of 8 items; each client comes back 0.1 to 0.3 ms after its answer.
 fn closed_loop() -> (Arrivals, Tick) {
+    closed_loop_of(0)
+}
+
+/// The same where it is said each time that so many are here.
+fn closed_loop_of(here: u64) -> (Arrivals, Tick) {
     let (mut arrivals, mut draw, mut now) = (Arrivals::default(), Draw::new(3), Tick(0));
     for _ in 0..200 {
         arrivals.answered(now, 8, TIME);
@@ -21,6 +26,7 @@ fn closed_loop() -> (Arrivals, Tick) {
         for offset in back {
             arrivals.came(Tick(now.0 + offset), 1, false, TIME);
         }
+        arrivals.here(here);
         now = Tick(now.0 + 300_000 + TIME);
     }
     arrivals.answered(now, 8, TIME);
@@ -39,6 +45,52 @@ fn poisson() -> (Arrivals, Tick) {
         arrivals.answered(Tick(batch * TIME), 5, TIME);
     }
     (arrivals, Tick(1999 * TIME))
+}
+
+#[test]
+fn who_is_away_is_known_where_clients_come_back() {
+    let (mut arrivals, now) = closed_loop();
+    assert_eq!(arrivals.away(3, TIME), None, "nobody said how many were here");
+    for turn in 0..4 * u64::from(PEAK_EVENTS) {
+        arrivals.here(8);
+        arrivals.answered(Tick(now.0 + turn * TIME), 8, TIME);
+    }
+    assert_eq!(arrivals.away(3, TIME), None, "nobody came back");
+    let (mut arrivals, now) = closed_loop_of(8);
+    assert_eq!((arrivals.away(3, TIME), arrivals.away(8, TIME), arrivals.away(9, TIME)), (Some(5), Some(0), Some(0)));
+    // Half of them are back after 0.2 ms, and who is not by then is in the next 0.1.
+    let back = |from, to| arrivals.returns().back(from, to);
+    assert!((0.4..0.6).contains(&back(0, 200_000)), "{}", back(0, 200_000));
+    assert!(back(200_000, 300_000) > 0.9 && back(0, 100_000) < 0.1);
+    // One client stays: the others are missed for a while, and no longer.
+    for turn in 0..4 * u64::from(PEAK_EVENTS) {
+        let at = Tick(now.0 + turn * 6 * MS);
+        arrivals.came(at, 1, false, TIME);
+        arrivals.here(1);
+        arrivals.answered(Tick(at.0 + TIME), 1, TIME);
+    }
+    assert!(arrivals.away(1, TIME).is_none_or(|away| away == 0));
+}
+
+#[test]
+fn of_independent_arrivals_nobody_is_away_however_steady_they_look() {
+    for rate in [100.0, 300.0, 1000.0, 3000.0] {
+        let (mut arrivals, mut draw) = (Arrivals::default(), Draw::new(4));
+        let mut next = gap(&mut draw, rate);
+        for batch in 1..4000u64 {
+            let mut came = 0;
+            while next < batch * TIME {
+                arrivals.came(Tick(next), 1, false, TIME);
+                came += 1;
+                next += gap(&mut draw, rate);
+            }
+            arrivals.here(10);
+            if came > 0 {
+                arrivals.answered(Tick(batch * TIME), came, TIME);
+            }
+            assert_eq!(arrivals.away(3, TIME), None, "{rate}/s, batch {batch}");
+        }
+    }
 }
 
 #[test]

@@ -50,11 +50,6 @@ impl Pace {
         self.items = mean(self.items, u64::from(items) << 8);
     }
 
-    /// Nothing was answered yet.
-    pub(super) const fn is_unknown(&self) -> bool {
-        self.execution_ns == 0
-    }
-
     pub(super) fn drain_ns(&self, queued: u64, slots: u32) -> u64 {
         let batches = (queued << 8).div_ceil(self.items.max(1 << 8));
         batches.saturating_mul(self.execution_ns) / u64::from(slots.max(1))

@@ -51,8 +51,6 @@ impl Batcher {
                 Policy::Adaptive { .. } => self.adaptive.lone(queued.call.cost_class),
                 _ => self.classes.get(queued.call.cost_class).and_then(Class::fastest),
             };
-            // Before the first answer of all, one execution takes longer than this call has been here, for all that is known.
-            let least = least.or_else(|| self.pace.is_unknown().then_some(Duration::MAX));
             if let (Some(slo), Some(least)) = (slo, least)
                 && least > slo
             {

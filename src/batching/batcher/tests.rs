@@ -202,34 +202,13 @@ fn a_cancelled_call_never_leaves_and_an_abandoned_batch_is_aborted() {
 fn a_call_past_its_deadline_expires_and_is_never_sent() {
     let mut batcher = Batcher::new(Limits::default(), 0);
     batcher.offer(ms(0), call(1)).unwrap();
-    for source in [DeadlineSource::Slo, DeadlineSource::Caller] {
-        let first = dispatched(&mut batcher, ms(0));
-        batcher.complete(ms(5), first.id, ok(5 * MS));
-        batcher.offer(ms(5), call(2)).unwrap();
-        let second = dispatched(&mut batcher, ms(5));
-        let deadline = Some(Deadline { at: ms(15), source });
-        batcher.offer(ms(6), Call { deadline, ..call(3) }).unwrap();
-        assert_eq!(batcher.next_wakeup(), Some(ms(15)));
-        assert_eq!(batcher.poll(ms(15)), Some(Decision::Expire { id: CallId(3), reason: Expiry::Deadline }));
-        batcher.complete(ms(16), second.id, ok(11 * MS));
-        assert_eq!(batcher.poll(ms(16)), None);
-        batcher = Batcher::new(Limits::default(), 0);
-        batcher.offer(ms(0), call(1)).unwrap();
-    }
-}
-
-#[test]
-fn before_the_first_answer_an_slo_ends_nobody_and_a_callers_own_deadline_does() {
-    let mut batcher = Batcher::new(Limits::default(), 0);
-    batcher.offer(ms(0), call(1)).unwrap();
     let first = dispatched(&mut batcher, ms(0));
-    let at = |source| Some(Deadline { at: ms(10), source });
-    batcher.offer(ms(1), Call { deadline: at(DeadlineSource::Slo), ..call(2) }).unwrap();
-    batcher.offer(ms(1), Call { deadline: at(DeadlineSource::Caller), ..call(3) }).unwrap();
-    assert_eq!(batcher.poll(ms(10)), Some(Decision::Expire { id: CallId(3), reason: Expiry::Deadline }));
-    assert_eq!(batcher.poll(ms(10)), None);
-    batcher.complete(ms(50), first.id, ok(50 * MS));
-    assert_eq!(ids(&dispatched(&mut batcher, ms(50))), [2], "a lone call takes longer than the SLO");
+    let deadline = Some(Deadline { at: ms(10), source: DeadlineSource::Slo });
+    batcher.offer(ms(1), Call { deadline, ..call(2) }).unwrap();
+    assert_eq!(batcher.next_wakeup(), Some(ms(10)));
+    assert_eq!(batcher.poll(ms(10)), Some(Decision::Expire { id: CallId(2), reason: Expiry::Deadline }));
+    batcher.complete(ms(11), first.id, ok(11 * MS));
+    assert_eq!(batcher.poll(ms(11)), None);
 }
 
 #[test]

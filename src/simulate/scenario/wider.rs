@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::batching::Tick;
 
+use super::super::curve::Curve;
 use super::super::upstream::{Ceilings, Server};
-use super::super::workload::{Arrivals, Budget, Items, Mix, Spread, Stream, Weights, Workload};
+use super::super::workload::{Arrivals, Budget, Items, Mix, Spread, Stream, Think, Weights, Workload};
 use super::{AFFINE, PADDED, Scenario};
 
 /// The most the affine curve carries at a cap of 64, in items a second: `n / t(n)` at 64.
@@ -62,6 +63,7 @@ fn sharing() -> Vec<Scenario> {
 
 /// What a call may be.
 fn calls() -> Vec<Scenario> {
+    let think = Think::Exponential(Duration::from_millis(2));
     let budget = Budget::Caller { min: Duration::from_millis(20), max: Duration::from_millis(500) };
     vec![
         // 22 items a call on average: 1800 items a second.
@@ -70,6 +72,11 @@ fn calls() -> Vec<Scenario> {
         row("deadlines 20-500 ms", vec![poisson(0.9 * CAPACITY, Mix { budget, ..Mix::default() })]),
         row("deadlines 20-500 ms over", vec![poisson(1.3 * CAPACITY, Mix { budget, ..Mix::default() })]),
         row("3% cancels", vec![poisson(2000.0, Mix { cancels: 0.03, ..Mix::default() })]),
+        // Not of the design: callers who come back after a while, before a server that takes as long for one as for all. Whoever does not wait for the
+        // last ones has them take turns.
+        Scenario { cap: 32, ..Scenario::new("closed 32 think", Arrivals::Closed { clients: 32, think }) }
+            .slo(100)
+            .curve(Curve::Affine { a: 20.0, b: 0.0 }),
     ]
 }
 
