@@ -453,6 +453,9 @@ impl Adaptive {
     pub(super) fn expired(&mut self, now: Tick, queued: &Queued) {
         let ended = Ended { arrived: queued.arrived, items: queued.call.items, expired: true, slo: slo_of(queued) };
         self.guard.ended(now, ended);
+        if let Some(watched) = self.keys.get_mut(&queued.call.key) {
+            watched.arrivals.ended_early();
+        }
         let items = u64::from(queued.call.items);
         self.exploration.ended(now, items, items);
     }

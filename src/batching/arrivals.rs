@@ -44,14 +44,16 @@ const WATCHED_MIN: f64 = 0.5;
 /// Arrivals over the mean are believed up to this: a mean of nearly nothing would promise any number.
 const RELATIVE_MAX: f64 = 1000.0;
 
-/// Completions over which the most items that were here at once are looked for; clients that have gone are counted no longer after three times as many. Two
-/// such stretches are as many events as are remembered: before, a mean rate that is still rising takes what comes by chance for what was caused.
-const PEAK_EVENTS: u32 = 16;
-/// A loop is closed where at least this part of the items of a batch is followed by arrivals beyond the mean rate, within an execution. Independent arrivals
-/// come to a tenth or so, by chance, over the events that are remembered.
+/// Completions in a stretch, over which the most items that were here at once are looked for.
+const PEAK_EVENTS: u32 = 8;
+/// Stretches that are looked back on: as many events as are remembered. Before, a mean rate that is still rising takes what comes by chance for what was caused;
+/// and clients that have gone are counted no longer after them.
+const PEAKS: usize = 4;
+/// A loop is closed where at least this part of the items answered is followed by arrivals beyond the mean rate, within an execution. Independent arrivals come
+/// to a tenth or so, by chance, over the events that are remembered.
 const CLOSED_MIN: f64 = 0.5;
-/// And where that most is the same within one part in so many from one stretch to the next: independent arrivals fluctuate.
-const CLOSED_STEADY: u64 = 8;
+/// And where that most is the same within one part in so many in all stretches: independent arrivals fluctuate.
+const CLOSED_STEADY: u64 = 16;
 /// Of those who are away this part at least is taken for not expected yet, so that a share of nearly all promises no certainty.
 const AWAY_MIN: f64 = 0.05;
 
@@ -67,8 +69,8 @@ pub(super) struct Arrivals {
     latest: Tick,
     returns: Profile,
     fan_outs: Profile,
-    /// Most items that were here at once, queued or in flight: in this stretch of completions, in the last one, and in the one before.
-    peaks: [u64; 3],
+    /// Most items that were here at once, queued or in flight: in this stretch of completions, and in those before it.
+    peaks: [u64; 1 + PEAKS],
     /// Completions in this stretch.
     stretch: u32,
 }
@@ -90,8 +92,8 @@ struct Bin {
     came: f64,
     /// What the mean rate would have brought.
     usual: f64,
-    /// Arrivals per item of the event, summed likewise.
-    back: f64,
+    /// Items of the events that watched it.
+    items: f64,
     /// Arrivals since the present event.
     present: u64,
 }
@@ -145,7 +147,8 @@ impl Arrivals {
         self.stretch += 1;
         if self.stretch >= PEAK_EVENTS {
             self.stretch = 0;
-            self.peaks = [0, self.peaks[0], self.peaks[1]];
+            self.peaks.rotate_right(1);
+            self.peaks[0] = 0;
         }
     }
 
@@ -154,12 +157,19 @@ impl Arrivals {
         self.peaks[0] = self.peaks[0].max(items);
     }
 
+    /// One of them was ended as late: where that happens they are as many as can be in time, whoever else comes.
+    pub(super) fn ended_early(&mut self) {
+        (self.peaks, self.stretch) = ([0; 1 + PEAKS], 0);
+    }
+
     /// Where clients wait for their answers and come back: how many of those who were here lately are away.
     pub(super) fn away(&self, here: u64, mean_time: u64) -> Option<u64> {
-        let [_, last, before] = self.peaks;
-        let steady = before > 0 && last.abs_diff(before) <= last.min(before) / CLOSED_STEADY;
-        let closed = steady && self.returns.caused_soon(mean_time) >= CLOSED_MIN;
-        closed.then(|| self.peaks.into_iter().max().unwrap_or(0).saturating_sub(here))
+        let [present, before @ ..] = self.peaks;
+        let (least, most) =
+            before.into_iter().fold((u64::MAX, present), |(least, most), peak| (least.min(peak), most.max(peak)));
+        let closed =
+            least > 0 && most - least <= most / CLOSED_STEADY && self.returns.caused_soon(mean_time) >= CLOSED_MIN;
+        closed.then(|| most.saturating_sub(here))
     }
 
     /// λ, by an exponential window.
@@ -205,16 +215,16 @@ impl Profile {
 
     /// Of an item that is not back at `from` after its answer, the chance that it is at `to`.
     pub(super) fn back(&self, from: u64, to: u64) -> f64 {
-        let share = |from, to| self.sum(from, to, |bin, part, _| part * bin.back / bin.watched);
+        let share = |from, to| self.sum(from, to, |bin, part, _| part * bin.came / bin.items);
         (share(from, to) / (1.0 - share(0, from)).max(AWAY_MIN)).min(1.0)
     }
 
-    /// The most arrivals beyond the mean rate up to some time within this one, per item of the event.
+    /// The most arrivals beyond the mean rate up to some time within this one, per item answered.
     fn caused_soon(&self, within: u64) -> f64 {
         let mut sum = 0.0;
         let each = EDGES.iter().zip(EDGES.iter().skip(1)).take_while(|(_, end)| **end <= within);
         each.map(|(start, end)| {
-            sum += self.sum(*start, *end, |bin, part, _| part * bin.caused / bin.watched);
+            sum += self.sum(*start, *end, |bin, part, _| part * (bin.came - bin.usual) / bin.items);
             sum
         })
         .fold(0.0, f64::max)
@@ -251,7 +261,7 @@ impl Profile {
             bin.caused = MEMORY * bin.caused + (came - usual) / f64::from(event.items);
             bin.came = MEMORY * bin.came + came;
             bin.usual = MEMORY * bin.usual + usual;
-            bin.back = MEMORY * bin.back + came / f64::from(event.items);
+            bin.items = MEMORY * bin.items + part * f64::from(event.items);
             bin.watched = MEMORY * bin.watched + part;
         }
     }

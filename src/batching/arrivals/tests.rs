@@ -51,7 +51,7 @@ fn poisson() -> (Arrivals, Tick) {
 fn who_is_away_is_known_where_clients_come_back() {
     let (mut arrivals, now) = closed_loop();
     assert_eq!(arrivals.away(3, TIME), None, "nobody said how many were here");
-    for turn in 0..4 * u64::from(PEAK_EVENTS) {
+    for turn in 0..5 * u64::from(PEAK_EVENTS) {
         arrivals.here(8);
         arrivals.answered(Tick(now.0 + turn * TIME), 8, TIME);
     }
@@ -62,8 +62,11 @@ fn who_is_away_is_known_where_clients_come_back() {
     let back = |from, to| arrivals.returns().back(from, to);
     assert!((0.4..0.6).contains(&back(0, 200_000)), "{}", back(0, 200_000));
     assert!(back(200_000, 300_000) > 0.9 && back(0, 100_000) < 0.1);
+    let mut shed = arrivals.clone();
+    shed.ended_early();
+    assert_eq!(shed.away(3, TIME), None, "as many as can be in time");
     // One client stays: the others are missed for a while, and no longer.
-    for turn in 0..4 * u64::from(PEAK_EVENTS) {
+    for turn in 0..5 * u64::from(PEAK_EVENTS) {
         let at = Tick(now.0 + turn * 6 * MS);
         arrivals.came(at, 1, false, TIME);
         arrivals.here(1);
