@@ -29,6 +29,7 @@ impl Process {
     pub(crate) fn groupage(upstream: &str, policy: &str) -> Self {
         let path = std::env::temp_dir().join(format!("groupage-bench-{}-{}.yaml", std::process::id(), fresh()));
         std::fs::write(&path, if policy.is_empty() { "mode: Batch\n" } else { policy }).expect("a policy file");
+        #[expect(clippy::disallowed_methods, reason = "what to measure is no setting of the proxy")]
         let binary = std::env::var("GROUPAGE_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_groupage").to_owned());
         let mut child = Command::new(binary)
             .args(["proxy", "--listen", "127.0.0.1:0", "--metrics", "off", "--admin", "off", "--log-format", "json"])

@@ -73,7 +73,7 @@ impl Heard {
 }
 
 fn cut(name: &str) -> &str {
-    &name[..name.floor_char_boundary(NAME_MAX)]
+    name.get(..name.floor_char_boundary(NAME_MAX)).unwrap_or_default()
 }
 
 #[cfg(test)]
