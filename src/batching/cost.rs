@@ -161,6 +161,11 @@ impl Cost {
         self.shape.seen(items)
     }
 
+    /// How often batches of this size or a larger one were observed, counted likewise.
+    pub(super) fn seen_from(&self, items: u32) -> u32 {
+        self.shape.seen_from(items)
+    }
+
     /// Whether it pays to choose by weight who shares a batch.
     pub(super) fn weights_matter(&self) -> bool {
         self.weights_matter

@@ -27,6 +27,8 @@ pub(super) const SIZES_MAX_ITEMS: u32 = 128;
 const QUEUE_MAX: usize = 280;
 /// Loads, in thousandths of the best throughput of one slot (`scheduling.md` §3).
 const LOADS: [u64; 7] = [80, 200, 350, 500, 650, 800, 920];
+/// A load is far below the lowest where it is less than one part in so many of it: about as far as the loads that are planned for lie from each other.
+const FAR: u64 = 2;
 /// Used for a table without an entry (`scheduling.md` §2.8: 1 ms until the first sample).
 const TIME_UNKNOWN: u64 = 1_000_000;
 /// Shorter executions are planned as this long: no upstream answers sooner, and the iteration stays well conditioned.
@@ -132,11 +134,15 @@ impl PlanInput {
 // === impl Plan ===
 
 impl Plan {
-    /// What to send with this many items queued and this rate on each slot. A queue longer than the plan counts as its longest one.
+    /// What to send with this many items queued and this rate on each slot. A queue longer than the plan counts as its longest one. At a load far below the
+    /// lowest that was planned for nobody waits for a next arrival that is far away.
     pub(super) fn at(&self, rate_per_slot: Rate, queued: u32) -> Size {
         let row = self.row(rate_per_slot);
         let queued = usize::try_from(queued).unwrap_or(usize::MAX).clamp(1, row.sizes.len() - 1);
-        row.sizes[queued]
+        match row.sizes[queued] {
+            Size::Wait { otherwise } if rate_per_slot.0.saturating_mul(FAR) < row.rate.0 => Size::Send(otherwise),
+            size => size,
+        }
     }
 
     /// The largest size that it knows.

@@ -6,7 +6,9 @@ use super::super::draw::Draw;
 use super::super::math::float;
 use super::Line;
 
-/// How often a size that was never seen is tried although the guess rules it out, in thousandths.
+/// A size is doubted although the curve rules it out until batches as large were seen so often: one that was measured while it waited says nothing.
+const DOUBT_UNTIL: u32 = 2;
+/// How often it is tried then where nobody is left behind for long, in thousandths.
 const DOUBT_PERMILLE: u32 = 100;
 /// The price of upstream time, as a part of the best rate: higher gives more up for larger batches (`scheduling.md` §3, constants).
 pub(super) const PRICE: f64 = 0.6;
@@ -36,7 +38,8 @@ pub(super) fn choose(line: &Line<'_>, cost: &Cost, rate: Rate, want: u32, draw: 
         return Chosen::First(want);
     }
     let urgent = fits.max(1);
-    if want >= 2 * urgent && cost.largest() < 2 * urgent && draw.chance(DOUBT_PERMILLE) {
+    let doubtful = want >= 2 * urgent && cost.seen_from(2 * urgent) < DOUBT_UNTIL;
+    if doubtful && draw.chance(DOUBT_PERMILLE) {
         return Chosen::First(2 * urgent);
     }
     // Other lines would pay for one execution more: a small batch is for a line that is alone.
@@ -50,6 +53,10 @@ pub(super) fn choose(line: &Line<'_>, cost: &Cost, rate: Rate, want: u32, draw: 
     let next_slack = next.map_or(u64::MAX, |queued| slack(queued).saturating_sub(time));
     if rest == 0 || fit(cost, next_slack, rest.min(line.cap)) >= rest.saturating_add(more).min(line.cap) {
         return Chosen::First(urgent);
+    }
+    // Nobody is shed on a guess: who is left behind by it would be.
+    if doubtful {
+        return Chosen::First(2 * urgent);
     }
     let per_ms = |items: u32| f64::from(items) / (float(cost.time(items)) / 1e6);
     let price = PRICE * per_ms(want).max(per_ms((want / 2).max(1))).max(per_ms((want / 4).max(1)));

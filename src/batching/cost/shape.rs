@@ -126,6 +126,11 @@ impl Shape {
         self.means.binary_search_by_key(&items.min(SIZE_MAX), |mean| mean.items).map_or(0, |at| self.means[at].count)
     }
 
+    /// How often batches of at least this size were seen, each size up to [`COUNT_MAX`].
+    pub(super) fn seen_from(&self, items: u32) -> u32 {
+        self.means.iter().rev().take_while(|mean| mean.items >= items).map(|mean| mean.count).sum()
+    }
+
     /// Squared relative noise.
     pub(super) fn noise(&self) -> f64 {
         self.noise

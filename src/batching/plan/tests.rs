@@ -48,6 +48,14 @@ fn on_a_line_only_a_handful_waits_and_all_of_the_rest_leaves_at_high_load() {
 }
 
 #[test]
+fn far_below_the_lowest_load_nobody_waits_for_the_next() {
+    let flat = planned(times(32, |_| 20_000));
+    let (lowest, one) = (128, Size::Send(1));
+    assert_eq!(flat.at(rate(lowest), 1), Size::Wait { otherwise: 1 }, "what comes soon is free there");
+    assert_eq!((flat.at(rate(lowest * 2 / 5), 1), flat.at(rate(5), 1), flat.at(rate(0), 1)), (one, one, one));
+}
+
+#[test]
 fn a_rare_long_queue_is_cut_where_the_first_would_wait_for_the_last() {
     let plan = planned(affine(64));
     assert_eq!(plan.at(rate(200), 63), Size::Send(32), "two of 12 ms after each other beat one of 20 ms for all");
