@@ -179,6 +179,8 @@ impl Proxy {
     #[must_use]
     pub fn new(config: Config, table: Table, parts: Parts) -> Self {
         let Parts { clock, scheduler, backend, forward, buffers, metrics, access_log } = parts;
+        let shifts = Shifts::default();
+        shifts.keep(table.slos());
         let labels = crate::protocol::Label::ALL.iter().map(|label| label.as_str()).chain(["none"]);
         Self {
             labels: labels.map(|label| (label, metrics.calls(label))).collect(),
@@ -192,7 +194,7 @@ impl Proxy {
             buffers,
             metrics,
             secret: Secret::random(),
-            shifts: Shifts::default(),
+            shifts,
             cut: Cut::default(),
             access_log,
         }
@@ -212,9 +214,7 @@ impl Proxy {
 
     /// Another table for calls that begin from now on.
     pub fn set_table(&self, table: Table) {
-        let routes = table.settings.iter().filter_map(|route| route.slo);
-        let slos: Vec<_> = routes.chain(table.priorities.classes.iter().filter_map(|class| class.slo)).collect();
-        self.shifts.keep(&slos);
+        self.metrics.deadline_shift(self.shifts.keep(table.slos()));
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
     }
 
@@ -228,6 +228,11 @@ impl Proxy {
 // === impl Table ===
 
 impl Table {
+    fn slos(&self) -> impl Iterator<Item = Duration> {
+        let routes = self.settings.iter().filter_map(|route| route.slo);
+        routes.chain(self.priorities.classes.iter().filter_map(|class| class.slo))
+    }
+
     fn route(&self, route: usize) -> &RouteSettings {
         self.settings
             .get(route)

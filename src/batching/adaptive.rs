@@ -334,7 +334,7 @@ impl Adaptive {
             return Answer::Do(Next::Expire { id: late, reason: Expiry::LatePredicted });
         }
         if in_flight + 1 >= self.slots() && !ctx.missing.has(Skill::Gather) {
-            let gain = self.gather(&line, leading);
+            let gain = self.gather(&line, leading, hold_max);
             if gain > 0
                 && let Some(held) = hold(Tick(now.0.saturating_add(gain)))
             {
@@ -454,7 +454,7 @@ impl Adaptive {
         let ended = Ended { arrived: queued.arrived, items: queued.call.items, expired: true, slo: slo_of(queued) };
         self.guard.ended(now, ended);
         if let Some(watched) = self.keys.get_mut(&queued.call.key) {
-            watched.arrivals.ended_early();
+            watched.arrivals.ended_early(queued.call.items);
         }
         let items = u64::from(queued.call.items);
         self.exploration.ended(now, items, items);

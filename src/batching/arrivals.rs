@@ -51,9 +51,11 @@ const PEAK_EVENTS: u32 = 8;
 const PEAKS: usize = 4;
 /// A loop is closed where at least this part of the items answered is followed by arrivals beyond the mean rate, within an execution. Independent arrivals come
 /// to a tenth or so, by chance, over the events that are remembered.
-const CLOSED_MIN: f64 = 0.5;
+const CLOSED_MIN: f64 = 0.25;
 /// And where that most is the same within one part in so many in all stretches: independent arrivals fluctuate.
 const CLOSED_STEADY: u64 = 16;
+/// Where more than one part in so many is ended as late, those who are here are as many as can be in time, whoever else comes.
+const ENDED_PARTS: u64 = 16;
 /// Of those who are away this part at least is taken for not expected yet, so that a share of nearly all promises no certainty.
 const AWAY_MIN: f64 = 0.05;
 
@@ -71,8 +73,10 @@ pub(super) struct Arrivals {
     fan_outs: Profile,
     /// Most items that were here at once, queued or in flight: in this stretch of completions, and in those before it.
     peaks: [u64; 1 + PEAKS],
-    /// Completions in this stretch.
+    /// Of this stretch: completions, items answered, and items ended before.
     stretch: u32,
+    answered: u64,
+    ended: u64,
 }
 
 /// Arrivals in the bins after events of one kind, per item of the event.
@@ -145,11 +149,16 @@ impl Arrivals {
     pub(super) fn answered(&mut self, now: Tick, items: u32, mean_time: u64) {
         self.returns.start(now, items, self.rate(now, mean_time));
         self.stretch += 1;
-        if self.stretch >= PEAK_EVENTS {
-            self.stretch = 0;
-            self.peaks.rotate_right(1);
-            self.peaks[0] = 0;
+        self.answered += u64::from(items);
+        if self.stretch < PEAK_EVENTS {
+            return;
         }
+        self.peaks.rotate_right(1);
+        self.peaks[0] = 0;
+        if self.ended > self.answered / ENDED_PARTS {
+            self.peaks = [0; 1 + PEAKS];
+        }
+        (self.stretch, self.answered, self.ended) = (0, 0, 0);
     }
 
     /// So many items are queued or in flight.
@@ -157,9 +166,9 @@ impl Arrivals {
         self.peaks[0] = self.peaks[0].max(items);
     }
 
-    /// One of them was ended as late: where that happens they are as many as can be in time, whoever else comes.
-    pub(super) fn ended_early(&mut self) {
-        (self.peaks, self.stretch) = ([0; 1 + PEAKS], 0);
+    /// So many items were ended as late.
+    pub(super) fn ended_early(&mut self, items: u32) {
+        self.ended += u64::from(items);
     }
 
     /// Where clients wait for their answers and come back: how many of those who were here lately are away.

@@ -93,7 +93,7 @@ impl DeadlineShift {
         let target = self.slo / 1000 * TARGET_PERMILLE;
         let error = signed(self.latency.percentile()) - signed(target);
         let step = (error / 10 * GAIN_TENTHS).clamp(-signed(self.slo / DOWN_PARTS), signed(self.slo / UP_PARTS));
-        let most = if self.unseen.samples > 0 { self.unseen.percentile() } else { u64::MAX };
+        let most = if self.unseen.samples > 0 { self.unseen.percentile() - self.unseen.width / 2 } else { u64::MAX };
         self.shift = self.shift.saturating_add_signed(step).min(self.slo / 10 * SHIFT_TENTHS_MAX).min(most);
         self.latency.clear();
         self.unseen.clear();

@@ -200,10 +200,9 @@ impl Running {
         self.scheduler.handle.report().await
     }
 
-    /// Where the settings in force may be kept, if anywhere.
-    #[must_use]
-    pub fn state_folder(&self) -> Option<std::path::PathBuf> {
-        self.keeper.as_ref().and_then(Keeper::folder)
+    /// Where the settings in force are kept, if anywhere.
+    pub(super) fn state_folder(&self) -> Option<Folder> {
+        self.keeper.as_ref().map(Keeper::folder)
     }
 
     /// Changes the settings.

@@ -14,7 +14,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -40,7 +40,15 @@ pub(super) struct Folder {
     path: PathBuf,
     /// The model server that what is kept is about.
     upstream: String,
-    hold: Arc<Mutex<Hold>>,
+    held: Arc<Mutex<Held>>,
+}
+
+/// Whose it is.
+#[derive(Debug)]
+struct Held {
+    hold: Hold,
+    /// The settings in force, for when it is ours.
+    settings: Option<String>,
 }
 
 /// What was found at the start.
@@ -74,6 +82,8 @@ struct Writer {
     identity: watch::Receiver<Identity>,
     /// What is there already.
     written: Mutex<Vec<u8>>,
+    /// What the server had said of itself before this process: it stands until the server says more.
+    before: Mutex<Identity>,
 }
 
 // === impl Folder ===
@@ -81,20 +91,41 @@ struct Writer {
 impl Folder {
     /// Takes the folder for this process, if no other has it.
     pub(super) fn new(path: PathBuf, upstream: String) -> Self {
-        let hold = Arc::new(Mutex::new(Hold::take(&path)));
-        Self { path, upstream, hold }
+        let held = Arc::new(Mutex::new(Held { hold: Hold::take(&path), settings: None }));
+        Self { path, upstream, held }
+    }
+
+    /// Keeps the settings that are in force now; where the folder is another process's, as soon as that one is gone. Call it where it may block.
+    pub(super) fn keep_settings(&self, text: String) -> io::Result<()> {
+        if self.may_write() {
+            return write_settings(&self.path, &text);
+        }
+        self.held().settings = Some(text);
+        Ok(())
     }
 
     /// Whether this process may write there; it takes the folder if the process that had it is gone.
     fn may_write(&self) -> bool {
-        let mut hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner);
-        if !hold.may_write() {
-            *hold = Hold::take(&self.path);
-            if hold.may_write() {
-                tracing::info!(folder = %self.path.display(), "the process that had the state folder is gone: this one keeps what it learns there");
-            }
+        let mut held = self.held();
+        if held.hold.may_write() {
+            return true;
         }
-        hold.may_write()
+        let now = Hold::take(&self.path);
+        if !matches!(now, Hold::Ours(_)) {
+            return false;
+        }
+        held.hold = now;
+        tracing::info!(folder = %self.path.display(), "the process that had the state folder is gone: this one keeps what it learns there");
+        if let Some(text) = held.settings.take()
+            && let Err(error) = write_settings(&self.path, &text)
+        {
+            tracing::warn!(%error, "the settings cannot be kept");
+        }
+        true
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What an earlier process learned of this model server, and what is to be said of it.
@@ -120,8 +151,7 @@ pub(super) fn settings(folder: &Path) -> Option<String> {
     String::from_utf8(read(&folder.join(SETTINGS)).ok()?).ok()
 }
 
-/// Keeps the settings that are in force now.
-pub(super) fn keep_settings(folder: &Path, text: &str) -> io::Result<()> {
+fn write_settings(folder: &Path, text: &str) -> io::Result<()> {
     if settings(folder).as_deref() == Some(text) {
         return Ok(());
     }
@@ -139,23 +169,19 @@ impl Keeper {
         scheduler: Handle,
         identity: watch::Receiver<Identity>,
     ) -> Self {
-        folder.hold.lock().unwrap_or_else(PoisonError::into_inner).log(&folder.path);
+        folder.held().hold.log(&folder.path);
         found.log(&folder.path);
-        let writer = Arc::new(Writer { folder, scheduler: scheduler.clone(), identity, written: Mutex::default() });
+        let before = if let Found::Used { identity, .. } = found { identity } else { Identity::default() };
+        let before = Mutex::new(before);
+        let writer = Arc::new(Writer { folder, scheduler, identity, written: Mutex::default(), before });
         let writing = tokio::spawn(now_and_then(writer.clone(), learned));
-        let identity = writer.identity.clone();
-        let checked = tokio::spawn(async move {
-            if let Found::Used { identity: before, .. } = found {
-                check(identity, &before, &scheduler).await;
-            }
-        });
+        let checked = tokio::spawn(writer.clone().check());
         Self { writer, tasks: [writing.abort_handle(), checked.abort_handle()] }
     }
 
-    /// Where the settings in force may be kept: nowhere if the folder is another process's.
-    pub(super) fn folder(&self) -> Option<PathBuf> {
-        let folder = &self.writer.folder;
-        folder.may_write().then(|| folder.path.clone())
+    /// Where the settings in force are kept, too.
+    pub(super) fn folder(&self) -> Folder {
+        self.writer.folder.clone()
     }
 
     /// Keeps what is known now.
@@ -181,23 +207,10 @@ async fn now_and_then(writer: Arc<Writer>, learned: Arc<Notify>) {
     }
 }
 
-/// Waits until the server has said of itself what it said before: one that says something else is another one.
-async fn check(mut identity: watch::Receiver<Identity>, before: &Identity, scheduler: &Handle) {
-    let said = |now: &Identity| now.differs_from(before).is_some() || now.tells_as_much_as(before);
-    let Ok(now) = identity.wait_for(said).await.map(|now| now.clone()) else { return };
-    if let Some((now, before)) = now.differs_from(before) {
-        tracing::info!(now, before, "the model server is another one: what was learned before is forgotten");
-        scheduler.forget().await;
-    }
-}
-
 // === impl Writer ===
 
 impl Writer {
     async fn save(self: Arc<Self>) {
-        if !self.folder.may_write() {
-            return;
-        }
         let Some(kept) = self.scheduler.keep().await else { return };
         // Writing and flushing may take as long as a disk takes.
         let written = tokio::task::spawn_blocking(move || self.write(&kept)).await;
@@ -208,8 +221,24 @@ impl Writer {
         }
     }
 
+    /// Waits until the server has said of itself what it said before: one that says something else is another one.
+    async fn check(self: Arc<Self>) {
+        let before = self.before().clone();
+        let said = |now: &Identity| now.differs_from(&before).is_some() || now.tells_as_much_as(&before);
+        let mut identity = self.identity.clone();
+        let Ok(now) = identity.wait_for(said).await.map(|now| now.clone()) else { return };
+        if let Some((now, before)) = now.differs_from(&before) {
+            tracing::info!(now, before, "the model server is another one: what was learned before is forgotten");
+            *self.before() = Identity::default();
+            self.scheduler.forget().await;
+        }
+    }
+
     fn write(&self, kept: &Kept) -> io::Result<()> {
-        let identity = self.identity.borrow().clone();
+        if !self.folder.may_write() {
+            return Ok(());
+        }
+        let identity = self.identity.borrow().clone().or(&self.before());
         let bytes = learned::write(kept, &self.folder.upstream, identity)?;
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if *written == bytes {
@@ -218,6 +247,10 @@ impl Writer {
         replace(&self.folder.path, LEARNED, &bytes)?;
         *written = bytes;
         Ok(())
+    }
+
+    fn before(&self) -> MutexGuard<'_, Identity> {
+        self.before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -267,10 +300,31 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("made");
         for text in ["limits: {batchItemsMax: 4}\n", "mode: Passthrough\n", "mode: Passthrough\n"] {
-            keep_settings(&inner, text).unwrap();
+            write_settings(&inner, text).unwrap();
             assert_eq!(settings(&inner).as_deref(), Some(text));
         }
         assert_eq!(fs::read_dir(&inner).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn who_comes_to_a_folder_that_is_taken_keeps_its_settings_there_once_it_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = || Folder::new(dir.path().to_owned(), "http://m".to_owned());
+        let kept = || settings(dir.path());
+        let (first, second) = (folder(), folder());
+        first.keep_settings("first".to_owned()).unwrap();
+        second.keep_settings("second".to_owned()).unwrap();
+        assert_eq!(kept().as_deref(), Some("first"));
+        // A lock that cannot be looked at is no sign that its holder is gone.
+        let (lock, aside) = (dir.path().join("lock"), dir.path().join("aside"));
+        fs::rename(&lock, &aside).unwrap();
+        fs::create_dir(&lock).unwrap();
+        assert!(!second.may_write());
+        fs::remove_dir(&lock).unwrap();
+        fs::rename(&aside, &lock).unwrap();
+        drop(first);
+        assert!(second.may_write());
+        assert_eq!(kept().as_deref(), Some("second"));
     }
 
     #[test]

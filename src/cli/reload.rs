@@ -16,7 +16,7 @@ use tokio::signal::unix::Signal;
 
 use self::watch::Watch;
 use super::compose::{Control, Refusal};
-use super::keep;
+use super::keep::{self, Folder};
 use crate::config::{self, Change, Errors, LoadError, Machine, Notice, Overrides, Policy};
 
 /// From the first sign of a change to the look at it: an editor's rename and its tidying, a few writes in a row are one change. Far below the second in which
@@ -48,7 +48,7 @@ pub(super) struct Reloads {
     sources: Sources,
     control: Control,
     /// Where the last good ones are kept.
-    folder: Option<PathBuf>,
+    folder: Option<Folder>,
     /// What is in force since the start.
     good: Option<String>,
     /// What the file said when it was judged last.
@@ -91,7 +91,7 @@ impl Sources {
 
 impl Reloads {
     /// `text` is that of the file that is in force.
-    pub(super) fn new(sources: Sources, control: Control, folder: Option<PathBuf>, text: Option<String>) -> Self {
+    pub(super) fn new(sources: Sources, control: Control, folder: Option<Folder>, text: Option<String>) -> Self {
         Self { sources, control, folder, judged: text.clone(), good: text }
     }
 
@@ -210,7 +210,7 @@ impl Reloads {
     /// Keeps the settings in force for a start that finds the file wrong.
     async fn keep_settings(&self, text: Option<String>) {
         let (Some(folder), Some(text)) = (self.folder.clone(), text) else { return };
-        let kept = tokio::task::spawn_blocking(move || keep::keep_settings(&folder, &text)).await;
+        let kept = tokio::task::spawn_blocking(move || folder.keep_settings(text)).await;
         if let Ok(Err(error)) = kept {
             tracing::warn!(%error, "the settings cannot be kept");
         }

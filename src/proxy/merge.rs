@@ -115,14 +115,14 @@ impl Proxy {
         let priority = table.priorities.of(headers);
         let class = table.priorities.class(priority);
         let slo = class.and_then(|class| class.slo).or(route.slo);
-        let times = deadlines(
-            arrived,
-            headers,
-            &table.deadline_headers,
-            (slo.map(|slo| slo - self.shifts.of(slo)), route.timeout),
-        );
+        let deadlines = |slo| deadlines(arrived, headers, &table.deadline_headers, (slo, route.timeout));
+        let mut times = deadlines(slo);
         ending.within(slo);
         ending.read(endpoint, &call, class, times.first.at);
+        let shift = slo.map(|slo| self.shifts.of(slo)).unwrap_or_default();
+        if !shift.is_zero() {
+            times = deadlines(slo.map(|slo| slo - shift));
+        }
         let published = if endpoint.label == Label::Tei {
             self.until(times.caller, self.backend.published()).await.ok().flatten()
         } else {

@@ -3,7 +3,7 @@
 //!
 //! It keeps one [`DeadlineShift`] for each SLO. It leaves out what happens beyond this process, which nobody here can see.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,23 +27,29 @@ impl Shifts {
     /// A call with this SLO was answered, `unseen` of it after its batch was. The largest shift, if it may have changed.
     pub(super) fn answered(&self, now: Tick, slo: Duration, latency: Duration, unseen: Duration) -> Option<Duration> {
         self.with(|shifts| {
-            if !shifts.contains_key(&slo) && shifts.len() >= SLOS_MAX {
-                return None;
-            }
-            let moved =
-                shifts.entry(slo).or_insert_with(|| DeadlineShift::new(slo)).observe(now, latency, Some(unseen));
-            if moved { shifts.values().map(DeadlineShift::shift).max() } else { None }
+            // A call that began before the settings changed may have another.
+            let moved = shifts.get_mut(&slo)?.observe(now, latency, Some(unseen));
+            moved.then(|| largest(shifts))
         })
     }
 
-    /// Other SLOs are in force: those that stay keep what was found.
-    pub(super) fn keep(&self, slos: &[Duration]) {
-        self.with(|shifts| shifts.retain(|slo, _| slos.contains(slo)));
+    /// These SLOs are in force: those that were keep what was found. The largest shift now.
+    pub(super) fn keep(&self, slos: impl IntoIterator<Item = Duration>) -> Duration {
+        self.with(|shifts| {
+            let mut before = std::mem::take(shifts);
+            let known = |slo: Duration| (slo, before.remove(&slo).unwrap_or_else(|| DeadlineShift::new(slo)));
+            *shifts = slos.into_iter().collect::<BTreeSet<_>>().into_iter().take(SLOS_MAX).map(known).collect();
+            largest(shifts)
+        })
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<Duration, DeadlineShift>) -> T) -> T {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+fn largest(shifts: &BTreeMap<Duration, DeadlineShift>) -> Duration {
+    shifts.values().map(DeadlineShift::shift).max().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -54,6 +60,7 @@ mod tests {
     fn each_slo_has_a_shift_of_its_own_and_keeps_it_while_it_is_in_force() {
         let (shifts, ms) = (Shifts::default(), Duration::from_millis);
         let mut largest = None;
+        shifts.keep([ms(100), ms(50), ms(50)]);
         for at in 0..6000_u64 {
             let now = Tick::from_millis(at);
             largest = shifts.answered(now, ms(50), ms(60), ms(4)).or(largest);
@@ -62,15 +69,15 @@ mod tests {
         let found = shifts.of(ms(50));
         assert!((3_900..=4_100).contains(&found.as_micros()), "{found:?}");
         assert_eq!((shifts.of(ms(100)), shifts.of(ms(7)), largest), (Duration::ZERO, Duration::ZERO, Some(found)));
-        shifts.keep(&[ms(50)]);
-        assert_eq!(shifts.of(ms(50)), found);
-        shifts.keep(&[ms(100)]);
-        assert_eq!(shifts.of(ms(50)), Duration::ZERO);
+        assert_eq!((shifts.keep([ms(50)]), shifts.of(ms(50))), (found, found));
+        assert_eq!((shifts.keep([ms(100)]), shifts.of(ms(50))), (Duration::ZERO, Duration::ZERO));
+        assert_eq!(shifts.answered(Tick::from_millis(9000), ms(50), ms(60), ms(4)), None, "no longer in force");
     }
 
     #[test]
     fn slos_beyond_the_bound_are_not_shifted() {
         let (shifts, ms) = (Shifts::default(), Duration::from_millis);
+        shifts.keep((10..30).map(ms));
         for at in 0..3000_u64 {
             for slo in 10..30 {
                 shifts.answered(Tick::from_millis(at), ms(slo), ms(60), ms(2));

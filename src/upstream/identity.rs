@@ -34,6 +34,12 @@ impl Identity {
         })
     }
 
+    /// What it says, and where it says nothing what the other one says.
+    #[must_use]
+    pub fn or(self, other: &Self) -> Self {
+        Self { server: self.server.or_else(|| other.server.clone()), model: self.model.or_else(|| other.model.clone()) }
+    }
+
     /// It says at least what the other one says.
     #[must_use]
     pub const fn tells_as_much_as(&self, other: &Self) -> bool {
@@ -87,6 +93,8 @@ mod tests {
     #[test]
     fn only_what_both_say_can_differ() {
         let before = identity(Some("tei/1.8"), Some("bge a1"));
+        assert_eq!(identity(Some("tei/1.9"), None).or(&before), identity(Some("tei/1.9"), Some("bge a1")));
+        assert_eq!(identity(None, None).or(&before), before);
         assert_eq!(identity(None, Some("bge a1")).differs_from(&before), None);
         assert_eq!(identity(Some("tei/1.8"), Some("bge a2")).differs_from(&before), Some(("bge a2", "bge a1")));
         assert_eq!(identity(Some("tei/1.9"), None).differs_from(&before), Some(("tei/1.9", "tei/1.8")));

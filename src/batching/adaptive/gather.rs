@@ -5,8 +5,11 @@
 //! Clients who wait for their answers and come back are as many at any time, so their mean delay is the least where the most are answered in a time (Little's
 //! law), and who of them is away is known: there a hold pays as long as it makes more of that rate.
 
+use std::time::Duration;
+
 use super::super::arrivals::EDGES;
 use super::super::math::{float, whole};
+use super::super::tick::nanos;
 use super::choose::fit;
 use super::learn::{Watched, out};
 use super::{Adaptive, Line};
@@ -29,8 +32,9 @@ const RATE_MIN: f64 = 0.01;
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// For how long a hold pays, in nanoseconds; 0: not at all. In a lead the completion that the profile starts at is still ahead.
-    pub(super) fn gather(&self, line: &Line<'_>, leading: bool) -> u64 {
+    /// For how long a hold pays, in nanoseconds; 0: not at all. In a lead the completion that the profile starts at is still ahead. `hold_max`: for how long it
+    /// may still be held.
+    pub(super) fn gather(&self, line: &Line<'_>, leading: bool, hold_max: Duration) -> u64 {
         let (Some(model), Some(watched)) = (self.models.get(&line.head.call.cost_class), self.keys.get(&line.key))
         else {
             return 0;
@@ -44,6 +48,7 @@ impl Adaptive {
         let alone = cost.time(queued);
         let slack = line.slack(line.head);
         let room = alone.min(line.budget().unwrap_or(u64::MAX) / 4).min(slack.saturating_sub(cost.late(alone)));
+        let room = room.min(nanos(hold_max));
         if room <= ROOM_MIN {
             return 0;
         }
@@ -114,7 +119,7 @@ impl Adaptive {
     /// The same in a closed loop; `None` in another one, and where whoever is left for the next batch will be late: being in time comes before being early.
     fn gather_all(&self, line: &Line<'_>, watched: &Watched, leading: bool, room: u64) -> Option<u64> {
         let cost = &self.models.get(&line.head.call.cost_class)?.cost;
-        let (now, arrivals) = (line.ctx.now, &watched.arrivals);
+        let (now, slack, arrivals) = (line.ctx.now, line.slack(line.head), &watched.arrivals);
         let here = u64::from(line.items).saturating_add(out(&self.flights, line.key));
         let away = arrivals.away(here, self.mean_time)?;
         // He leaves with those whom this one brings back.
@@ -128,15 +133,12 @@ impl Adaptive {
         // Whom the batch in flight will bring back, and when.
         let ahead = self.flights.values().filter(|_| leading).min_by_key(|sent| sent.due);
         let ahead = ahead.map(|sent| (sent.due.0.saturating_sub(now.0), f64::from(sent.batch.items)));
-        // What of this turn is over: a batch that leaves early begins with the end of the one before.
-        let over = if leading { 0 } else { gone };
         let returns = arrivals.returns();
+        // A turn begins with the end of the batch before: it is over in part, or yet to come.
         let answered = |hold: u64, items: f64| {
-            let items = items.min(f64::from(line.cap));
-            items
-                / float(
-                    over.saturating_add(hold).saturating_add(cost.time(whole(items).try_into().unwrap_or(line.cap))),
-                )
+            let turn = ahead.map_or(gone.saturating_add(hold), |(ahead, _)| hold.saturating_sub(ahead));
+            let items = items.min(f64::from(fit(cost, slack.saturating_sub(hold), line.cap)));
+            items / float(turn.saturating_add(cost.time(whole(items).try_into().unwrap_or(line.cap))))
         };
         let count = f64::from(line.items);
         let mut best = (answered(0, count) * (1.0 + RATE_MIN), 0);

@@ -51,7 +51,7 @@ fn poisson() -> (Arrivals, Tick) {
 fn who_is_away_is_known_where_clients_come_back() {
     let (mut arrivals, now) = closed_loop();
     assert_eq!(arrivals.away(3, TIME), None, "nobody said how many were here");
-    for turn in 0..5 * u64::from(PEAK_EVENTS) {
+    for turn in 0..10 * u64::from(PEAK_EVENTS) {
         arrivals.here(8);
         arrivals.answered(Tick(now.0 + turn * TIME), 8, TIME);
     }
@@ -62,11 +62,17 @@ fn who_is_away_is_known_where_clients_come_back() {
     let back = |from, to| arrivals.returns().back(from, to);
     assert!((0.4..0.6).contains(&back(0, 200_000)), "{}", back(0, 200_000));
     assert!(back(200_000, 300_000) > 0.9 && back(0, 100_000) < 0.1);
-    let mut shed = arrivals.clone();
-    shed.ended_early();
-    assert_eq!(shed.away(3, TIME), None, "as many as can be in time");
+    for (ended, known) in [(2, true), (6, false)] {
+        let mut shed = arrivals.clone();
+        shed.ended_early(ended);
+        (0..PEAK_EVENTS).for_each(|_| {
+            shed.here(8);
+            shed.answered(now, 8, TIME);
+        });
+        assert_eq!(shed.away(3, TIME).is_some(), known, "as many as can be in time");
+    }
     // One client stays: the others are missed for a while, and no longer.
-    for turn in 0..5 * u64::from(PEAK_EVENTS) {
+    for turn in 0..10 * u64::from(PEAK_EVENTS) {
         let at = Tick(now.0 + turn * 6 * MS);
         arrivals.came(at, 1, false, TIME);
         arrivals.here(1);
@@ -77,21 +83,22 @@ fn who_is_away_is_known_where_clients_come_back() {
 
 #[test]
 fn of_independent_arrivals_nobody_is_away_however_steady_they_look() {
-    for rate in [100.0, 300.0, 1000.0, 3000.0] {
+    for (rate, most) in [(100.0, 1), (300.0, 1), (1000.0, 1), (3000.0, 1), (80.0, 100), (1000.0, 10)] {
         let (mut arrivals, mut draw) = (Arrivals::default(), Draw::new(4));
         let mut next = gap(&mut draw, rate);
         for batch in 1..4000u64 {
             let mut came = 0;
             while next < batch * TIME {
-                arrivals.came(Tick(next), 1, false, TIME);
-                came += 1;
+                let items = 1 + u32::try_from(draw.bits() % most).unwrap();
+                arrivals.came(Tick(next), items, false, TIME);
+                came += items;
                 next += gap(&mut draw, rate);
             }
             arrivals.here(10);
             if came > 0 {
                 arrivals.answered(Tick(batch * TIME), came, TIME);
             }
-            assert_eq!(arrivals.away(3, TIME), None, "{rate}/s, batch {batch}");
+            assert_eq!(arrivals.away(3, TIME), None, "{rate}/s of up to {most}, batch {batch}");
         }
     }
 }

@@ -175,7 +175,9 @@ impl Batcher {
             _ if retest.is_some() => Cause::Probe,
             _ => match (bound, who) {
                 (Some(bound), _) => bound,
-                (None, Who::Chosen) if self.too_heavy(key, in_all, items, walls) => Cause::Weight,
+                (None, Who::Chosen) if kind == Kind::Batch && self.too_heavy(key, in_all, items, walls) => {
+                    Cause::Weight
+                }
                 (None, _) => cause,
             },
         };
