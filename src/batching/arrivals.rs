@@ -53,7 +53,7 @@ const PEAKS: usize = 4;
 /// to a tenth or so, by chance, over the events that are remembered.
 const CLOSED_MIN: f64 = 0.25;
 /// And where that most is the same within one part in so many in all stretches: independent arrivals fluctuate.
-const CLOSED_STEADY: u64 = 16;
+const CLOSED_STEADY: u64 = 8;
 /// Where more than one part in so many is ended as late, those who are here are as many as can be in time, whoever else comes.
 const ENDED_PARTS: u64 = 16;
 /// Of those who are away this part at least is taken for not expected yet, so that a share of nearly all promises no certainty.
