@@ -2,7 +2,8 @@
 //!
 //! Its own work is a few nanoseconds an item and counts as the core's.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
 use groupage::batching::{
@@ -18,6 +19,8 @@ pub(crate) struct Load {
     pub(crate) name: &'static str,
     /// As many calls are kept queued; none: they come at `rate`.
     pub(crate) queued: Option<u64>,
+    /// So many clients, each of which comes back after its answer at `rate`; none: calls come by themselves.
+    pub(crate) clients: usize,
     /// Calls a second.
     pub(crate) rate: u64,
     pub(crate) batch_max: u32,
@@ -48,6 +51,8 @@ pub(crate) struct Rig {
     now: Tick,
     next_call: u64,
     next_arrival: Tick,
+    /// When clients come back.
+    thinking: BinaryHeap<Reverse<Tick>>,
     free_at: Tick,
     /// In flight: when it is due back, when it was sent, and its items.
     out: VecDeque<(Tick, Tick, BatchId, u32)>,
@@ -63,6 +68,7 @@ impl Load {
     pub(crate) const DEEP: Self = Self {
         name: "2048 queued",
         queued: Some(2048),
+        clients: 0,
         rate: 0,
         batch_max: 64,
         slo: Some(Duration::from_secs(3)),
@@ -73,6 +79,9 @@ impl Load {
     /// Poisson at 80 % of what batches of 64 carry.
     pub(crate) const MID: Self =
         Self { name: "80 % load", queued: None, rate: 2560, slo: Some(Duration::from_millis(200)), ..Self::DEEP };
+    /// 32 clients who think for 2 ms.
+    pub(crate) const LOOP: Self =
+        Self { name: "32 clients in a loop", queued: None, clients: 32, rate: 500, ..Self::MID };
     /// A server that pads, and texts of all lengths, somewhat below what it carries.
     pub(crate) const PADDED: Self =
         Self { name: "weights that matter", queued: None, rate: 900, weights: true, ..Self::MID };
@@ -105,6 +114,7 @@ impl Rig {
             now: Tick::default(),
             next_call: 0,
             next_arrival: Tick::default(),
+            thinking: std::iter::repeat_n(Reverse(Tick::default()), load.clients).collect(),
             free_at: Tick::default(),
             out: VecDeque::new(),
             random: 1,
@@ -150,14 +160,19 @@ impl Rig {
                 self.offer();
             }
         }
-        let arrival = self.load.queued.is_none().then_some(self.next_arrival);
+        let arrival = match self.load {
+            Load { queued: Some(_), .. } => None,
+            Load { clients: 0, .. } => Some(self.next_arrival),
+            _ => self.thinking.peek().map(|back| back.0),
+        };
         let back = self.out.front().map(|(due, ..)| *due);
         let wake = self.batcher.next_wakeup();
         let Some(next) = [arrival, back, wake].into_iter().flatten().min() else { return };
         self.now = self.now.max(next);
         if arrival.is_some_and(|at| at <= self.now) {
-            let gap = exponential(self.draw(), self.load.rate);
-            self.next_arrival = Tick(self.next_arrival.0 + gap);
+            if self.thinking.pop().is_none() {
+                self.next_arrival = self.later();
+            }
             self.offer();
         } else if back.is_some_and(|at| at <= self.now) {
             self.complete();
@@ -216,6 +231,12 @@ impl Rig {
         let duration = self.now.since(sent);
         self.seen.batches += 1;
         self.seen.items += u64::from(items);
+        if self.load.clients > 0 {
+            for _ in 0..items {
+                let back = self.later();
+                self.thinking.push(Reverse(back));
+            }
+        }
         self.batcher.complete(self.now, id, Observed { duration, first_byte: None, outcome: ObservedOutcome::Ok });
         while let Some((class, input)) = self.batcher.plan_due() {
             let begun = now();
@@ -225,6 +246,12 @@ impl Rig {
             self.batcher.set_plan(self.now, class, plan);
         }
         self.poll();
+    }
+
+    /// When the next one comes of a stream, or comes back.
+    fn later(&mut self) -> Tick {
+        let from = if self.load.clients > 0 { self.now } else { self.next_arrival };
+        Tick(from.0 + exponential(self.draw(), self.load.rate))
     }
 
     /// What a call weighs, the same whenever it is asked.

@@ -317,11 +317,14 @@ impl Adaptive {
         let wait = self.slots.wait(in_flight, earliest_due, now);
         let line = Line { ctx, key, head, items, cap, wait, walls };
         let fillers = mixed && ctx.limits.have_fillers();
-        let held = ctx.queue.line(key).filter(|queued| !fillers || !fair::is_filler(ctx, queued));
-        let first = held.map(|queued| queued.free_before).min().unwrap_or(head.free_before);
-        let hold_max = scope.queue_delay_max.saturating_sub(ctx.free.saturating_sub(first));
+        // It looks at all who wait, so it is asked only where a hold is thought of.
+        let hold_max = || {
+            let held = ctx.queue.line(key).filter(|queued| !fillers || !fair::is_filler(ctx, queued));
+            let first = held.map(|queued| queued.free_before).min().unwrap_or(head.free_before);
+            scope.queue_delay_max.saturating_sub(ctx.free.saturating_sub(first))
+        };
         let hold = |until: Tick| {
-            let until = until.min(now.after(hold_max)).min(Tick(now.0.saturating_add(line.room() / 2)));
+            let until = until.min(now.after(hold_max())).min(Tick(now.0.saturating_add(line.room() / 2)));
             (until > now).then_some(Answer::Hold(until))
         };
         let leading = in_flight >= self.slots();

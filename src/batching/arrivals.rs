@@ -230,13 +230,14 @@ impl Profile {
 
     /// The most arrivals beyond the mean rate up to some time within this one, per item answered.
     fn caused_soon(&self, within: u64) -> f64 {
-        let mut sum = 0.0;
-        let each = EDGES.iter().zip(EDGES.iter().skip(1)).take_while(|(_, end)| **end <= within);
-        each.map(|(start, end)| {
-            sum += self.sum(*start, *end, |bin, part, _| part * (bin.came - bin.usual) / bin.items);
-            sum
-        })
-        .fold(0.0, f64::max)
+        let ended = self.bins.iter().zip(spans()).take_while(|(_, (start, width))| start + width <= within);
+        let each =
+            ended.filter(|(bin, _)| bin.watched > WATCHED_MIN).map(|(bin, _)| (bin.came - bin.usual) / bin.items);
+        let so_far = each.scan(0.0, |sum, caused| {
+            *sum += caused;
+            Some(*sum)
+        });
+        so_far.fold(0.0, f64::max)
     }
 
     fn start(&mut self, now: Tick, items: u32, rate: Rate) {

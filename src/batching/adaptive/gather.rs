@@ -34,7 +34,7 @@ const RATE_MIN: f64 = 0.01;
 impl Adaptive {
     /// For how long a hold pays, in nanoseconds; 0: not at all. In a lead the completion that the profile starts at is still ahead. `hold_max`: for how long it
     /// may still be held.
-    pub(super) fn gather(&self, line: &Line<'_>, leading: bool, hold_max: Duration) -> u64 {
+    pub(super) fn gather(&self, line: &Line<'_>, leading: bool, hold_max: impl Fn() -> Duration) -> u64 {
         let (Some(model), Some(watched)) = (self.models.get(&line.head.call.cost_class), self.keys.get(&line.key))
         else {
             return 0;
@@ -48,10 +48,10 @@ impl Adaptive {
         let alone = cost.time(queued);
         let slack = line.slack(line.head);
         let room = alone.min(line.budget().unwrap_or(u64::MAX) / 4).min(slack.saturating_sub(cost.late(alone)));
-        let room = room.min(nanos(hold_max));
         if room <= ROOM_MIN {
             return 0;
         }
+        let room = room.min(nanos(hold_max()));
         if let Some(hold) = self.gather_all(line, watched, leading, room) {
             return hold;
         }

@@ -122,7 +122,7 @@ impl Adaptive {
         &mut self,
         line: &Line<'_>,
         leading: bool,
-        hold_max: Duration,
+        hold_max: impl Fn() -> Duration,
         hold: impl Fn(Tick) -> Option<Answer>,
     ) -> Option<Answer> {
         let (key, items) = (line.key, line.items);
@@ -130,7 +130,7 @@ impl Adaptive {
             if line.late(&self.models.get(&line.head.call.cost_class)?.cost).is_some() {
                 return None;
             }
-            let open = self.apart(line, leading).filter(|open| Duration::from_nanos(open.span) <= hold_max)?;
+            let open = self.apart(line, leading).filter(|open| Duration::from_nanos(open.span) <= hold_max())?;
             if !self.keys.get_mut(&key)?.rejoin.begin(open) {
                 return None;
             }
