@@ -237,6 +237,10 @@ impl Cost {
             return Verdict::Normal;
         }
         let z = reading.nanos / self.expect(reading.items, reading.load);
+        // Past a knee that nobody had seen: the guess was wrong, and the server is the same.
+        if z > 1.0 && reading.items > self.largest {
+            return Verdict::Normal;
+        }
         self.tail.observe(z);
         self.watch.observe(z)
     }

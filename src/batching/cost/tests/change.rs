@@ -54,6 +54,20 @@ fn a_cold_start_is_not_believed_for_long() {
     }
 }
 
+#[test]
+fn past_a_knee_the_server_is_the_same() {
+    let knee = |items: u32| if items > 16 { 5.32 + 0.6 * f64::from(items - 16) } else { 5.0 + 0.02 * f64::from(items) };
+    for seed in 0..20 {
+        let mut bench = Bench::learned(seed, 0, knee);
+        bench.feed(40, &[4, 8, 12, 16], knee);
+        for items in [20, 24, 32, 40, 48, 56, 64] {
+            assert!(!bench.exactly(items, knee(items)), "seed {seed}, {items}");
+        }
+        let error = bench.mean_error([4, 8, 12, 16], knee);
+        assert!(error < 0.05, "seed {seed}: {error}");
+    }
+}
+
 /// Batches until a server that became `factor` times as slow is foreseen within 6 %: the median and the worst over curves and seeds.
 fn caught_up(factor: f64) -> (u32, u32) {
     let batches = |curve: fn(u32) -> f64, seed: u64| {
