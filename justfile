@@ -52,6 +52,14 @@ servers-setup:
 servers *ARGS:
     cargo test --locked --test servers -- {{ARGS}}
 
+# A real Kubernetes cluster, started and taken down here: just e2e [CASE…] [--all] [--shell] [--kubeconfig FILE]. Root, Linux, Go; see docs/testing.md
+e2e *ARGS:
+    cargo test --locked --test e2e -- {{ARGS}}
+
+# The image: target/image/groupage.tar
+image:
+    cargo test --locked --test e2e -- --image
+
 # Every item followed through faults, cancels and poison
 ledger ITEMS="300000":
     GROUPAGE_LEDGER_ITEMS={{ITEMS}} cargo test --locked --profile sim --test it ledger -- --nocapture
@@ -76,6 +84,10 @@ bench *ARGS:
 # The scheduler on sockets beside the rules of others and beside the simulator: just bench-schedule [--quick]
 bench-schedule *ARGS:
     cargo bench --locked --bench schedule -- {{ARGS}}
+
+# Ten thousand sidecars on one controller: its memory, its processor time, how soon an edit is told to all: just bench-streams [STREAMS]
+bench-streams *ARGS:
+    cargo bench --locked --bench streams -- {{ARGS}}
 
 # What the core costs an item: time, allocations, plans
 bench-core *ARGS:

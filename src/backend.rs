@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tower::util::BoxCloneSyncService;
 
 use crate::batching::{BatchId, Observed};
@@ -58,10 +59,18 @@ pub trait Backend: Send + Sync + fmt::Debug {
 /// The way of one client connection to the upstream: nothing on it is ever another client's.
 pub type Lane = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Failure>;
 
+/// A connection as it is, for what is no HTTP.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
 /// Makes lanes.
 pub trait Forward: Send + Sync + fmt::Debug {
     /// A lane for a new client connection. It connects when it is first used.
     fn lane(&self) -> Lane;
+
+    /// A connection of its own, to be used as it is.
+    fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn Duplex>>>;
 
     /// Carries one recognised call that goes alone, on a connection where no answer of another call can be.
     fn alone(&self, request: http::Request<Body>) -> BoxFuture<'static, Result<http::Response<Body>, Failure>>;

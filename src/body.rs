@@ -35,7 +35,16 @@ pub struct Body {
 enum Kind {
     Empty,
     Full(Bytes),
-    Stream { prefix: Bytes, rest: Incoming },
+    Stream { prefix: Bytes, rest: Incoming, tap: Option<Box<dyn Tap>> },
+}
+
+/// Looks on while a body goes by. Dropped before its end, it knows that there was none.
+pub trait Tap: std::fmt::Debug + Send + Sync {
+    /// These bytes go by.
+    fn data(&mut self, data: &Bytes);
+
+    /// That was all of it: with trailers, or without.
+    fn end(&mut self, trailers: bool);
 }
 
 /// Ends a stream in which nothing moved for too long.
@@ -93,7 +102,30 @@ impl Body {
     /// The rest as it comes.
     #[must_use]
     pub const fn stream(rest: Incoming) -> Self {
-        Self::new(Kind::Stream { prefix: Bytes::new(), rest })
+        Self::new(Kind::Stream { prefix: Bytes::new(), rest, tap: None })
+    }
+
+    /// Has someone look on. Of what is there already, he sees all at once.
+    #[must_use]
+    pub fn tapped(mut self, mut tap: Box<dyn Tap>) -> Self {
+        match &mut self.kind {
+            Kind::Stream { prefix, rest, tap: looks } => {
+                if !prefix.is_empty() {
+                    tap.data(prefix);
+                }
+                if rest.is_end_stream() {
+                    tap.end(false);
+                } else {
+                    *looks = Some(tap);
+                }
+            }
+            Kind::Full(bytes) => {
+                tap.data(bytes);
+                tap.end(self.trailers.is_some());
+            }
+            Kind::Empty => tap.end(self.trailers.is_some()),
+        }
+        self
     }
 
     /// Trailers after the bytes of a full body.
@@ -160,7 +192,15 @@ impl HttpBody for Body {
                 this.ahead = None;
                 return Poll::Ready(Some(Ok(Frame::data(std::mem::take(prefix)))));
             }
-            Kind::Stream { rest, .. } => Pin::new(rest).poll_frame(cx),
+            Kind::Stream { rest, tap, .. } => {
+                let frame = Pin::new(&mut *rest).poll_frame(cx);
+                if let (Poll::Ready(frame), Some(looks)) = (&frame, &mut *tap)
+                    && look(frame.as_ref(), &mut **looks, rest.is_end_stream())
+                {
+                    *tap = None;
+                }
+                frame
+            }
         };
         let Some(idle) = &mut this.idle else {
             return frame.map_err(Into::into);
@@ -184,7 +224,7 @@ impl HttpBody for Body {
         match &self.kind {
             Kind::Empty => self.trailers.is_none(),
             Kind::Full(_) => false,
-            Kind::Stream { prefix, rest } => prefix.is_empty() && rest.is_end_stream(),
+            Kind::Stream { prefix, rest, .. } => prefix.is_empty() && rest.is_end_stream(),
         }
     }
 
@@ -194,7 +234,7 @@ impl HttpBody for Body {
             _ if self.trailers.is_some() => SizeHint::default(),
             Kind::Empty => SizeHint::with_exact(0),
             Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Stream { prefix, rest } => {
+            Kind::Stream { prefix, rest, .. } => {
                 let mut hint = rest.size_hint();
                 let more = prefix.len() as u64;
                 if let Some(upper) = hint.upper() {
@@ -205,6 +245,24 @@ impl HttpBody for Body {
             }
         }
     }
+}
+
+/// Shows a frame to who looks on. True where nothing is left to see.
+fn look<E>(frame: Option<&Result<Frame<Bytes>, E>>, tap: &mut dyn Tap, last: bool) -> bool {
+    let (ended, trailers) = match frame {
+        None => (true, false),
+        Some(Ok(frame)) => {
+            if let Some(data) = frame.data_ref() {
+                tap.data(data);
+            }
+            (last || frame.is_trailers(), frame.is_trailers())
+        }
+        Some(Err(_)) => return true,
+    };
+    if ended {
+        tap.end(trailers);
+    }
+    ended
 }
 
 // === impl Idle ===

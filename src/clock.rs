@@ -8,7 +8,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
+    timerfd_settime,
 };
 use tokio::io::unix::AsyncFd;
 
@@ -48,6 +49,14 @@ impl Clock {
     #[must_use]
     pub fn instant(&self, tick: Tick) -> tokio::time::Instant {
         tokio::time::Instant::from_std(self.start + Duration::from_nanos(tick.0))
+    }
+
+    /// Milliseconds since the machine started, also those that it slept: what processes that follow one another there can compare.
+    #[must_use]
+    pub fn boot_millis() -> u64 {
+        let since = clock_gettime(ClockId::Boottime);
+        let millis = i128::from(since.tv_sec) * 1000 + i128::from(since.tv_nsec) / 1_000_000;
+        u64::try_from(millis).unwrap_or_default()
     }
 
     /// Microseconds since 1970, for log lines.

@@ -40,6 +40,8 @@ pub enum FailureKind {
     BatchFailed,
     /// The answer to a batch is larger than the cap.
     AnswerTooLarge,
+    /// There is no TLS with the upstream: one does not accept the other's certificate, or it speaks none.
+    UpstreamTls,
     /// A defect of ours.
     Internal,
 }
@@ -71,7 +73,7 @@ pub struct Failure {
 
 impl FailureKind {
     /// Every kind, in the order of the table.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::QueueFull,
         Self::BytesFull,
         Self::TenantShare,
@@ -85,6 +87,7 @@ impl FailureKind {
         Self::Mismatch,
         Self::BatchFailed,
         Self::AnswerTooLarge,
+        Self::UpstreamTls,
         Self::Internal,
     ];
 
@@ -104,6 +107,7 @@ impl FailureKind {
             Self::Mismatch => ("GRP3304", "mismatch", 502, "upstream answer cannot be split"),
             Self::BatchFailed => ("GRP3305", "batch_failed", 502, "batch failed"),
             Self::AnswerTooLarge => ("GRP3306", "answer_too_large", 502, "upstream answer too large"),
+            Self::UpstreamTls => ("GRP3307", "upstream_tls", 502, "no TLS with the upstream"),
             Self::Internal => ("GRP3401", "internal", 502, "internal error"),
         }
     }
@@ -148,7 +152,8 @@ impl FailureKind {
             | Self::UpstreamTimeout
             | Self::Mismatch
             | Self::BatchFailed
-            | Self::AnswerTooLarge => Fault::Upstream,
+            | Self::AnswerTooLarge
+            | Self::UpstreamTls => Fault::Upstream,
             Self::Internal => Fault::Internal,
         }
     }

@@ -61,7 +61,7 @@ pub enum Stop {
 
 /// What was read so far. Most bodies come in one piece, which is kept as it is.
 #[derive(Debug, Default)]
-struct Pieces {
+pub struct Pieces {
     first: Bytes,
     all: BytesMut,
 }
@@ -108,7 +108,8 @@ where
 // === impl Pieces ===
 
 impl Pieces {
-    fn push(&mut self, data: Bytes) {
+    /// What came next.
+    pub fn push(&mut self, data: Bytes) {
         if self.first.is_empty() && self.all.is_empty() {
             self.first = data;
             return;
@@ -121,7 +122,9 @@ impl Pieces {
         self.all.extend_from_slice(&data);
     }
 
-    fn join(self) -> Bytes {
+    /// All of it.
+    #[must_use]
+    pub fn join(self) -> Bytes {
         if self.all.is_empty() { self.first } else { self.all.freeze() }
     }
 }

@@ -41,7 +41,7 @@ pub use dialect::Dialect;
 pub use differ::{Differs, KEY_BYTES_MAX, Keys, PARTS_MAX, PartDigest};
 pub use pointer::Pointer;
 pub use route::{Common, Endpoint, Label, Named, PathPattern, RouteRules, Routes};
-pub use secret::{Secret, Tenant};
+pub use secret::{Peer, Secret, Tenant};
 pub use tei::{Published, model_named, published};
 
 #[cfg(test)]

@@ -1,25 +1,29 @@
 //! The data port: accept, recognise, read, queue, answer; and forward whatever no adapter recognises.
 //!
 //! ```text
-//! listener ─ accept ─▶ connection (hyper, watched) ─▶ route ─┬─ pass: a lane pinned to the connection, bytes untouched
-//!                                                            └─ merge: collect ▶ read ▶ scheduler ▶ respond | alone | rescue
+//! listener ─ accept ─▶ (terminate: TLS) ─▶ connection (hyper, watched) ─▶ route ─┬─ pass: a lane pinned to the connection, bytes untouched
+//!                                                                                └─ merge: collect ▶ read ▶ scheduler ▶ respond | alone | rescue
 //! ```
 //! It knows no upstream: it is given a [`Forward`] and a scheduler handle.
 
 mod alone;
+mod captured;
 mod collect;
 mod connection;
 mod cut;
 mod deadline;
 mod debug;
+mod detect;
 mod io;
 mod listener;
 mod merge;
+mod observe;
 mod pass;
 mod priority;
 mod record;
 mod respond;
 mod shift;
+mod terminate;
 mod watch;
 
 use std::collections::HashMap;
@@ -29,16 +33,17 @@ use std::time::Duration;
 use http::HeaderName;
 
 use self::cut::Cut;
-pub use self::listener::{Listening, bind, serve};
+pub use self::listener::{Connections, Door, Host, Listening, Welcome, serve};
 pub use self::priority::{Ended, Priorities, PriorityClass, TenantWeights};
 use self::shift::Shifts;
+pub use self::terminate::Tls;
 use crate::accesslog::AccessLog;
 use crate::backend::{Backend, Forward};
 use crate::batching::ScopeId;
 use crate::buffer::BufferBudget;
 use crate::clock::Clock;
 use crate::protocol::{Reason, Routes, Secret};
-use crate::scheduler::Handle;
+use crate::scheduler::{Handle, Onlooker};
 use crate::telemetry::{CallLabels, Metrics, Passed};
 
 /// Limits towards clients.
@@ -54,6 +59,8 @@ pub struct ClientLimits {
     pub body_idle_timeout: Duration,
     /// A recognised call's whole body.
     pub body_timeout: Duration,
+    /// Both directions of what is carried on as bytes.
+    pub pass_through_idle_timeout: Duration,
     /// An idle connection.
     pub keep_alive_timeout: Duration,
     /// A client that does not take its answer.
@@ -88,8 +95,10 @@ pub struct Http2Limits {
 pub struct Config {
     /// Limits towards clients.
     pub client: ClientLimits,
-    /// Connections open at once.
-    pub connections_max: usize,
+    /// The port was captured: its connections may speak anything.
+    pub captured: bool,
+    /// TLS towards clients; `None`: they speak plain.
+    pub tls: Option<Arc<Tls>>,
     /// Most bytes of an answer to a call alone that is read before it is given on.
     pub answer_bytes_max: usize,
     /// Longest silence inside the answer to a recognised call.
@@ -103,10 +112,12 @@ pub struct Table {
     pub routes: Routes,
     /// One for each written route, and the last for the default one.
     pub settings: Vec<RouteSettings>,
-    /// Everything passes through: the kill switch.
-    pub passthrough: bool,
+    /// No route can hold for the calls of this captured port: its connections are carried on as bytes.
+    pub relays: bool,
     /// A route that is merged names its protocol: it asks for batches also before a server that batches by itself.
     pub names_protocol: bool,
+    /// By how much deadlines of an SLO come earlier at least, in thousandths of it.
+    pub shift_permille: u32,
     /// Headers that hold a deadline in milliseconds.
     pub deadline_headers: Vec<HeaderName>,
     /// The header that names the tenant: identity, like `Authorization`.
@@ -115,6 +126,17 @@ pub struct Table {
     pub priorities: Priorities,
     /// What tenants weigh.
     pub tenant_weights: TenantWeights,
+}
+
+/// What is done with recognised calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// They are batched.
+    Batch,
+    /// They pass, and what batching would have done is reported.
+    Observe,
+    /// They pass.
+    Passthrough,
 }
 
 /// What holds for the calls of one route.
@@ -128,8 +150,8 @@ pub struct RouteSettings {
     pub slo: Option<Duration>,
     /// From dispatch to the first byte, and the longest wait in the queue.
     pub timeout: Duration,
-    /// This route passes through.
-    pub passthrough: bool,
+    /// What is done with them.
+    pub mode: Mode,
     /// Most bytes of a body that is read.
     pub item_bytes_max: usize,
 }
@@ -141,6 +163,7 @@ pub struct Proxy {
     table: RwLock<Arc<Table>>,
     clock: Clock,
     scheduler: Handle,
+    onlooker: Onlooker,
     backend: Arc<dyn Backend>,
     forward: Arc<dyn Forward>,
     buffers: BufferBudget,
@@ -160,6 +183,8 @@ pub struct Parts {
     pub clock: Clock,
     /// Where calls are queued.
     pub scheduler: Handle,
+    /// Where calls are told that pass in mode `Observe`.
+    pub onlooker: Onlooker,
     /// What executes batches, asked for the limits that its server publishes.
     pub backend: Arc<dyn Backend>,
     /// What carries the rest.
@@ -178,7 +203,7 @@ impl Proxy {
     /// Puts the data port together.
     #[must_use]
     pub fn new(config: Config, table: Table, parts: Parts) -> Self {
-        let Parts { clock, scheduler, backend, forward, buffers, metrics, access_log } = parts;
+        let Parts { clock, scheduler, onlooker, backend, forward, buffers, metrics, access_log } = parts;
         let shifts = Shifts::default();
         shifts.keep(table.slos());
         let labels = crate::protocol::Label::ALL.iter().map(|label| label.as_str()).chain(["none"]);
@@ -189,6 +214,7 @@ impl Proxy {
             table: RwLock::new(Arc::new(table)),
             clock,
             scheduler,
+            onlooker,
             backend,
             forward,
             buffers,
@@ -214,8 +240,20 @@ impl Proxy {
 
     /// Another table for calls that begin from now on.
     pub fn set_table(&self, table: Table) {
-        self.metrics.deadline_shift(self.shifts.keep(table.slos()));
+        let found = self.shifts.keep(table.slos());
+        self.metrics.deadline_shift(table.largest_shift(found));
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+    }
+
+    /// The largest shift of deadlines in effect, found here or tuned, in thousandths of its SLO.
+    #[must_use]
+    pub fn shift_permille(&self) -> u32 {
+        let table = self.table();
+        let permille = |slo: Duration| {
+            let found = self.shifts.of(slo).as_nanos() * 1000 / slo.as_nanos().max(1);
+            u32::try_from(found).unwrap_or(u32::MAX).max(table.shift_permille)
+        };
+        table.slos().map(permille).max().unwrap_or_default()
     }
 
     fn count_passed(&self, reason: Reason) {
@@ -228,6 +266,16 @@ impl Proxy {
 // === impl Table ===
 
 impl Table {
+    /// By how much a deadline of this SLO comes earlier at least.
+    fn shift(&self, slo: Duration) -> Duration {
+        slo * self.shift_permille.min(1000) / 1000
+    }
+
+    /// The largest shift, where so much was found.
+    fn largest_shift(&self, found: Duration) -> Duration {
+        self.slos().map(|slo| self.shift(slo)).fold(found, Duration::max)
+    }
+
     fn slos(&self) -> impl Iterator<Item = Duration> {
         let routes = self.settings.iter().filter_map(|route| route.slo);
         routes.chain(self.priorities.classes.iter().filter_map(|class| class.slo))

@@ -8,6 +8,8 @@ mod apart;
 mod driver;
 mod execution;
 mod interner;
+mod numbers;
+mod onlooker;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +19,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 pub use self::apart::{ClassApart, Why};
 pub use self::execution::Grant;
+pub use self::onlooker::{Awaited, Coming, Onlooker, Passing, Reading, Seen};
 use crate::backend::Backend;
 use crate::batching::{
     BatchId, CallId, Cause, ClassSnapshot, CostClassId, Deadline, Limits, Lone, Plan, PriorityId, Report, ScopeId,
@@ -146,8 +149,10 @@ enum Event {
     Why(oneshot::Sender<Why>),
     Limits(Box<Limits>, oneshot::Sender<()>),
     Keep(oneshot::Sender<Kept>),
+    Begin(Box<Kept>),
     Forget,
     Drain,
+    Resume,
     #[cfg(test)]
     Panic,
 }
@@ -233,6 +238,12 @@ impl Handle {
         kept.await.ok()
     }
 
+    /// Takes up what others learned of such an upstream, if nothing was learned here yet.
+    pub async fn begin(&self, kept: Kept) {
+        // A driver that has ended learns nothing any more.
+        self.events.send(Event::Begin(Box::new(kept))).await.ok();
+    }
+
     /// The upstream is another one than what was kept is about.
     pub async fn forget(&self) {
         // A driver that has ended knows nothing any more.
@@ -243,6 +254,12 @@ impl Handle {
     pub async fn drain(&self) {
         // A driver that has ended has nothing left to send.
         self.events.send(Event::Drain).await.ok();
+    }
+
+    /// It goes on after all.
+    pub async fn resume(&self) {
+        // As above.
+        self.events.send(Event::Resume).await.ok();
     }
 
     #[cfg(test)]

@@ -5,6 +5,7 @@
 //! - [`server`]: a model server on a real socket, t(n) = a + b·n, a bounded first-come queue; what it answers depends on the items alone.
 //! - [`load`]: open-loop (Poisson, latency counted from the scheduled time) and closed-loop load.
 //! - [`ledger`]: a misbehaving upstream and restless clients, with books kept over every item.
+//! - [`remote`]: the same as processes of their own, told over HTTP what to do, for tests on a cluster.
 //!
 //! It shares its two cores with the proxy under test, hence the small HTTP/1.1 client of its own in `wire`: no task, no allocation and two system
 //! calls for each call. It knows nothing of the proxy: it stands outside and measures, and so it reads the clock itself (`time`).
@@ -12,6 +13,7 @@
 mod item;
 pub mod ledger;
 pub mod load;
+pub mod remote;
 pub mod server;
 mod time;
 mod wire;

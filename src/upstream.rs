@@ -29,6 +29,7 @@ use crate::batching::ReplayBudget;
 use crate::buffer::BufferBudget;
 use crate::clock::Clock;
 use crate::telemetry::Metrics;
+use crate::tls::{Servers, Speak};
 
 /// Whether HTTP/2 is spoken upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +47,9 @@ pub enum Http2 {
 pub struct Config {
     /// Where the model server listens.
     pub target: Target,
-    /// Longest connect.
+    /// For a target with TLS.
+    pub tls: Option<Arc<Servers>>,
+    /// Longest connect, and longest handshake after it.
     pub connect_timeout: Duration,
     /// Longest silence inside the answer to a recognised call.
     pub body_idle_timeout: Duration,
@@ -91,7 +94,7 @@ impl Upstream {
     /// Makes the adapter. [`Upstream::watch`] starts looking for the server.
     #[must_use]
     pub fn new(config: Config, clock: Clock, buffers: BufferBudget, metrics: Arc<Metrics>) -> Self {
-        let connector = Connector::new(config.target.clone(), config.connect_timeout);
+        let connector = Connector::new(config.target.clone(), config.tls.clone(), config.connect_timeout);
         let health = Health::new(clock);
         let budget = Mutex::new(ReplayBudget::new(config.replay_permille));
         let shared = client::Shared::new(config.http2);
@@ -129,6 +132,11 @@ impl Upstream {
         self.inner.heard.subscribe()
     }
 
+    /// Whether the server accepts a connection now. It counts for nothing else.
+    pub async fn accepts(&self) -> bool {
+        self.inner.connector.connect(Speak::Http1).await.is_ok()
+    }
+
     /// Looks for the server until it accepts a connection, once, and learns whether it speaks HTTP/2.
     pub fn watch(&self) {
         let inner = self.inner.clone();
@@ -139,6 +147,17 @@ impl Upstream {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.inner.health.is_ready()
+    }
+
+    /// How often the server was back after it had refused connections.
+    #[must_use]
+    pub fn returns(&self) -> watch::Receiver<u64> {
+        self.inner.health.returns()
+    }
+
+    /// Connects once, and says whether the server accepted; where it did not, it is looked for until it does.
+    pub async fn check(&self) -> bool {
+        self.inner.connect(self.inner.speaks()).await.is_ok()
     }
 
     /// The port for batches.

@@ -7,18 +7,21 @@ mod common;
 mod config;
 mod generic;
 mod scanner;
+mod webhook;
 mod wire;
 
 pub use config::config_load;
 pub use generic::generic_spec;
 pub use scanner::json_scanner;
+pub use webhook::admission_review;
 pub use wire::{read_call, split_batch};
 
 /// A target: any bytes.
 pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is also that of its corpus and of its file in `fuzz_targets/`.
-pub const ALL: [(&str, Target); 5] = [
+pub const ALL: [(&str, Target); 6] = [
+    ("admission_review", admission_review),
     ("config_load", config_load),
     ("generic_spec", generic_spec),
     ("json_scanner", json_scanner),

@@ -25,6 +25,7 @@ pub(super) fn router(state: State) -> Router {
             .route("/api/reload", get(reload))
             .route("/api/scheduler", get(scheduler))
             .route("/api/log-level", post(log_level))
+            .route("/api/drain", post(drain))
             .layer(axum::extract::DefaultBodyLimit::max(CHANGE_BYTES_MAX))
             .layer(middleware::from_fn(only_local))
             .with_state(state),
@@ -68,6 +69,7 @@ async fn stats(Extract(state): Extract<State>) -> Response {
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": uptime,
         "ready": (state.ready)(),
+        "stage": (state.drain.stage)(),
         "calls": {"seen": load(&stats.seen), "offered": load(&stats.offered), "answered": load(&stats.answered)},
         "items": {"accepted": load(&stats.items_accepted), "queued": load(&stats.queue_items)},
         "batches": {
@@ -97,6 +99,14 @@ async fn config(Extract(state): Extract<State>) -> Response {
 
 async fn reload(Extract(state): Extract<State>) -> Response {
     answer(&(state.reload)())
+}
+
+/// The sidecar's own hook: it returns at once, and the process goes on serving until it is told to end.
+async fn drain(Extract(state): Extract<State>) -> Response {
+    if (state.drain.drain)().await {
+        return answer(&json!({"stage": (state.drain.stage)()}));
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, json_error("the process is ending already")).into_response()
 }
 
 #[derive(Deserialize)]

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State as Extract;
@@ -11,7 +12,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::sync::watch;
 
-use super::{State, local};
+use super::{State, hook, local};
+use crate::socket;
+
+/// How long answers that are there may take to be written at the end.
+const LAST_ANSWERS: Duration = Duration::from_millis(200);
 
 /// Where the ports are to be bound; `None` is off.
 #[derive(Debug, Clone, Copy, Default)]
@@ -27,6 +32,7 @@ pub struct Ports {
 pub struct Admin {
     /// Where they are.
     pub bound: Ports,
+    runtime: tokio::runtime::Handle,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -41,16 +47,19 @@ pub fn start(ports: Ports, state: State) -> io::Result<Admin> {
     let address = |listener: &Option<TcpListener>| listener.as_ref().map(TcpListener::local_addr).transpose();
     let bound = Ports { metrics: address(&metrics)?, local: address(&local)? };
     let (stop, stopped) = watch::channel(false);
-    let routers = [(metrics, read_only(state.clone())), (local, local::router(state))];
+    let routers =
+        [(metrics, read_only(state.clone()).merge(hook::router(state.clone()))), (local, local::router(state))];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
     let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
         runtime.block_on(async move {
+            let mut serving = tokio::task::JoinSet::new();
             for (listener, router) in routers {
                 let Some(listener) = listener else { continue };
                 let mut stopped = stopped.clone();
                 match tokio::net::TcpListener::from_std(listener) {
                     Ok(listener) => {
-                        tokio::spawn(async move {
+                        serving.spawn(async move {
                             let stop = async move {
                                 // An error means the same: the process ends.
                                 stopped.wait_for(|stopped| *stopped).await.ok();
@@ -65,20 +74,27 @@ pub fn start(ports: Ports, state: State) -> io::Result<Admin> {
             }
             let mut stopped = stopped;
             stopped.wait_for(|stopped| *stopped).await.ok();
+            // The last answers, among them a kubelet's to a hook, are still written.
+            tokio::time::timeout(LAST_ANSWERS, async { while serving.join_next().await.is_some() {} }).await.ok();
         });
     })?;
-    Ok(Admin { bound, stop, thread: Some(thread) })
+    Ok(Admin { bound, runtime: handle, stop, thread: Some(thread) })
 }
 
 fn bind(address: SocketAddr, name: &str) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address).map_err(|error| {
+    socket::bind(address).map_err(|error| {
         io::Error::new(error.kind(), format!("cannot listen on the {name} address {address}: {error}"))
-    })?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+    })
 }
 
 // === impl Admin ===
+
+impl Admin {
+    /// Does something else beside the ports, off the data path's threads, until they are closed.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(work);
+    }
+}
 
 impl Drop for Admin {
     fn drop(&mut self) {

@@ -3,13 +3,20 @@
 //! Durations, sizes and shares stay the text that the user wrote, and an enumeration keeps a word it does not know, so reading and writing an
 //! object never changes it. The doc comments are the users' reference: `docs/configuration.md` is written from them.
 
+#![expect(clippy::duplicated_attributes, reason = "columns are of few types, and each says its own")]
+
 use std::collections::BTreeMap;
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{CustomResource, CustomResourceExt};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod cluster;
 mod proxy;
 mod route;
+mod schema;
+mod status;
 mod words;
 
 pub use cluster::{
@@ -21,6 +28,11 @@ pub use proxy::{
     UpstreamTlsSpec,
 };
 pub use route::{CostSpec, Fields, GenericSpec, Headers, PerItemError, RouteSpec, SingleSpec, TooLargeSpec};
+pub use status::{
+    ARMS_MAX, ArmStatus, BatchPolicyStatus, BatchProfileStatus, CONDITIONS_MAX, CURVE_MAX, CurvePoint, LEARNED_MAX,
+    Learned, Outcome, POD_TUNINGS_MAX, PodCounts, PodTuning, Quantiles, RolloutPhase, RolloutStatus, Summary,
+    USED_BY_MAX, Verdict,
+};
 pub use words::{
     Assignment, Capture, CostShare, Granularity, Http2, Idempotent, ItemClass, ItemIs, LogFormat, Mode, NativeSidecar,
     OnFailure, OnMismatch, Preset, Protocol, ResultWrap, Reuse, SchedulingPolicy, Select, Strategy, TuningMode, Word,
@@ -30,12 +42,12 @@ pub use words::{
 pub const API_VERSION: &str = "groupage.dev/v1alpha1";
 
 /// A duration as written: `5ms`, `1m30s`; units `us ms s m h`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct DurationText(pub String);
 
 /// A share as written: `0.1%`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct ShareText(pub String);
 
@@ -60,7 +72,72 @@ pub enum OneOrMany {
 }
 
 /// How calls of the workloads it selects are batched.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "groupage.dev",
+    version = "v1alpha1",
+    kind = "BatchPolicy",
+    plural = "batchpolicies",
+    shortname = "bpol",
+    category = "groupage",
+    namespaced,
+    status = "BatchPolicyStatus",
+    derive = "Default",
+    derive = "PartialEq",
+    doc = "How calls of the workloads it selects are batched. A useful policy is a target and a latency target, nothing more.",
+    printcolumn(name = "Target", type_ = "string", json_path = ".status.target", description = "Whom it is for."),
+    printcolumn(
+        name = "Mode",
+        type_ = "string",
+        json_path = ".spec.mode",
+        description = "Whether it batches, observes or passes through."
+    ),
+    printcolumn(
+        name = "SLO",
+        type_ = "string",
+        json_path = ".spec.slo.latencyP99",
+        description = "The latency that is promised."
+    ),
+    printcolumn(
+        name = "P99",
+        type_ = "string",
+        json_path = ".status.summary.latencyP99",
+        description = "The latency that there is."
+    ),
+    printcolumn(
+        name = "Batch",
+        type_ = "integer",
+        json_path = ".status.summary.batchItems.p50",
+        description = "Items in a batch, the median."
+    ),
+    printcolumn(
+        name = "Saved",
+        type_ = "string",
+        json_path = ".status.summary.saved",
+        description = "Share of upstream calls that batching saved."
+    ),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status",
+        description = "Whether all is as it should be."
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Profile",
+        type_ = "string",
+        json_path = ".status.currentProfile",
+        description = "The profile in force.",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Pods",
+        type_ = "integer",
+        json_path = ".status.pods.connected",
+        description = "Pods whose sidecar is connected.",
+        priority = 1
+    )
+)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BatchPolicySpec {
     /// The workloads this policy is for. At most 16; not beside `selector`.
@@ -117,7 +194,65 @@ pub struct BatchPolicySpec {
 }
 
 /// Measured limits and scheduling that policies can refer to.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "groupage.dev",
+    version = "v1alpha1",
+    kind = "BatchProfile",
+    plural = "batchprofiles",
+    shortname = "bprof",
+    category = "groupage",
+    namespaced,
+    status = "BatchProfileStatus",
+    derive = "Default",
+    derive = "PartialEq",
+    doc = "Limits and scheduling under a name, for policies to refer to. A profile never changes: another set of values is another profile.",
+    printcolumn(
+        name = "Policy",
+        type_ = "string",
+        json_path = ".spec.scheduling.policy",
+        description = "How batches are made."
+    ),
+    printcolumn(
+        name = "Items",
+        type_ = "integer",
+        json_path = ".spec.limits.batchItemsMax",
+        description = "Items in a batch, at most."
+    ),
+    printcolumn(
+        name = "Slots",
+        type_ = "integer",
+        json_path = ".spec.limits.slotsMax",
+        description = "Batches side by side, at most."
+    ),
+    printcolumn(
+        name = "Samples",
+        type_ = "integer",
+        json_path = ".status.samples",
+        description = "Calls answered under it."
+    ),
+    printcolumn(
+        name = "Verdict",
+        type_ = "string",
+        json_path = ".status.verdict.outcome",
+        description = "How it did when it was last compared."
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Used-By",
+        type_ = "string",
+        json_path = ".status.usedBy[0]",
+        description = "A policy that uses it.",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.verdict.reason",
+        description = "Why the verdict is so.",
+        priority = 1
+    )
+)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BatchProfileSpec {
     /// Walls that nothing learned passes.
@@ -129,7 +264,7 @@ pub struct BatchProfileSpec {
 }
 
 /// A latency target.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Slo {
     /// 99th percentile from a call's arrival to its answer, at the proxy.
@@ -138,7 +273,7 @@ pub struct Slo {
 }
 
 /// Caps.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LimitsSpec {
     /// Items in a batch. The server's own published or learned limit is taken too; the smallest wins.
@@ -174,7 +309,7 @@ pub struct LimitsSpec {
 }
 
 /// When a batch leaves.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SchedulingSpec {
     /// `Adaptive` learns size, moment and slots; `WorkConserving` sends when a slot is idle and collects while all are busy; `Window` and `Static` send at `items` or after `delay`.
@@ -195,7 +330,7 @@ pub struct SchedulingSpec {
 }
 
 /// Deadlines of callers.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeadlineSpec {
     /// Headers with a caller's timeout in milliseconds; `grpc-timeout` always counts too.
@@ -204,7 +339,7 @@ pub struct DeadlineSpec {
 }
 
 /// Classes of calls.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PrioritySpec {
     /// The header that names the class. Calls that differ in it may share a batch, and no shared call has it.
@@ -216,7 +351,7 @@ pub struct PrioritySpec {
 }
 
 /// A class of calls.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PriorityClass {
     /// Its name.
@@ -237,7 +372,7 @@ pub struct PriorityClass {
 }
 
 /// Who shares the queue.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TenantsSpec {
     /// The header that names the tenant; absent: the identity headers together. Identity always separates batches.
@@ -249,7 +384,7 @@ pub struct TenantsSpec {
 }
 
 /// What happens when a batch fails.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FailureSpec {
     /// A failed batch of more members is halved again and again, one of so many or fewer is sent again one by one.
@@ -261,4 +396,10 @@ pub struct FailureSpec {
     /// No merging in a cost class after an answer that could not be split; doubles up to 1h.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quarantine: Option<DurationText>,
+}
+
+/// Both kinds as their types declare them. Ranges, words and rules are not in it: `config` adds them.
+#[must_use]
+pub fn definitions() -> [CustomResourceDefinition; 2] {
+    [BatchPolicy::crd(), BatchProfile::crd()]
 }

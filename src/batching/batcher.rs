@@ -229,6 +229,12 @@ impl Batcher {
         self.draining = true;
     }
 
+    /// It goes on after all: the policy decides again who waits.
+    pub fn resume(&mut self, now: Tick) {
+        self.advance(now);
+        self.draining = false;
+    }
+
     /// The next thing to do, until `None`. Call it after every event and at `next_wakeup`.
     pub fn poll(&mut self, now: Tick) -> Option<Decision> {
         let now = self.advance(now);

@@ -238,11 +238,11 @@ impl Cost {
         }
         let z = reading.nanos / self.expect(reading.items, reading.load);
         // Past a knee that nobody had seen: the guess was wrong, and the server is the same.
-        if z > 1.0 && reading.items > self.largest {
-            return Verdict::Normal;
+        let guessed = z > 1.0 && reading.items > self.largest;
+        if !guessed {
+            self.tail.observe(z);
         }
-        self.tail.observe(z);
-        self.watch.observe(z)
+        self.watch.observe(z, guessed)
     }
 
     fn learn(&mut self, reading: Reading) {

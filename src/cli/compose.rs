@@ -1,39 +1,59 @@
 //! Composition: a policy becomes running parts. Used by `proxy` and `demo`, by tests and benches.
 
+mod certs;
 mod control;
+mod drain;
+mod life;
+mod port;
 mod report;
 mod routes;
 mod scopes;
 mod why;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use serde_json::json;
 
+use self::certs::Certs;
 pub use self::control::{Applied, Control, Refusal};
+use self::control::{Aside, CRASHED};
+use self::drain::Drainer;
+use self::life::Times;
+pub(super) use self::port::Reach;
+use self::port::{Common as Shared, Made, Place, Port};
 use self::scopes::Scopes;
-use super::keep::{Folder, Keeper};
+use super::keep::Folder;
+use super::keep::crashes::Begun;
 use crate::accesslog::AccessLog;
 use crate::admin::{self, Admin, Ports};
 use crate::api::v1alpha1 as api;
 use crate::batching::{Limits, Policy as CorePolicy, Priority, ScopeId, ScopeLimits};
 use crate::buffer::BufferBudget;
 use crate::clock::Clock;
-use crate::config::{self, Policy};
+use crate::config::{self, Capture, Policy};
 use crate::error::BoxError;
 use crate::protocol::{Common, Named, Routes};
-use crate::proxy::{self, ClientLimits, Http2Limits, Listening, Proxy, RouteSettings, Table};
-use crate::scheduler::{self, Scheduler};
+use crate::proxy::{self, ClientLimits, Connections, Http2Limits, RouteSettings, Table};
+use crate::scheduler;
+use crate::socket;
 use crate::telemetry::log::LevelHandle;
 use crate::telemetry::{LossyWriter, Metrics};
 use crate::upstream::{self, Target, Upstream};
 
+/// The label `policy` of a file.
+const METRICS_POLICY: &str = "local";
+
 /// `routes[].timeout` of the schema, where no route is written.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What is left for the end when a hook has used the drain limit up: a moment for those who are still there.
+const END_MIN: Duration = Duration::from_secs(1);
 
 /// The end of the drain limit, in which those who still wait are told so: time to write some thousand small answers. At most a quarter of the limit.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -47,86 +67,93 @@ pub struct Starting {
     pub level: LevelHandle,
     /// Draws `Retry-After`.
     pub seed: u64,
+    /// What the application's hook must know to have the queue flushed; nobody can without one.
+    pub drain_token: Option<String>,
 }
 
 /// A running proxy.
 #[derive(Debug)]
 pub struct Running {
-    /// The data ports.
+    /// Where callers arrive, port by port.
     pub listen: Vec<SocketAddr>,
     /// The admin ports.
     pub admin: Ports,
-    /// Counters.
+    /// Counters; of several ports, as the first one counts them.
     pub metrics: Arc<Metrics>,
-    proxy: Arc<Proxy>,
-    listening: Listening,
-    scheduler: Scheduler,
-    draining: Arc<AtomicBool>,
+    ports: Vec<Port>,
+    clock: Clock,
+    drainer: Drainer,
     access_log: Option<AccessLog>,
     drain: config::Drain,
     control: Control,
-    keeper: Option<Keeper>,
-    _admin: Admin,
+    folder: Option<Folder>,
+    admin_thread: Admin,
 }
 
 /// Starts a proxy. Call it inside a tokio runtime.
 ///
 /// # Errors
-/// When no upstream is named, a port cannot be bound, or the system gives no thread or timer.
+/// When no upstream is named, certificates cannot be used, a port cannot be bound, or the system gives no thread or timer.
 pub fn start(starting: Starting) -> Result<Running, BoxError> {
-    let Starting { policy, level, seed } = starting;
-    let target = match &policy.proxy.upstream {
-        Some(config::Upstream::Http { host, port, .. }) => Target::Tcp { host: host.clone(), port: *port },
-        Some(config::Upstream::Unix(path)) => Target::Unix(path.clone()),
-        None => {
-            return Err(
-                "GRP1102: no upstream: name the model server with --upstream URL, or with proxy.upstream in the policy"
-                    .into(),
-            );
+    let (places, folder) = places(&starting.policy)?;
+    let begun = folder.as_ref().map(Folder::begin_run).unwrap_or_default();
+    // What could not begin did not crash.
+    assemble(starting, places, folder.clone(), &begun).inspect_err(|_| {
+        if let Some(folder) = folder {
+            folder.end_run();
         }
-    };
-    let clock = Clock::start();
-    let metrics = Arc::new(Metrics::new("local"));
-    let buffers = BufferBudget::new(policy.proxy.process.buffered_bytes_max);
-    let ports = policy.proxy.listen.iter().map(|address| bind(*address)).collect::<io::Result<Vec<_>>>()?;
-    let listen = ports.iter().map(tokio::net::TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
+    })
+}
 
-    let upstream = Upstream::new(upstream_config(&policy, target.clone()), clock, buffers.clone(), metrics.clone());
+fn assemble(
+    starting: Starting,
+    places: Vec<Place>,
+    folder: Option<Folder>,
+    begun: &Begun,
+) -> Result<Running, BoxError> {
+    let Starting { policy: wanted, level, seed, drain_token } = starting;
+    let clock = Clock::start();
+    let aside = begun.aside.map(|left| Aside { until: clock.now().after(left) });
+    let policy = if aside.is_some() { wanted.clone().stepped_aside(CRASHED) } else { wanted.clone() };
+    let buffers = BufferBudget::new(policy.proxy.process.buffered_bytes_max);
+    let certs = Certs::load(&policy.proxy)?;
+    let metrics = places.first().map(|place| place.metrics.clone()).ok_or("there is no port")?;
+    let connections = Connections::new(policy.proxy.process.connections_max, metrics.clone());
     let mut scopes = Scopes::default();
     let ids = scopes.take(&policy)?;
     control::publish(&metrics, None, &policy);
-    let folder = policy.proxy.state.clone().map(|path| Folder::new(path, target.to_string()));
-    let (kept, found) = folder.as_ref().map(Folder::learned).unwrap_or_default();
-    let learned = folder.is_some().then(|| Arc::new(Notify::new()));
-    let limits = core_limits(&policy, scopes.limits());
-    let scheduler_config = scheduler::Config { limits, seed, kept, learned: learned.clone() };
-    let scheduler = Scheduler::start(scheduler_config, clock, upstream.backend(), metrics.clone())?;
     let access_log = access_log(&policy)?;
-    let proxy = Arc::new(Proxy::new(
-        proxy_config(&policy),
-        table(&policy, &ids, None)?,
-        proxy::Parts {
-            clock,
-            scheduler: scheduler.handle.clone(),
-            backend: upstream.backend(),
-            forward: upstream.forward(),
-            buffers: buffers.clone(),
-            metrics: metrics.clone(),
-            access_log: access_log.clone(),
-        },
-    ));
-    let parts = control::Parts {
-        proxy: proxy.clone(),
-        scheduler: scheduler.handle.clone(),
-        upstream: upstream.clone(),
-        metrics: metrics.clone(),
+    let shared = Shared {
+        policy: &policy,
+        scopes: &scopes,
+        ids: &ids,
         clock,
+        buffers: &buffers,
+        access_log: access_log.as_ref(),
+        seed,
+        certs: &certs,
     };
-    let control = Control::new(parts, policy.clone(), scopes);
-    let draining = Arc::new(AtomicBool::new(false));
+    let targets: Vec<Target> = places.iter().map(|place| place.target.clone()).collect();
+    let made = places.into_iter().map(|place| place.make(shared)).collect::<Result<Vec<_>, _>>()?;
+    let listen: Vec<SocketAddr> = made.iter().flat_map(|port| port.listen.iter().copied()).collect();
+    let reaches: Vec<Reach> = made.iter().map(|port| port.reach.clone()).collect();
+    let drain = policy.proxy.drain.clone();
+    let admin_ports = Ports { metrics: policy.proxy.metrics, local: policy.proxy.admin };
+    let parts = control::Parts { ports: reaches.clone(), metrics: metrics.clone(), clock };
+    let control = Control::new(parts, policy, scopes, aside.map(|aside| (aside, wanted)));
+    let listening: Vec<_> = made.iter().map(Made::host).collect();
+    let drainer = {
+        let parts = drain::Parts {
+            clock,
+            ports: reaches.iter().cloned().zip(listening).collect(),
+            connections: connections.clone(),
+            metrics: metrics.clone(),
+        };
+        Drainer::start(Times { delay: drain.delay, limit: drain.limit }, parts)
+    };
     let ready = {
-        let (draining, upstream) = (draining.clone(), upstream.clone());
-        Arc::new(move || !draining.load(Ordering::Relaxed) && upstream.is_ready())
+        let (drainer, control) = (drainer.clone(), control.clone());
+        Arc::new(move || drainer.wants_calls() && control.is_ready())
     };
     let state = admin::State {
         metrics: metrics.clone(),
@@ -137,29 +164,72 @@ pub fn start(starting: Starting) -> Result<Running, BoxError> {
         ready,
         config: shown(&control, Control::config),
         reload: shown(&control, Control::reload),
-        scheduler: self::learned(scheduler.handle.clone(), proxy.clone()),
+        connects: connects(&reaches),
+        scheduler: learned(reaches, control.clone()),
+        drain: hooks(&drainer, drain_token),
     };
-    let admin = admin::start(Ports { metrics: policy.proxy.metrics, local: policy.proxy.admin }, state)?;
-    announce(&listen, &admin.bound, &target);
-    let keeper = folder
-        .zip(learned)
-        .map(|(folder, learned)| Keeper::start(folder, found, learned, scheduler.handle.clone(), upstream.identity()));
-    let listening = proxy::serve(&proxy, ports);
-    upstream.watch();
+    let admin = admin::start(admin_ports, state)?;
+    for watched in certs.watch(&metrics) {
+        admin.spawn(watched);
+    }
+    announce(&listen, &admin.bound, &targets);
+    begun.log();
+    if let Some(left) = begun.aside {
+        let control = control.clone();
+        admin.spawn(async move {
+            tokio::time::sleep(left).await;
+            control.resume().await;
+        });
+    }
+    let ports = made.into_iter().map(|port| port.serve(&connections)).collect::<io::Result<Vec<_>>>()?;
     Ok(Running {
         listen,
         admin: admin.bound,
         metrics,
-        proxy,
-        listening,
-        scheduler,
-        draining,
+        ports,
+        clock,
+        drainer,
         access_log,
-        drain: policy.proxy.drain,
+        drain,
         control,
-        keeper,
-        _admin: admin,
+        folder,
+        admin_thread: admin,
     })
+}
+
+/// Every port, bound, and the folder that the process may keep something in. All are bound before any is served.
+fn places(policy: &Policy) -> Result<(Vec<Place>, Option<Folder>), BoxError> {
+    let bind =
+        |addresses: &[SocketAddr]| addresses.iter().map(|address| bind(*address)).collect::<io::Result<Vec<_>>>();
+    let captures = &policy.proxy.captures;
+    let state = policy.proxy.state.clone();
+    if captures.is_empty() {
+        let target = match &policy.proxy.upstream {
+            Some(config::Upstream::Http { host, port, tls, .. }) => {
+                Target::Tcp { host: host.clone(), port: *port, tls: *tls }
+            }
+            Some(config::Upstream::Unix(path)) => Target::Unix(path.clone()),
+            None => {
+                return Err(
+                    "GRP1102: no upstream: name the model server with --upstream URL, or with proxy.upstream in the policy"
+                        .into(),
+                );
+            }
+        };
+        let folder = state.map(|path| Folder::new(path, target.to_string()));
+        let metrics = Arc::new(Metrics::new(METRICS_POLICY));
+        let sockets = bind(&policy.proxy.listen)?;
+        return Ok((vec![Place { capture: None, target, sockets, metrics, folder: folder.clone() }], folder));
+    }
+    let numbers: Vec<u16> = captures.iter().map(|capture| capture.port).collect();
+    let folder = state.map(|path| Folder::new(path, String::new()));
+    let place = |(capture, metrics): (&Capture, Arc<Metrics>)| {
+        let target = Target::Loopback(capture.port);
+        let folder = folder.as_ref().map(|folder| folder.of_port(capture.port, target.to_string(), captures.len()));
+        Ok(Place { sockets: bind(&capture.listen)?, capture: Some(capture.clone()), target, metrics, folder })
+    };
+    let places = captures.iter().zip(Metrics::of_ports(METRICS_POLICY, &numbers)).map(place);
+    Ok((places.collect::<io::Result<_>>()?, folder))
 }
 
 // === impl Running ===
@@ -169,25 +239,36 @@ impl Running {
     /// was not is told `draining`, as far as he has not got part of an answer.
     ///
     /// Calls are accepted for `drain.delay` more, in which those who send them learn to go elsewhere; only after it the process is not ready, and then it
-    /// accepts no more.
+    /// accepts no more. Where a hook has told it to end before, both times count from then.
     pub async fn drain(&mut self) -> bool {
-        let limit = self.drain.limit;
+        // From here on it was told to end: whoever kills it for being slow makes no crash of it.
+        let ended = self.folder.clone().map(|folder| tokio::task::spawn_blocking(move || folder.end_run()));
+        let now = self.clock.now();
+        let since = self.drainer.drain().await.unwrap_or(now);
+        let limit = since.after(self.drain.limit).since(now).max(END_MIN.min(self.drain.limit));
+        let leaving = self.drainer.clone();
+        let ports = &mut self.ports;
         let end = async {
-            self.scheduler.handle.drain().await;
-            tokio::time::sleep(self.drain.delay).await;
-            self.draining.store(true, Ordering::Relaxed);
-            self.listening.stop().await;
+            leaving.leaving().await;
+            join_all(ports.iter_mut().map(|port| port.listening.stop())).await;
+            // The application's hook is answered before we go.
+            leaving.flush().await;
         };
         // The last moment is for those who would go without an answer: they get one that says why.
         let last = LAST_WORDS.min(limit / 4);
         let whole = tokio::time::timeout(limit - last, end).await.is_ok();
         if !whole {
-            self.proxy.cut();
+            self.ports.iter().for_each(|port| port.reach.proxy.cut());
             // Who has not taken it by then is cut off.
-            tokio::time::timeout(last, self.listening.stop()).await.ok();
+            let stopped = join_all(self.ports.iter_mut().map(|port| port.listening.stop()));
+            tokio::time::timeout(last, stopped).await.ok();
         }
-        if let Some(keeper) = &self.keeper {
+        for keeper in self.ports.iter().filter_map(|port| port.keeper.as_ref()) {
             keeper.save().await;
+        }
+        if let Some(ended) = ended {
+            // It says itself what went wrong.
+            ended.await.ok();
         }
         if let Some(log) = &self.access_log {
             log.flush(Duration::from_secs(1));
@@ -195,14 +276,19 @@ impl Running {
         whole
     }
 
-    /// What the scheduler has learned so far; `None` where it has ended.
+    /// What the scheduler has learned so far, of several ports that of the first; `None` where it has ended.
     pub async fn learned(&self) -> Option<crate::batching::Report> {
-        self.scheduler.handle.report().await
+        self.ports.first()?.reach.scheduler.report().await
     }
 
     /// Where the settings in force are kept, if anywhere.
     pub(super) fn state_folder(&self) -> Option<Folder> {
-        self.keeper.as_ref().map(Keeper::folder)
+        self.folder.clone()
+    }
+
+    /// Does something beside the data path, on the thread of the admin ports, as long as the proxy runs.
+    pub(super) fn beside(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.admin_thread.spawn(work);
     }
 
     /// Changes the settings.
@@ -211,24 +297,52 @@ impl Running {
         self.control.clone()
     }
 
-    /// Resolves when the scheduler cannot be kept running.
+    /// Resolves when a scheduler cannot be kept running.
     pub async fn failed(&self) {
-        self.scheduler.failed().await;
+        futures_util::future::select_all(self.ports.iter().map(|port| Box::pin(port.scheduler.failed()))).await;
     }
 }
 
 /// The first log line names the bound addresses, so that port 0 can be used.
-fn announce(listen: &[SocketAddr], admin: &Ports, upstream: &Target) {
+fn announce(listen: &[SocketAddr], admin: &Ports, upstreams: &[Target]) {
     let listen: Vec<String> = listen.iter().map(ToString::to_string).collect();
+    let upstream: Vec<String> = upstreams.iter().map(ToString::to_string).collect();
     let or_off = |address: Option<SocketAddr>| address.map_or("off".to_owned(), |address| address.to_string());
     tracing::info!(
         ?listen,
         metrics = or_off(admin.metrics),
         admin = or_off(admin.local),
-        %upstream,
+        upstream = upstream.join(", "),
         version = env!("CARGO_PKG_VERSION"),
         "listening"
     );
+}
+
+/// The hooks of the pod's containers.
+fn hooks(drainer: &Drainer, token: Option<String>) -> admin::Drain {
+    let (flush, drain, stage) = (drainer.clone(), drainer.clone(), drainer.clone());
+    admin::Drain {
+        token,
+        flush: Arc::new(move || {
+            let flush = flush.clone();
+            async move { flush.flush().await }.boxed()
+        }),
+        drain: Arc::new(move || {
+            let drain = drain.clone();
+            async move { drain.drain().await.is_some() }.boxed()
+        }),
+        stage: Arc::new(move || stage.stage()),
+    }
+}
+
+/// Tries the captured ports.
+fn connects(ports: &[Reach]) -> admin::Connects {
+    let captured = ports.iter().filter_map(|port| Some((port.capture.as_ref()?.port, port.upstream.clone())));
+    let ports: BTreeMap<u16, Upstream> = captured.collect();
+    Arc::new(move |number| {
+        let upstream = ports.get(&number).cloned();
+        async move { Some(upstream?.accepts().await) }.boxed()
+    })
 }
 
 /// Asks what is in force, each time.
@@ -237,21 +351,28 @@ fn shown(control: &Control, what: fn(&Control) -> serde_json::Value) -> admin::S
     Arc::new(move || what(&control))
 }
 
-/// Asks the scheduler what it learned, and the proxy how calls ended, each time.
-fn learned(handle: scheduler::Handle, proxy: Arc<Proxy>) -> admin::Learned {
+/// Asks each scheduler what it learned, and the proxy how calls ended, each time. Several ports are told one by one.
+fn learned(ports: Vec<Reach>, control: Control) -> admin::Learned {
     Arc::new(move || {
-        let (handle, proxy) = (handle.clone(), proxy.clone());
+        let (ports, control) = (ports.clone(), control.clone());
         Box::pin(async move {
-            let mut learned = report::json(&handle.report().await?);
-            why::add(&mut learned, &handle.why().await?);
-            learned["priorities"] = why::priorities(&proxy.table().priorities);
-            Some(learned)
+            if let [port] = &ports[..] {
+                return with_guard(port, &control).await;
+            }
+            let all = join_all(ports.iter().map(|port| with_guard(port, &control))).await;
+            Some(json!({"ports": all.into_iter().collect::<Option<Vec<_>>>()?}))
         })
     })
 }
 
-fn bind(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
-    proxy::bind(address).map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
+async fn with_guard(port: &Reach, control: &Control) -> Option<serde_json::Value> {
+    let mut learned = port.learned().await?;
+    learned["crash_guard"] = control.aside_json();
+    Some(learned)
+}
+
+fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    socket::bind(address).map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
 }
 
 fn access_log(policy: &Policy) -> io::Result<Option<AccessLog>> {
@@ -262,11 +383,12 @@ fn access_log(policy: &Policy) -> io::Result<Option<AccessLog>> {
     Ok(Some(AccessLog::new(LossyWriter::start("access-log", io::stdout())?, share)))
 }
 
-fn upstream_config(policy: &Policy, target: Target) -> upstream::Config {
+fn upstream_config(policy: &Policy, target: Target, certs: &Certs) -> upstream::Config {
     let config::Connection { connect_timeout, body_idle_timeout, answer_bytes_max, http2, reuse } =
         policy.proxy.connection.clone();
     upstream::Config {
         target,
+        tls: certs.servers.clone(),
         connect_timeout,
         body_idle_timeout,
         answer_bytes_max,
@@ -353,24 +475,45 @@ fn published_limits(policy: &Policy) -> [(&'static str, &'static str, f64); 7] {
     ]
 }
 
-/// What is recognised; `scopes` are those of the routes in order, the default route's last.
-fn table(policy: &Policy, scopes: &[ScopeId], earlier: Option<&Table>) -> Result<Table, String> {
-    let rules = policy.routes.iter().map(|route| routes::written(policy, route)).collect::<Result<Vec<_>, String>>()?;
-    let settings = |name: &str, index: usize, slo, timeout, mode, item_bytes_max| RouteSettings {
+/// What is recognised at a port; `scopes` are those of the policy's routes in order, the default route's last.
+fn table(
+    policy: &Policy,
+    scopes: &[ScopeId],
+    capture: Option<&Capture>,
+    earlier: Option<&Table>,
+) -> Result<Table, String> {
+    let holds = |route: &&config::Route| route.holds_for(capture);
+    let routes = || policy.routes.iter().filter(holds);
+    let rules = routes().map(|route| routes::written(policy, route)).collect::<Result<Vec<_>, String>>()?;
+    let scope = |index: usize| scopes.get(index).copied().unwrap_or(ScopeId(u16::MAX));
+    let settings = |name: &str, scope, slo, timeout, mode, item_bytes_max| RouteSettings {
         name: name.to_owned(),
-        scope: scopes.get(index).copied().unwrap_or(ScopeId(u16::MAX)),
+        scope,
         slo,
         timeout,
-        passthrough: mode == config::Mode::Passthrough,
+        mode: match mode {
+            config::Mode::Batch => proxy::Mode::Batch,
+            config::Mode::Observe => proxy::Mode::Observe,
+            config::Mode::Passthrough => proxy::Mode::Passthrough,
+        },
         item_bytes_max,
     };
-    let written = policy.routes.iter().enumerate().map(|(index, route)| {
+    let written = policy.routes.iter().enumerate().filter(|(_, route)| holds(route)).map(|(index, route)| {
         let item_bytes_max = policy.limits.overridden(&route.limits).item_bytes_max;
-        settings(&route.path, index, route.slo, route.timeout, route.mode, item_bytes_max)
+        settings(&route.path, scope(index), route.slo, route.timeout, route.mode, item_bytes_max)
     });
-    let default =
-        settings("default", policy.routes.len(), policy.slo, ROUTE_TIMEOUT, policy.mode, policy.limits.item_bytes_max);
+    let default = settings(
+        "default",
+        scope(policy.routes.len()),
+        policy.slo,
+        ROUTE_TIMEOUT,
+        policy.mode,
+        policy.limits.item_bytes_max,
+    );
     let settings = written.chain([default]).collect();
+    // Where every route is another port's, none stands for them all.
+    let relays = rules.is_empty() && !policy.routes.is_empty();
+    let default = if relays { routes::none(policy) } else { routes::default(policy) };
     let common = Common {
         tenant_header: policy.tenant_header.clone(),
         deadline_headers: policy.deadline.headers.clone(),
@@ -382,12 +525,13 @@ fn table(policy: &Policy, scopes: &[ScopeId], earlier: Option<&Table>) -> Result
         ended: earlier.map(|table| table.priorities.ended(&class.name)).unwrap_or_default(),
     };
     Ok(Table {
-        routes: Routes::after(earlier.map(|table| &table.routes), rules, routes::default(policy), common),
+        routes: Routes::after(earlier.map(|table| &table.routes), rules, default, common),
         settings,
-        passthrough: policy.mode == config::Mode::Passthrough,
-        names_protocol: policy.routes.iter().any(|route| {
+        relays,
+        names_protocol: routes().any(|route| {
             route.mode != config::Mode::Passthrough && !matches!(route.protocol, Named::Auto | Named::PassThrough)
         }),
+        shift_permille: policy.shift_permille,
         deadline_headers: policy.deadline.headers.clone(),
         tenant_header: policy.tenant_header.clone(),
         priorities: proxy::Priorities {
@@ -401,7 +545,7 @@ fn table(policy: &Policy, scopes: &[ScopeId], earlier: Option<&Table>) -> Result
     })
 }
 
-fn proxy_config(policy: &Policy) -> proxy::Config {
+fn proxy_config(policy: &Policy, certs: &Certs) -> proxy::Config {
     let client = &policy.proxy.client;
     let http2 = &client.http2;
     proxy::Config {
@@ -411,6 +555,7 @@ fn proxy_config(policy: &Policy) -> proxy::Config {
             head_timeout: client.head_timeout,
             body_idle_timeout: client.body_idle_timeout,
             body_timeout: client.body_timeout,
+            pass_through_idle_timeout: client.pass_through_idle_timeout,
             keep_alive_timeout: client.keep_alive_timeout,
             write_timeout: client.write_timeout,
             requests_per_connection_max: client.requests_per_connection_max.into(),
@@ -424,7 +569,8 @@ fn proxy_config(policy: &Policy) -> proxy::Config {
                 age_max: http2.age_max,
             },
         },
-        connections_max: policy.proxy.process.connections_max,
+        captured: !policy.proxy.captures.is_empty(),
+        tls: certs.callers.clone().map(|callers| Arc::new(proxy::Tls::new(callers))),
         answer_bytes_max: policy.proxy.connection.answer_bytes_max,
         answer_idle_timeout: policy.proxy.connection.body_idle_timeout,
     }

@@ -179,7 +179,7 @@ fn proxy(stand_in: &StandIn) -> Result<Running, BoxError> {
         ..Overrides::default()
     };
     let policy = config::build(None, &overrides, &Machine::read()).map_err(|errors| errors.render(false))?;
-    start(Starting { policy, level: LevelHandle::none(), seed: 1 })
+    start(Starting { policy, level: LevelHandle::none(), seed: 1, drain_token: None })
 }
 
 /// One run of the load, before it begins.

@@ -9,7 +9,6 @@
 
 mod code;
 mod facts;
-mod get;
 mod live;
 mod log;
 mod say;
@@ -58,21 +57,31 @@ pub(super) fn run(args: &Args) -> ExitCode {
     if let Some(word) = &args.code {
         return told(word, args.output);
     }
-    let facts = match &args.access_log {
-        Some(path) => log::read(path),
+    let found = match &args.access_log {
+        Some(path) => log::read(path).map(|facts| vec![facts]),
         None => live::ask(&args.admin),
     };
-    let facts = match facts {
+    let found = match found {
         Ok(facts) => facts,
         Err(error) => {
             eprintln!("{}", plain(&error));
             return ExitCode::from(EXIT_NO_INPUT);
         }
     };
-    let sentences = say::explain(&facts);
     match args.output {
-        Output::Text => print!("{}", text(&facts, &sentences, std::io::stdout().is_terminal())),
-        Output::Json => println!("{}", plain(&json(&facts, &sentences).to_string())),
+        Output::Text => {
+            let told: Vec<String> =
+                found.iter().map(|facts| text(facts, &say::explain(facts), std::io::stdout().is_terminal())).collect();
+            print!("{}", told.join("\n"));
+        }
+        Output::Json => {
+            let told: Vec<_> = found.iter().map(|facts| json(facts, &say::explain(facts))).collect();
+            let told = match &told[..] {
+                [one] => one.clone(),
+                ports => json!({"ports": ports}),
+            };
+            println!("{}", plain(&told.to_string()));
+        }
     }
     ExitCode::SUCCESS
 }

@@ -5,8 +5,11 @@
 //! place, flushed and moved there, so it is whole or not there. What cannot be read, or is about another model server, is left aside and said; nothing here
 //! keeps a proxy from serving. The folder belongs to one process (`lock`): another one that is told it begins with what is there, keeps nothing as long as the first one lives, and says so.
 //!
+//! Beside it stands whether the process before ended as it was told (`crashes`).
+//!
 //! What it leaves out: when the last good settings are used (`reload`).
 
+pub(super) mod crashes;
 mod learned;
 mod lock;
 
@@ -20,6 +23,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
+pub(super) use self::learned::unescape;
 use self::lock::Hold;
 use crate::scheduler::{Handle, Kept};
 use crate::upstream::Identity;
@@ -28,18 +32,28 @@ use crate::upstream::Identity;
 const EVERY: Duration = Duration::from_secs(60);
 /// The first time after so long, then twice as long each time up to that: most is learned early, and who is killed then should not begin anew.
 const FIRST: Duration = Duration::from_secs(2);
+/// Of a pod's volume, all ports together: half of what it may hold (1 Mi), since a file is written beside the one that it replaces.
+const POD_BYTES_MAX: usize = 400 << 10;
 /// Twice what the largest file that is written has: 64 cost classes of 288 samples and 512 sizes each, 32 bytes a number row, are 1.7 MB.
 const FILE_BYTES_MAX: usize = 4 << 20;
 
-const LEARNED: &str = "learned.json";
+/// A file of the control stream: a policy of some dozens of routes, or a CA bundle. A pod's volume holds 1 MiB in all, most of it what was learned, and a file is
+/// written beside the one that it replaces.
+const STREAM_BYTES_MAX: usize = 64 << 10;
+
+const LEARNED: &str = "learned";
 const SETTINGS: &str = "settings.yaml";
 
 /// Where it is kept.
 #[derive(Debug, Clone)]
 pub(super) struct Folder {
     path: PathBuf,
+    /// The file for what is learned.
+    learned: String,
     /// The model server that what is kept is about.
     upstream: String,
+    /// Most bytes of what is kept of it.
+    bytes_max: usize,
     held: Arc<Mutex<Held>>,
 }
 
@@ -47,7 +61,7 @@ pub(super) struct Folder {
 #[derive(Debug)]
 struct Held {
     hold: Hold,
-    /// The settings in force, for when it is ours.
+    /// The settings in force, until they are written.
     settings: Option<String>,
 }
 
@@ -92,36 +106,56 @@ impl Folder {
     /// Takes the folder for this process, if no other has it.
     pub(super) fn new(path: PathBuf, upstream: String) -> Self {
         let held = Arc::new(Mutex::new(Held { hold: Hold::take(&path), settings: None }));
-        Self { path, upstream, held }
+        Self { path, learned: format!("{LEARNED}.json"), upstream, bytes_max: FILE_BYTES_MAX, held }
+    }
+
+    /// The same folder for one of several captured ports: each has a file of its own, and an equal share of what a pod's volume may hold.
+    pub(super) fn of_port(&self, port: u16, upstream: String, ports: usize) -> Self {
+        let learned = format!("{LEARNED}-{port}.json");
+        Self { learned, upstream, bytes_max: POD_BYTES_MAX / ports.max(1), ..self.clone() }
     }
 
     /// Keeps the settings that are in force now; where the folder is another process's, as soon as that one is gone. Call it where it may block.
     pub(super) fn keep_settings(&self, text: String) -> io::Result<()> {
-        if self.may_write() {
-            return write_settings(&self.path, &text);
-        }
-        self.held().settings = Some(text);
-        Ok(())
+        let mut held = self.held();
+        held.settings = Some(text);
+        self.settle(&mut held).map(drop)
     }
 
-    /// Whether this process may write there; it takes the folder if the process that had it is gone.
+    /// Keeps a small file of the control stream, if this folder is this process's. Call it where it may block.
+    pub(super) fn keep(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() > STREAM_BYTES_MAX {
+            return Err(io::Error::other(format!(
+                "{name} would have {} bytes, {STREAM_BYTES_MAX} are allowed",
+                bytes.len()
+            )));
+        }
+        if !self.may_write() || kept(&self.path, name).is_some_and(|before| before == bytes) {
+            return Ok(());
+        }
+        replace(&self.path, name, bytes)
+    }
+
+    /// Whether this process may write there.
     fn may_write(&self) -> bool {
-        let mut held = self.held();
-        if held.hold.may_write() {
-            return true;
-        }
-        let now = Hold::take(&self.path);
-        if !matches!(now, Hold::Ours(_)) {
-            return false;
-        }
-        held.hold = now;
-        tracing::info!(folder = %self.path.display(), "the process that had the state folder is gone: this one keeps what it learns there");
-        if let Some(text) = held.settings.take()
-            && let Err(error) = write_settings(&self.path, &text)
-        {
+        self.settle(&mut self.held()).unwrap_or_else(|error| {
             tracing::warn!(%error, "the settings cannot be kept");
+            true
+        })
+    }
+
+    /// Takes the folder if the process that had it is gone, and writes the settings that wait for it. Whether it is ours.
+    fn settle(&self, held: &mut Held) -> io::Result<bool> {
+        if !held.hold.may_write() {
+            let now = Hold::take(&self.path);
+            if !matches!(now, Hold::Ours(_)) {
+                return Ok(false);
+            }
+            held.hold = now;
+            tracing::info!(folder = %self.path.display(), "the process that had the state folder is gone: this one keeps what it learns there");
         }
-        true
+        held.settings.take().map_or(Ok(()), |text| write_settings(&self.path, &text))?;
+        Ok(true)
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -130,7 +164,7 @@ impl Folder {
 
     /// What an earlier process learned of this model server, and what is to be said of it.
     pub(super) fn learned(&self) -> (Kept, Found) {
-        let path = self.path.join(LEARNED);
+        let path = self.path.join(&self.learned);
         let bytes = match read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Default::default(),
@@ -144,6 +178,11 @@ impl Folder {
             Err(why) => (Kept::default(), Found::Ignored(why)),
         }
     }
+}
+
+/// What was kept of the control stream under this name.
+pub(super) fn kept(folder: &Path, name: &str) -> Option<Vec<u8>> {
+    read(&folder.join(name)).ok()
 }
 
 /// The settings that were in force last.
@@ -177,11 +216,6 @@ impl Keeper {
         let writing = tokio::spawn(now_and_then(writer.clone(), learned));
         let checked = tokio::spawn(writer.clone().check());
         Self { writer, tasks: [writing.abort_handle(), checked.abort_handle()] }
-    }
-
-    /// Where the settings in force are kept, too.
-    pub(super) fn folder(&self) -> Folder {
-        self.writer.folder.clone()
     }
 
     /// Keeps what is known now.
@@ -239,12 +273,12 @@ impl Writer {
             return Ok(());
         }
         let identity = self.identity.borrow().clone().or(&self.before());
-        let bytes = learned::write(kept, &self.folder.upstream, identity)?;
+        let bytes = learned::write(kept, &self.folder.upstream, identity, self.folder.bytes_max)?;
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if *written == bytes {
             return Ok(());
         }
-        replace(&self.folder.path, LEARNED, &bytes)?;
+        replace(&self.folder.path, &self.folder.learned, &bytes)?;
         *written = bytes;
         Ok(())
     }
@@ -332,11 +366,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::new(dir.path().to_owned(), "http://m".to_owned());
         assert!(matches!(folder.learned().1, Found::Nothing));
-        fs::write(dir.path().join(LEARNED), vec![b' '; FILE_BYTES_MAX + 1]).unwrap();
+        fs::write(dir.path().join("learned.json"), vec![b' '; FILE_BYTES_MAX + 1]).unwrap();
         let Found::Ignored(why) = folder.learned().1 else { panic!("used") };
         assert!(why.contains("bytes"), "{why}");
-        fs::remove_file(dir.path().join(LEARNED)).unwrap();
-        fs::create_dir(dir.path().join(LEARNED)).unwrap();
+        fs::remove_file(dir.path().join("learned.json")).unwrap();
+        fs::create_dir(dir.path().join("learned.json")).unwrap();
         assert!(matches!(folder.learned().1, Found::Ignored(_)));
     }
 }

@@ -8,19 +8,24 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::EXIT_INTERNAL;
 use super::compose::{Running, Starting, start};
-use super::reload::{Read, Reloads, Sources};
-use crate::config::{self, Given, LoadError, Machine, Overrides};
+use super::reload::{Began, From, Read, Reloads, Sources};
+use super::stream::Known;
+use crate::config::{self, Given, Machine, Overrides, Pod};
 use crate::telemetry::log::{self, Format};
 
 /// What can be said on the command line; the rest stands in the policy.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub(super) struct Args {
-    /// The model server: `http://HOST:PORT` or `unix:/PATH`
+    /// The model server: `http://HOST:PORT`, `https://HOST:PORT` or `unix:/PATH`
     #[arg(long, value_name = "URL")]
     pub(super) upstream: Option<String>,
     /// Where to listen, port 0 for any; may be given more than once [default: :15080]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub(super) listen: Vec<String>,
+    /// A port of this pod's application and where its callers arrive: NAME may be empty, PORT is the application's number, LISTEN a port number or `pod` for PORT at each
+    /// address of `GROUPAGE_POD_IPS`; may be given more than once. The injector writes it
+    #[arg(long, value_name = "NAME:PORT@LISTEN", conflicts_with_all = ["upstream", "listen"])]
+    pub(super) capture: Vec<String>,
     /// The policy: a `BatchPolicy` or its bare spec, as YAML
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<std::path::PathBuf>,
@@ -65,6 +70,7 @@ impl Args {
     /// Where the policy in effect comes from: flags over the environment, over the file, over the defaults.
     pub(super) fn sources(self) -> Sources {
         let listen = (!self.listen.is_empty()).then_some(self.listen);
+        let capture = (!self.capture.is_empty()).then_some(self.capture);
         let flags = Overrides {
             listen: listen.map(|value| Given::flag("--listen", value)),
             upstream: self.upstream.map(|value| Given::flag("--upstream", value)),
@@ -74,23 +80,27 @@ impl Args {
             log_level: self.log_level.map(|value| Given::flag("--log-level", value)),
             log_access: self.log_access.map(|value| Given::flag("--log-access", value)),
             state: self.state.map(|value| Given::flag("--state", value)),
+            capture: capture.map(|value| Given::flag("--capture", value)),
+            ..Overrides::default()
         };
-        Sources { path: self.config, overrides: flags.or(Overrides::from_environment()), machine: Machine::read() }
+        Sources {
+            path: self.config,
+            overrides: flags.or(Overrides::from_environment()),
+            machine: Machine::read(),
+            pod: Pod::from_environment(),
+        }
     }
 }
 
 pub(super) fn run(args: Args) -> ExitCode {
     let threads = args.threads;
     let sources = args.sources();
-    let (Read { policy, notices, text }, wrong) = match sources.read() {
-        Ok(read) => (read, None),
-        // A file that is not there is a wrong path, which the last good settings would only hide.
-        Err(error @ LoadError::Wrong(_)) => match sources.last_good() {
-            Some(read) => (read, Some(error)),
-            None => return super::validate::refuse(&error),
-        },
+    let known = Known::read(&sources);
+    let began = match known.began().map_or_else(|| sources.begin(), Ok) {
+        Ok(began) => began,
         Err(error) => return super::validate::refuse(&error),
     };
+    let policy = began.read.policy.clone();
     let format = match policy.proxy.log.format {
         crate::api::v1alpha1::LogFormat::Pretty => Format::Pretty,
         crate::api::v1alpha1::LogFormat::Json => Format::Json,
@@ -118,22 +128,26 @@ pub(super) fn run(args: Args) -> ExitCode {
             tracing::error!("cannot listen for signals");
             return EXIT_INTERNAL;
         };
-        let running = match start(Starting { policy, level, seed: rand::random() }) {
+        let drain_token = sources.pod.drain_token.clone();
+        let running = match start(Starting { policy, level, seed: rand::random(), drain_token }) {
             Ok(running) => running,
             Err(error) => {
                 tracing::error!(%error, "cannot start");
                 return config::EXIT_CONFIG;
             }
         };
+        began.log();
+        let Began { read: Read { notices, text, .. }, wrong, from } = began;
         for notice in notices {
             tracing::info!(path = notice.path, line = notice.line, "{}", notice.message);
         }
         for setting in &settings {
             tracing::debug!(path = %setting.path, value = %setting.value, source = %setting.source, "setting");
         }
+        known.connect(&running, sources.clone());
         let mut reloads = Reloads::new(sources, running.control(), running.state_folder(), text);
-        if let Some(error) = wrong {
-            reloads.began_with_last_good(error);
+        if from == From::StandIn {
+            wrong.into_iter().for_each(|error| reloads.began_with_last_good(error));
         }
         // It ends with the runtime: settings may change as long as calls are served.
         tokio::spawn(reloads.run(hup));
@@ -155,7 +169,6 @@ async fn until_the_end(mut running: Running, mut term: Signal, mut int: Signal) 
             return EXIT_INTERNAL;
         }
     }
-    tracing::info!("draining: nothing waits any more, and everything accepted is answered");
     tokio::select! {
         whole = running.drain() => {
             if whole {

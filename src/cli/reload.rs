@@ -5,9 +5,10 @@
 //!                                              └─ wrong: said as `groupage validate` says it; those before stay in force
 //! ```
 //! What flags and environment say stays on top, as at the start. With a folder for state the last good settings also stand in at a start that finds the file
-//! wrong: a container that is started again must not stay down over an edit that the running one refused.
+//! wrong: a container that is started again must not stay down over an edit that the running one refused. A pod's sidecar has no file: it begins with the last good
+//! settings, else with what the pod was admitted with, else as a plain proxy.
 
-mod watch;
+pub(super) mod watch;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,13 +18,13 @@ use tokio::signal::unix::Signal;
 use self::watch::Watch;
 use super::compose::{Control, Refusal};
 use super::keep::{self, Folder};
-use crate::config::{self, Change, Errors, LoadError, Machine, Notice, Overrides, Policy};
+use crate::config::{self, Change, Errors, LoadError, Loaded, Machine, Notice, Origin, Overrides, Pod, Policy};
 
 /// From the first sign of a change to the look at it: an editor's rename and its tidying, a few writes in a row are one change. Far below the second in which
 /// a change should be in force.
 const SETTLE: Duration = Duration::from_millis(50);
 /// Lines that one change may write to the log; the rest is counted.
-const LINES_MAX: usize = 50;
+pub(super) const LINES_MAX: usize = 50;
 
 /// Where settings come from.
 #[derive(Debug, Clone)]
@@ -31,6 +32,31 @@ pub(super) struct Sources {
     pub(super) path: Option<PathBuf>,
     pub(super) overrides: Overrides,
     pub(super) machine: Machine,
+    pub(super) pod: Pod,
+}
+
+/// The settings that a process begins with, and what is to be said of them once there is a log.
+#[derive(Debug)]
+pub(super) struct Began {
+    pub(super) read: Read,
+    /// What was found wrong before these were taken.
+    pub(super) wrong: Vec<LoadError>,
+    pub(super) from: From,
+}
+
+/// Where the settings of a start come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum From {
+    /// From its file, or from nothing but flags.
+    Told,
+    /// Its file is wrong, and those stand in that were in force last.
+    StandIn,
+    /// Those that were in force last, as a pod begins.
+    Kept,
+    /// Those that the pod was admitted with.
+    Snapshot,
+    /// There are none.
+    Nowhere,
 }
 
 /// Settings that were read and found right.
@@ -71,19 +97,85 @@ impl Sources {
         self.judge(text)
     }
 
+    /// The settings to begin with.
+    ///
+    /// # Errors
+    /// There are none: what is wrong with what there is.
+    pub(super) fn begin(&self) -> Result<Began, LoadError> {
+        let told = |read| Began { read, wrong: Vec::new(), from: From::Told };
+        if self.path.is_some() {
+            return match self.read() {
+                // A file that is not there is a wrong path, which the last good settings would only hide.
+                Err(error @ LoadError::Wrong(_)) => match self.kept().and_then(|text| self.judge(Some(text)).ok()) {
+                    Some(read) => Ok(Began { read, wrong: vec![error], from: From::StandIn }),
+                    None => Err(error),
+                },
+                read => read.map(told),
+            };
+        }
+        if self.overrides.capture.is_none() && self.pod.policy.is_none() {
+            return self.read().map(told);
+        }
+        let mut wrong = Vec::new();
+        let found =
+            [(self.kept(), From::Kept, Origin::Kept), (self.pod.policy.clone(), From::Snapshot, Origin::Snapshot)];
+        for (text, from, origin) in found {
+            match text.map(|text| self.of_a_pod(&text, origin)) {
+                Some(Ok(read)) => return Ok(Began { read, wrong, from }),
+                Some(Err(error)) => wrong.push(error),
+                None => {}
+            }
+        }
+        let Read { policy, notices, text } = self.judge(None)?;
+        let policy = policy.stepped_aside("no settings");
+        Ok(Began { read: Read { policy, notices, text }, wrong, from: From::Nowhere })
+    }
+
     /// What flags and environment make of a text.
     fn judge(&self, text: Option<String>) -> Result<Read, LoadError> {
         let name = self.path.as_deref().map(|path| path.display().to_string()).unwrap_or_default();
         let loaded = text.as_deref().map(|text| config::load(text, &name)).transpose()?;
-        let policy = config::build(loaded.as_ref(), &self.overrides, &self.machine)?;
-        Ok(Read { policy, notices: loaded.map(|loaded| loaded.notices).unwrap_or_default(), text })
+        self.build(loaded, text)
     }
 
-    /// The settings that were in force last, for a start that finds the file wrong. Where they are kept, only a flag or the environment can say then.
-    pub(super) fn last_good(&self) -> Option<Read> {
-        let folder = self.overrides.state.as_ref()?;
-        let text = keep::settings(Path::new(&folder.value))?;
-        self.judge(Some(text)).ok()
+    /// What they make of settings that no file holds.
+    pub(super) fn of_a_pod(&self, text: &str, origin: Origin) -> Result<Read, LoadError> {
+        let name = match origin {
+            Origin::Snapshot => "GROUPAGE_POLICY",
+            Origin::File | Origin::Kept => "the last good settings",
+            Origin::Controller => "the controller's settings",
+        };
+        self.build(Some(config::load(text, name)?.of_a_pod(origin)), None)
+    }
+
+    fn build(&self, loaded: Option<Loaded>, text: Option<String>) -> Result<Read, LoadError> {
+        let policy = config::build(loaded.as_ref(), &self.overrides, &self.machine)?;
+        let captured = !policy.proxy.captures.is_empty();
+        Ok(Read { policy, notices: loaded.map(|loaded| loaded.notices(captured)).unwrap_or_default(), text })
+    }
+
+    /// The settings that were in force last. Where they are kept, only a flag or the environment can say at a start.
+    fn kept(&self) -> Option<String> {
+        keep::settings(Path::new(&self.overrides.state.as_ref()?.value))
+    }
+}
+
+// === impl Began ===
+
+impl Began {
+    /// Says where the settings come from, unless they are simply those of the file.
+    pub(super) fn log(&self) {
+        if self.from != From::StandIn {
+            self.wrong.iter().for_each(log_wrong);
+        }
+        match self.from {
+            From::Told | From::StandIn => {}
+            From::Kept => tracing::info!("begins with the settings that were in force last"),
+            From::Snapshot => tracing::info!("begins with the settings that the pod was admitted with"),
+            From::Nowhere => tracing::error!(
+                "no settings: everything passes through untouched until some come; inject the pod again, or give a policy with --config"
+            ),
+        }
     }
 }
 
@@ -158,6 +250,10 @@ impl Reloads {
         match read.await {
             // It was touched, and says what it said.
             Ok(Ok(None)) => {}
+            Ok(Ok(Some((text, _)))) if self.control.is_told() => {
+                self.judged = Some(text);
+                tracing::warn!("the settings of the file are not used: the controller's are in force");
+            }
             Ok(Ok(Some((text, _)))) if text.trim().is_empty() => {
                 self.judged = Some(text);
                 self.refuse(&Refusal::Because("the file is empty, as one that is being written".to_owned()));
@@ -199,11 +295,7 @@ impl Reloads {
     }
 
     fn refuse(&self, refusal: &Refusal) {
-        match refusal {
-            Refusal::Load(LoadError::Wrong(errors)) => told(errors),
-            Refusal::Load(error @ LoadError::Unreadable { .. }) => tracing::error!(%error, "settings refused"),
-            Refusal::Because(why) => tracing::error!(why, "settings refused"),
-        }
+        log_refused(refusal);
         self.control.refused(refusal);
     }
 
@@ -217,6 +309,20 @@ impl Reloads {
     }
 }
 
+fn log_refused(refusal: &Refusal) {
+    match refusal {
+        Refusal::Load(error) => log_wrong(error),
+        Refusal::Because(why) => tracing::error!(why, "settings refused"),
+    }
+}
+
+fn log_wrong(error: &LoadError) {
+    match error {
+        LoadError::Wrong(errors) => told(errors),
+        LoadError::Unreadable { .. } => tracing::error!(%error, "settings refused"),
+    }
+}
+
 /// Never without a file to watch.
 async fn changed(watch: Option<&mut Watch>) -> std::io::Result<()> {
     match watch {
@@ -225,13 +331,13 @@ async fn changed(watch: Option<&mut Watch>) -> std::io::Result<()> {
     }
 }
 
-fn tell(change: &Change, what: &str) {
+pub(super) fn tell(change: &Change, what: &str) {
     let (from, to) = (change.from.as_deref().unwrap_or("none"), change.to.as_deref().unwrap_or("none"));
     tracing::info!(path = change.path, from, to, "{what}");
 }
 
 /// Every finding with its place, in the words of `groupage validate`.
-fn told(errors: &Errors) {
+pub(super) fn told(errors: &Errors) {
     for finding in errors.findings.iter().take(LINES_MAX) {
         tracing::error!(
             code = finding.code.as_str(),

@@ -46,8 +46,11 @@ pub(super) fn run(args: &Args) -> ExitCode {
 }
 
 pub(super) fn config(args: ConfigArgs) -> ExitCode {
-    let policy = match args.proxy.sources().read() {
-        Ok(read) => read.policy,
+    let policy = match args.proxy.sources().begin() {
+        Ok(began) => {
+            began.wrong.iter().for_each(|error| eprint!("{}", error.render(std::io::stderr().is_terminal())));
+            began.read.policy
+        }
         Err(error) => return refuse(&error),
     };
     let settings = policy.effective();

@@ -12,7 +12,7 @@ use super::peers;
 use super::schema::{Key, Otherwise, SPEC, Shape, Standing, walk};
 use super::text::Refusal;
 use super::tree::{Node, Spot, Value};
-use super::units::{parse_duration, parse_share, parse_size};
+use super::units::{CHARS_MAX, parse_duration, parse_share, parse_size};
 use crate::api::v1alpha1::API_VERSION;
 
 /// A key as written and its value.
@@ -72,7 +72,7 @@ impl Check {
             Shape::IntOrMap(_, _, keys) if matches!(node.value, Value::Map(_)) => {
                 self.map(keys, node, path).map(Json::Object)
             }
-            Shape::Names(of) => self.names(of, shape, node, path),
+            Shape::Names(of, max) => self.names(of, *max, shape, node, path),
             Shape::List(of, max) => self.list(of, *max, shape, node, path),
             Shape::OneOrList(of, max) => match &node.value {
                 Value::List(items) if items.is_empty() => self.refuse(shape, node, path, "an empty list"),
@@ -199,8 +199,18 @@ impl Check {
         near
     }
 
-    fn names(&mut self, of: &'static Shape, shape: &'static Shape, node: &Node, path: &str) -> Option<Json> {
+    fn names(
+        &mut self,
+        of: &'static Shape,
+        max: usize,
+        shape: &'static Shape,
+        node: &Node,
+        path: &str,
+    ) -> Option<Json> {
         let entries = match &node.value {
+            Value::Map(entries) if entries.len() > max => {
+                return self.refuse(shape, node, path, &format!("a map of {}", entries.len()));
+            }
             Value::Map(entries) => entries,
             Value::Null => return Some(Json::Object(Object::new())),
             Value::Scalar { .. } | Value::List(_) => return self.refuse(shape, node, path, kind(node)),
@@ -259,11 +269,14 @@ impl Check {
                 in_range(digits(text).filter(|_| *plain), *min, *max).map(Json::from)
             }
             Shape::Time(min, max) => {
-                let micros = parse_duration(text).and_then(|duration| u64::try_from(duration.as_micros()).ok());
+                let micros =
+                    short(text).and_then(parse_duration).and_then(|duration| u64::try_from(duration.as_micros()).ok());
                 in_range(micros, *min, *max).map(|_| Json::from(text.as_str()))
             }
-            Shape::Size(min, max) => in_range(parse_size(text), *min, *max).map(|_| Json::from(text.as_str())),
-            Shape::Share => parse_share(text).map(|_| Json::from(text.as_str())),
+            Shape::Size(min, max) => {
+                in_range(short(text).and_then(parse_size), *min, *max).map(|_| Json::from(text.as_str()))
+            }
+            Shape::Share => short(text).and_then(parse_share).map(|_| Json::from(text.as_str())),
             Shape::Switch => match text.as_str() {
                 "true" if *plain => Some(Json::from(true)),
                 "false" if *plain => Some(Json::from(false)),
@@ -278,23 +291,17 @@ impl Check {
                 }
                 words.contains(&text.as_str()).then(|| Json::from(text.as_str()))
             }
-            Shape::Text(rule) => match (rule.check)(text) {
+            Shape::Text(rule) => match rule.judge(text) {
                 Ok(()) => Some(Json::from(text.as_str())),
-                Err(Refusal::Later(why)) => {
-                    let message = format!("`{path}: {text}` is not supported yet");
-                    let finding = Finding::new(Code::NotSupportedYet, path, node.at, &message).value(text);
-                    self.findings.push(finding.allowed(shape.allowed()).help(why));
-                    return None;
-                }
-                Err(Refusal::Bad(why)) if !why.is_empty() => {
+                Err(Refusal(why)) if !why.is_empty() => {
                     let message = format!("`{path}` cannot be `{text}`");
                     let finding = Finding::new(Code::BadValue, path, node.at, &message).value(text);
                     self.findings.push(finding.allowed(shape.allowed()).help(why));
                     return None;
                 }
-                Err(Refusal::Bad(_)) => None,
+                Err(Refusal(_)) => None,
             },
-            Shape::Map(_) | Shape::Names(_) | Shape::List(..) | Shape::OneOrList(..) => None,
+            Shape::Map(_) | Shape::Names(..) | Shape::List(..) | Shape::OneOrList(..) => None,
         };
         json.or_else(|| self.wrong_leaf(shape, node, path, text, *plain))
     }
@@ -332,6 +339,11 @@ impl Check {
         self.findings.push(Finding::new(Code::BadValue, path, node.at, &message).allowed(shape.allowed()));
         None
     }
+}
+
+/// A text that is no longer than a value with a unit may be.
+fn short(text: &str) -> Option<&str> {
+    (text.len() <= CHARS_MAX).then_some(text)
 }
 
 /// The nearest of some words, where one is near enough to have been meant.

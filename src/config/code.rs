@@ -13,13 +13,15 @@ pub enum Code {
     NotSupportedYet,
     /// Keys that exclude each other.
     Excluded,
+    /// A file that a key names cannot be used; found at the start, since only the machine that starts has it.
+    BadFile,
 }
 
 // === impl Code ===
 
 impl Code {
     /// Every code.
-    pub const ALL: [Self; 4] = [Self::UnknownKey, Self::BadValue, Self::NotSupportedYet, Self::Excluded];
+    pub const ALL: [Self; 5] = [Self::UnknownKey, Self::BadValue, Self::NotSupportedYet, Self::Excluded, Self::BadFile];
 
     /// As it is written everywhere.
     #[must_use]
@@ -29,6 +31,7 @@ impl Code {
             Self::BadValue => "GRP1102",
             Self::NotSupportedYet => "GRP1103",
             Self::Excluded => "GRP1105",
+            Self::BadFile => "GRP1106",
         }
     }
 
@@ -40,6 +43,7 @@ impl Code {
             Self::BadValue => "a value of a wrong type or out of range, a key that stands twice, or no YAML at all",
             Self::NotSupportedYet => "a key or a word that this version does not have yet",
             Self::Excluded => "keys that exclude each other",
+            Self::BadFile => "a file that a key names cannot be used",
         }
     }
 
@@ -54,6 +58,9 @@ impl Code {
             Self::NotSupportedYet => {
                 "the schema has it already, so that a file stays right when it is built; until then it would do nothing"
             }
+            Self::BadFile => {
+                "it is not there, cannot be read, holds something else, or does not fit with the others: a certificate and a key of two pairs; while running, what was in use before stays in use"
+            }
             Self::Excluded => "two ways of saying one thing, of which either may be meant",
         }
     }
@@ -66,6 +73,7 @@ impl Code {
             Self::BadValue => "write what the message allows; `groupage validate -f FILE` finds every problem at once",
             Self::NotSupportedYet => "leave it out",
             Self::Excluded => "leave one of them out",
+            Self::BadFile => "the message names the key, the file, what is wrong with it and what to give",
         }
     }
 }

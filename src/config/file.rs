@@ -8,10 +8,14 @@ use serde_json::Value as Json;
 
 use super::check::Check;
 use super::code::Code;
+use super::env::Source;
 use super::finding::{Errors, Finding, Notice};
 use super::tree::{self, FILE_BYTES_MAX, Spot};
 use super::{rules, schema};
 use crate::api::v1alpha1::BatchPolicySpec;
+
+/// Keys under `proxy` that mean something in a file only; in a pod the injection says what they say.
+const LOCAL_ONLY: [&str; 7] = ["listen", "upstream", "tls", "upstreamTls", "admin", "log", "state"];
 
 /// A file that was read and found right.
 #[derive(Debug, Clone)]
@@ -23,6 +27,21 @@ pub struct Loaded {
     pub(super) json: Json,
     /// The lines of its keys, by path.
     pub(super) lines: BTreeMap<String, usize>,
+    pub(super) origin: Origin,
+}
+
+/// Where settings were written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// In a file that somebody wrote for this process.
+    #[default]
+    File,
+    /// In the environment, when the pod was admitted.
+    Snapshot,
+    /// In the folder for state: they were in force last.
+    Kept,
+    /// By the controller, just now.
+    Controller,
 }
 
 /// Why there is no policy.
@@ -66,7 +85,7 @@ pub fn load(text: &str, source_name: &str) -> Result<Loaded, Errors> {
     }
     let lines = check.places.into_iter().map(|(path, place)| (path, place.key.line)).collect();
     match typed(&json) {
-        Ok(spec) => Ok(Loaded { spec, notices: check.notices, json, lines }),
+        Ok(spec) => Ok(Loaded { spec, notices: check.notices, json, lines, origin: Origin::File }),
         Err(error) => {
             let finding = Finding::new(Code::BadValue, "", Spot::default(), &error);
             Err(Errors::of(source_name, text, vec![finding]))
@@ -141,6 +160,57 @@ pub(super) fn merge(under: &mut Json, over: &Json) {
             }
         }
         (under, over) => *under = over.clone(),
+    }
+}
+
+// === impl Origin ===
+
+impl Origin {
+    pub(super) const fn source(self, line: usize) -> Source {
+        match self {
+            Self::File => Source::File(line),
+            Self::Snapshot => Source::Snapshot,
+            Self::Kept => Source::Kept,
+            Self::Controller => Source::Controller,
+        }
+    }
+}
+
+// === impl Loaded ===
+
+impl Loaded {
+    /// The same as the settings of a pod, from its snapshot or kept by it: sockets, TLS, log and state of the process come from the injection alone, whatever
+    /// a policy for many pods says of them, and what has a meaning in a cluster only has it there.
+    #[must_use]
+    pub fn of_a_pod(mut self, origin: Origin) -> Self {
+        self.origin = origin;
+        self.notices.clear();
+        let ignored = LOCAL_ONLY.map(|key| format!("proxy.{key}"));
+        if let Some(proxy) = self.json.get_mut("proxy").and_then(Json::as_object_mut) {
+            for (key, path) in LOCAL_ONLY.iter().zip(&ignored) {
+                if proxy.remove(*key).is_some() {
+                    let message = format!("`{path}` is ignored in a pod: the injection says it");
+                    self.notices.push(Notice { path: path.clone(), line: 0, message });
+                }
+            }
+        }
+        self.lines.retain(|path, _| {
+            !ignored
+                .iter()
+                .any(|own| path.strip_prefix(own.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+        });
+        if let Some(proxy) = &mut self.spec.proxy {
+            (proxy.listen, proxy.upstream, proxy.state) = (None, None, None);
+            (proxy.tls, proxy.upstream_tls, proxy.admin, proxy.log) = (None, None, None, None);
+        }
+        self
+    }
+
+    /// What there is to know where ports are captured, or not.
+    #[must_use]
+    pub fn notices(&self, captured: bool) -> Vec<Notice> {
+        let of_ports = |notice: &&Notice| notice.path.starts_with("routes[") && notice.path.ends_with("].ports");
+        self.notices.iter().filter(|notice| !(captured && of_ports(notice))).cloned().collect()
     }
 }
 

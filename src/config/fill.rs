@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::{HeaderName, Method};
 use serde_json::Value as Json;
 
+use super::capture::{self, RoutePort};
 use super::check::Check;
 use super::code::Code;
 use super::effective::{self, Setting};
@@ -14,7 +15,7 @@ use super::file::{Loaded, defaults, merge, typed};
 use super::finding::{Errors, Finding};
 use super::policy::{
     Client, ClientHttp2, Connection, Deadline, Drain, Failure, Limits, LimitsOverride, Log, MergeNames, Mode, Policy,
-    Priority, PriorityClass, Process, Proxy, Route, Scheduling, SchedulingPolicy,
+    Priority, PriorityClass, Process, Proxy, Route, Scheduling, SchedulingPolicy, Tls, Upstream, UpstreamTls,
 };
 use super::schema::{self, Key, Shape};
 use super::tree::{Node, Spot, Value};
@@ -22,8 +23,9 @@ use super::units::{Share, format_size, parse_duration, parse_share, parse_size};
 use super::{generic, text};
 use crate::api::v1alpha1::Mode as ModeWord;
 use crate::api::v1alpha1::{
-    BatchPolicySpec, ClientSpec, DurationText, Fields, GenericSpec, LimitsSpec, PrioritySpec, Protocol, ProxySpec,
-    RouteSpec, SchedulingPolicy as PolicyWord, SchedulingSpec, ShareText, SizeText, Word,
+    BatchPolicySpec, ClientSpec, DurationText, Fields, GenericSpec, LimitsSpec, Port, PrioritySpec, Protocol,
+    ProxySpec, RouteSpec, SchedulingPolicy as PolicyWord, SchedulingSpec, ShareText, SizeText, TlsSpec,
+    UpstreamTlsSpec, Word,
 };
 use crate::protocol::generic::Spec;
 use crate::protocol::{Named, Pointer};
@@ -43,20 +45,46 @@ pub(super) fn build(loaded: Option<&Loaded>, overrides: &Overrides, machine: &Ma
     }
     if let Some(loaded) = loaded {
         merge(&mut json, &loaded.json);
-        sources.extend(loaded.lines.iter().map(|(path, line)| (path.clone(), Source::File(*line))));
+        sources.extend(loaded.lines.iter().map(|(path, line)| (path.clone(), loaded.origin.source(*line))));
     }
     routes(&mut json);
     classes(&mut json);
-    let findings = overrule(&mut json, &mut sources, overrides);
+    let mut findings = overrule(&mut json, &mut sources, overrides);
+    let captures = capture::all(overrides).unwrap_or_else(|wrong| {
+        findings.extend(wrong);
+        Vec::new()
+    });
+    if overrides.capture.is_some() {
+        findings.extend(capture::in_a_pod(&mut json, &mut sources, overrides.grace.as_ref()));
+    }
     if !findings.is_empty() {
         return Err(Errors::given(findings));
     }
     bound(&mut json, &mut sources, machine);
-    let settings = effective::list(&json, &sources);
+    let mut settings = effective::list(&json, &sources);
+    if !captures.is_empty() {
+        capture::shown(&captures, &mut settings);
+    }
     let broken =
         |key: &str, message: String| Errors::given(vec![Finding::new(Code::BadValue, key, Spot::default(), &message)]);
     let spec = typed(&json).map_err(|error| broken("", error))?;
-    policy(&spec, settings).map_err(|Unfilled(key)| broken(key, format!("`{key}` has no default")))
+    let mut policy = policy(&spec, settings).map_err(|Unfilled(key)| broken(key, format!("`{key}` has no default")))?;
+    policy.proxy.captures = captures;
+    let secure = match &policy.proxy.upstream {
+        Some(Upstream::Http { tls, .. }) => *tls,
+        Some(Upstream::Unix(_)) => false,
+        // Captured, or not said here: then nothing is sent in the clear either.
+        None => true,
+    };
+    if !secure && policy.proxy.upstream_tls != UpstreamTls::default() {
+        let (path, at) = ("proxy.upstreamTls", Spot::default());
+        let message = "`proxy.upstreamTls` goes with an upstream of `https://`, and `proxy.upstream` is none";
+        let finding = Finding::new(Code::Excluded, path, at, message);
+        return Err(Errors::given(vec![
+            finding.help("write `https://` in `proxy.upstream`, or leave `proxy.upstreamTls` out"),
+        ]));
+    }
+    Ok(policy)
 }
 
 /// Fills every route, and what is filled only where it is written.
@@ -126,7 +154,14 @@ fn overrule(json: &mut Json, sources: &mut BTreeMap<String, Source>, overrides: 
         let mut check = Check::default();
         let name = match source {
             Source::Flag(name) | Source::Env(name) => name,
-            Source::Default | Source::File(_) | Source::Lowered(_) => path,
+            Source::Default
+            | Source::File(_)
+            | Source::Snapshot
+            | Source::Kept
+            | Source::Guard(_)
+            | Source::Lowered(_)
+            | Source::Tuned
+            | Source::Controller => path,
         };
         match check.value(&key.shape, &node, name) {
             Some(value) if check.findings.is_empty() => {
@@ -184,6 +219,7 @@ fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Filled<Policy> {
         routes,
         scheduling: scheduling(need(spec.scheduling.as_ref(), "scheduling")?, limits.slots_max)?,
         limits,
+        shift_permille: 0,
         deadline: Deadline { headers: headers(deadline.headers.as_ref())? },
         tenant_header: match spec.tenants.as_ref().and_then(|tenants| tenants.header.as_deref()) {
             Some(name) => Some(text::header(name).ok_or(Unfilled("tenants.header"))?),
@@ -229,6 +265,7 @@ fn route(spec: &RouteSpec, policy_mode: Mode, policy_slo: Option<Duration>) -> F
     Ok(Route {
         path: need(spec.path.clone(), "routes[].path")?,
         method: Method::from_bytes(method.as_bytes()).map_err(|_| Unfilled("routes[].method"))?,
+        ports: spec.ports.iter().flatten().map(port).collect(),
         protocol: named(word(spec.protocol.as_ref(), "routes[].protocol")?).ok_or(Unfilled("routes[].protocol"))?,
         // The policy's Passthrough is the kill switch: it must work without a look at the routes.
         mode: if policy_mode == Mode::Passthrough { policy_mode } else { own.unwrap_or(policy_mode) },
@@ -241,6 +278,14 @@ fn route(spec: &RouteSpec, policy_mode: Mode, policy_slo: Option<Duration>) -> F
         timeout: time(spec.timeout.as_ref(), "routes[].timeout")?,
         generic: spec.generic.as_ref().map(generic::declared).transpose()?,
     })
+}
+
+/// A port as a route names it. Names have a letter in them, so what is a number is one, in quotes or not.
+fn port(spec: &Port) -> RoutePort {
+    match spec {
+        Port::Number(number) => RoutePort::Number(*number),
+        Port::Name(name) => name.parse().map_or_else(|_| RoutePort::Name(name.clone()), RoutePort::Number),
+    }
 }
 
 /// The adapter that a word names; `None` for those of later versions, which the schema refuses.
@@ -343,6 +388,9 @@ fn proxy(spec: &ProxySpec) -> Filled<Proxy> {
             .as_deref()
             .map(|upstream| text::upstream(upstream).map_err(|_| Unfilled("proxy.upstream")))
             .transpose()?,
+        tls: spec.tls.as_ref().map(tls).transpose()?,
+        upstream_tls: spec.upstream_tls.as_ref().map(upstream_tls).unwrap_or_default(),
+        captures: Vec::new(),
         client: client(need(spec.client.as_ref(), "proxy.client")?)?,
         process: Process {
             connections_max: narrow(need(process.connections_max, "proxy.process")?, "proxy.process")?,
@@ -368,6 +416,23 @@ fn proxy(spec: &ProxySpec) -> Filled<Proxy> {
         },
         state: spec.state.as_ref().map(std::path::PathBuf::from),
     })
+}
+
+fn tls(spec: &TlsSpec) -> Filled<Tls> {
+    Ok(Tls {
+        cert_file: need(spec.cert_file.as_ref(), "proxy.tls.certFile")?.into(),
+        key_file: need(spec.key_file.as_ref(), "proxy.tls.keyFile")?.into(),
+        client_ca_file: spec.client_ca_file.as_ref().map(Into::into),
+    })
+}
+
+fn upstream_tls(spec: &UpstreamTlsSpec) -> UpstreamTls {
+    UpstreamTls {
+        ca_file: spec.ca_file.as_ref().map(Into::into),
+        server_name: spec.server_name.clone(),
+        // One without the other is refused by the rules.
+        pair: spec.cert_file.as_ref().zip(spec.key_file.as_ref()).map(|(cert, key)| (cert.into(), key.into())),
+    }
 }
 
 fn client(spec: &ClientSpec) -> Filled<Client> {
@@ -409,7 +474,7 @@ fn mode(spec: Option<&Word<ModeWord>>, key: &'static str) -> Filled<Mode> {
     match word(spec, key)? {
         ModeWord::Batch => Ok(Mode::Batch),
         ModeWord::Passthrough => Ok(Mode::Passthrough),
-        ModeWord::Observe => Err(Unfilled(key)),
+        ModeWord::Observe => Ok(Mode::Observe),
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderName, Method};
 
+use super::capture::{Capture, RoutePort};
 use super::effective::Setting;
 use super::units::Share;
 use crate::api::v1alpha1::{Http2, Idempotent, LogFormat, Preset, Reuse};
@@ -26,6 +27,8 @@ pub struct Policy {
     pub limits: Limits,
     /// When a batch leaves.
     pub scheduling: Scheduling,
+    /// By how much deadlines of an SLO come earlier at least, in thousandths of it: no key of the schema, but what is tuned.
+    pub shift_permille: u32,
     /// How callers name their deadlines.
     pub deadline: Deadline,
     /// The header that names the tenant.
@@ -46,6 +49,8 @@ pub struct Policy {
 pub enum Mode {
     /// They are.
     Batch,
+    /// They pass through, and what batching would have done is reported.
+    Observe,
     /// A plain proxy.
     Passthrough,
 }
@@ -70,6 +75,8 @@ pub struct Route {
     pub path: String,
     /// The method.
     pub method: Method,
+    /// The captured ports that it holds for; empty: all.
+    pub ports: Vec<RoutePort>,
     /// What is spoken there.
     pub protocol: Named,
     /// The route's own mode or the policy's; never `Batch` where the policy says `Passthrough`.
@@ -209,10 +216,16 @@ pub struct Failure {
 /// The process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proxy {
-    /// Where it listens; at least one.
+    /// Where it listens; at least one. Means nothing where ports are captured.
     pub listen: Vec<SocketAddr>,
-    /// The model server.
+    /// The model server. Means nothing where ports are captured.
     pub upstream: Option<Upstream>,
+    /// TLS for callers; `None`: plain.
+    pub tls: Option<Tls>,
+    /// TLS to an upstream with `https`.
+    pub upstream_tls: UpstreamTls,
+    /// Captured ports, each before the application's port of that number; empty outside a pod.
+    pub captures: Vec<Capture>,
     /// Bounds on callers.
     pub client: Client,
     /// Bounds on the process.
@@ -231,6 +244,28 @@ pub struct Proxy {
     pub state: Option<PathBuf>,
 }
 
+/// Files with what callers are shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// The chain.
+    pub cert_file: PathBuf,
+    /// Its key.
+    pub key_file: PathBuf,
+    /// Authorities of callers, if these must show a certificate.
+    pub client_ca_file: Option<PathBuf>,
+}
+
+/// Whom of upstreams to believe, and what they are shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UpstreamTls {
+    /// Authorities; `None`: those of the machine.
+    pub ca_file: Option<PathBuf>,
+    /// The name to check; `None`: the host.
+    pub server_name: Option<String>,
+    /// Chain and key, if any are shown.
+    pub pair: Option<(PathBuf, PathBuf)>,
+}
+
 /// The model server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Upstream {
@@ -242,6 +277,8 @@ pub enum Upstream {
         port: u16,
         /// Both as written, for a `Host` header of our own.
         authority: String,
+        /// `https`.
+        tls: bool,
     },
     /// Over a unix socket.
     Unix(PathBuf),
@@ -333,6 +370,16 @@ pub struct Log {
     pub level: String,
     /// Share of calls in the access log.
     pub access: Share,
+}
+
+// === impl Route ===
+
+impl Route {
+    /// Whether it holds for the calls of a port; outside a pod it holds for all.
+    #[must_use]
+    pub fn holds_for(&self, capture: Option<&Capture>) -> bool {
+        self.ports.is_empty() || capture.is_none_or(|capture| capture.is_named(&self.ports))
+    }
 }
 
 // === impl Limits ===

@@ -2,6 +2,8 @@
 //!
 //! Asked of presence first: a key whose value is wrong is there all the same, and its owner was told about the value already.
 
+mod cluster;
+
 use serde_json::Value as Json;
 
 use super::check::Check;
@@ -14,7 +16,7 @@ use crate::protocol::Named;
 use crate::protocol::generic::Spec;
 
 /// Headers that carry an identity; they always separate batches, so no policy may merge over them. `*` ends a prefix.
-const IDENTITY: [&str; 16] = [
+pub(super) const IDENTITY: [&str; 16] = [
     "authorization",
     "proxy-authorization",
     "cookie",
@@ -33,12 +35,15 @@ const IDENTITY: [&str; 16] = [
     "openai-project",
 ];
 
+/// Begins as one of them, and names nobody.
+pub(super) const NO_IDENTITY: &str = "x-amz-cf-id";
+
 /// Of those that name a caller, the ones whose value is a secret. `*` begins a suffix: however it is called, a token is one.
-const CREDENTIALS: [&str; 7] =
+pub(super) const CREDENTIALS: [&str; 7] =
     ["authorization", "proxy-authorization", "cookie", "*api-key", "*-token", "*-secret", "*-password"];
 
 /// Headers that belong to a connection or to one message.
-const OF_ONE_HOP: [&str; 12] = [
+pub(super) const OF_ONE_HOP: [&str; 12] = [
     "host",
     "connection",
     "keep-alive",
@@ -78,6 +83,7 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
     }
     shares(check, spec);
     holds(check, spec);
+    cluster::apply(check, spec);
     let drain = |key: &str| or_default(&format!("proxy.drain.{key}"), &spec["proxy"]["drain"][key]);
     if let (Some(delay), Some(limit)) = (parse_duration(&drain("delay")), parse_duration(&drain("limit")))
         && delay >= limit
@@ -89,12 +95,26 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
             &format!("proxy.drain.limit is {limit} and counts from the signal: it is over before the delay is"),
         );
     }
+    for (there, missing) in [("certFile", "keyFile"), ("keyFile", "certFile")] {
+        let (there, missing) = (format!("proxy.upstreamTls.{there}"), format!("proxy.upstreamTls.{missing}"));
+        if check.has(&there) && !check.has(&missing) {
+            let message = format!("`{there}` needs `{missing}`");
+            check.bad(&there, &message, "a certificate is shown with its key: name both files, or neither");
+        }
+    }
     let routes = spec["routes"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (index, route) in routes.iter().enumerate() {
         let path = format!("routes[{index}]");
         merging(check, &path, route, tenant.as_deref());
         generic(check, &path, route);
-        let same = |other: &&Json| other["path"] == route["path"] && method(other) == method(route);
+        if !list(&route["ports"]).is_empty() {
+            check.notice(
+                &format!("{path}.ports"),
+                "it means something where ports are captured only (--capture), and is ignored elsewhere",
+            );
+        }
+        let same =
+            |other: &&Json| other["path"] == route["path"] && method(other) == method(route) && covers(other, route);
         let protocol = match &route["protocol"] {
             Json::Null if !check.has(&format!("{path}.protocol")) => Some(Named::Auto),
             word => serde_json::from_value(word.clone()).ok().and_then(fill::named),
@@ -187,6 +207,12 @@ fn holds(check: &mut Check, spec: &Json) {
     }
 }
 
+/// Whether the ports of a route are all among those of another one.
+fn covers(other: &Json, route: &Json) -> bool {
+    let (all, own) = (list(&other["ports"]), list(&route["ports"]));
+    all.is_empty() || !own.is_empty() && own.iter().all(|port| all.contains(port))
+}
+
 fn method(route: &Json) -> &str {
     route["method"].as_str().unwrap_or("POST")
 }
@@ -275,7 +301,7 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
 }
 
 fn identity(name: &str) -> bool {
-    name != "x-amz-cf-id"
+    name != NO_IDENTITY
         && IDENTITY
             .iter()
             .any(|known| known.strip_suffix('*').map_or(*known == name, |prefix| name.starts_with(prefix)))

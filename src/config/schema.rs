@@ -4,8 +4,8 @@
 //! words of the table are those of `policy.yaml` in the design; what a key means stands at its field in `api::v1alpha1`.
 
 use super::text::{
-    ADDRESS, ADDRESS_OR_OFF, ANY, CAPTURED_PORT, FIELD, FILE, HEADER, LEVEL, LOCAL_OR_OFF, METHOD, NAME, PATH, POINTER,
-    RESULT_WEIGHT, ROUTE_PATH, Text, UPSTREAM, WEIGHT,
+    ADDRESS, ADDRESS_OR_OFF, ANY, APP_LISTEN, CAPTURED_PORT, FIELD, FILE, HEADER, LEVEL, LOCAL_OR_OFF, METHOD, NAME,
+    PATH, POINTER, QUANTITY, RESULT_WEIGHT, ROUTE_PATH, Text, UPSTREAM, WEIGHT,
 };
 
 /// A key of a map.
@@ -43,8 +43,8 @@ pub(super) enum Standing {
 pub(super) enum Shape {
     /// Fixed keys.
     Map(&'static [Key]),
-    /// Names of the user's own, each with a value.
-    Names(&'static Self),
+    /// At most so many names of the user's own, each with a value.
+    Names(&'static Self, usize),
     /// At most so many.
     List(&'static Self, usize),
     /// One or a list of at most so many.
@@ -78,10 +78,12 @@ const KI: u64 = 1 << 10;
 const MI: u64 = 1 << 20;
 const GI: u64 = 1 << 30;
 
-const MODE: Shape = Word(&["Batch", "Passthrough"], &["Observe"]);
+const MODE: Shape = Word(&["Batch", "Observe", "Passthrough"], &[]);
 const POINTERS: Shape = List(&Shape::Text(&POINTER), 64);
 const HEADERS: Shape = List(&Shape::Text(&HEADER), 64);
 const STATUS: Shape = Int(400, 599);
+/// Tenants with a weight: more than anybody lists by hand, and a hundred kilobytes.
+const TENANTS_MAX: usize = 4_096;
 const TIMEOUT: Shape = Time(MS, HOUR);
 
 const fn key(name: &'static str, shape: Shape, default: Otherwise) -> Key {
@@ -132,7 +134,7 @@ pub(super) static SPEC: &[Key] = &[
         "tenants",
         &[
             text("header", &HEADER, Absent("the identity headers together")),
-            key("weights", Names(&Int(1, 1_000)), Is("{}")),
+            key("weights", Names(&Int(1, 1_000), TENANTS_MAX), Is("{}")),
         ],
     ),
     group(
@@ -150,12 +152,15 @@ pub(super) static SPEC: &[Key] = &[
     group("proxy", PROXY),
 ];
 
+/// `BatchProfile.spec`.
+pub(super) static PROFILE: &[Key] = &[group("limits", LIMITS), group("scheduling", SCHEDULING)];
+
 const SLO: &[Key] = &[key("latencyP99", Time(MS, HOUR), Absent("nothing is refused for lateness"))];
 
 const ROUTE: &[Key] = &[
     required(text("path", &ROUTE_PATH, Absent("required"))),
     text("method", &METHOD, Is("POST")),
-    later(key("ports", List(&Shape::Text(&CAPTURED_PORT), 64), Is("[]"))),
+    key("ports", List(&Shape::Text(&CAPTURED_PORT), 64), Is("[]")),
     key(
         "protocol",
         Word(
@@ -269,16 +274,16 @@ const CLASS: &[Key] = &[
 const PROXY: &[Key] = &[
     key("listen", List(&Shape::Text(&ADDRESS), 16), Is("[\":15080\"]")),
     text("upstream", &UPSTREAM, Absent("must be given, here or by --upstream")),
-    later(optional(
+    optional(
         "tls",
         &[
-            text("certFile", &FILE, Absent("none")),
-            text("keyFile", &FILE, Absent("none")),
+            required(text("certFile", &FILE, Absent("required"))),
+            required(text("keyFile", &FILE, Absent("required"))),
             text("clientCaFile", &FILE, Absent("none")),
         ],
         "plain",
-    )),
-    later(optional(
+    ),
+    optional(
         "upstreamTls",
         &[
             text("caFile", &FILE, Absent("default roots")),
@@ -287,7 +292,7 @@ const PROXY: &[Key] = &[
             text("keyFile", &FILE, Absent("none")),
         ],
         "default roots",
-    )),
+    ),
     group("client", CLIENT),
     group(
         "process",
@@ -361,7 +366,7 @@ const TARGET_REF: &[Key] = &[
 ];
 
 const SELECTOR: &[Key] = &[
-    key("matchLabels", Names(&Shape::Text(&ANY)), Is("{}")),
+    key("matchLabels", Names(&Shape::Text(&ANY), 64), Is("{}")),
     key(
         "matchExpressions",
         List(
@@ -446,10 +451,10 @@ const ROLLOUT: &[Key] = &[
 const INJECTION: &[Key] = &[
     key("capture", Word(&["Auto", "Named", "Loopback", "Redirect"], &[]), Is("Auto")),
     key("ports", List(&Shape::Text(&CAPTURED_PORT), 64), Is("[]")),
-    text("appListen", &NAME, Absent("none")),
-    text("cpuRequest", &NAME, Is("50m")),
-    text("memoryRequest", &NAME, Is("48Mi")),
-    text("memoryLimit", &NAME, Is("128Mi")),
+    text("appListen", &APP_LISTEN, Absent("none")),
+    text("cpuRequest", &QUANTITY, Is("50m")),
+    text("memoryRequest", &QUANTITY, Is("48Mi")),
+    text("memoryLimit", &QUANTITY, Is("128Mi")),
     text("logLevel", &LEVEL, Is("info")),
     key("drainTimeout", Time(MS, HOUR), Absent("the pod's grace less 5s")),
     key("nativeSidecar", Word(&["Auto", "Always", "Never"], &[]), Is("Auto")),
@@ -491,7 +496,7 @@ impl Shape {
         let micros = std::time::Duration::from_micros;
         match self {
             Map(_) => "a map".to_owned(),
-            Names(of) => format!("a map of names to: {}", of.allowed()),
+            Names(of, max) => format!("a map of at most {max} names to: {}", of.allowed()),
             List(of, max) => format!("a list of at most {max}: {}", of.allowed()),
             OneOrList(of, max) => format!("{}; or a list of at most {max}", of.allowed()),
             Int(min, max) => format!("a whole number from {min} to {max}"),

@@ -10,7 +10,7 @@ use super::*;
 use crate::protocol::Pointer;
 use crate::protocol::generic::{CostWeights, Weigh};
 
-mod design;
+pub(super) mod design;
 mod reference;
 
 fn root() -> PathBuf {
@@ -137,7 +137,7 @@ fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
 fn a_wrong_flag_is_told_by_its_name() {
     let flags = Overrides {
         listen: Some(Given::flag("--listen", vec![":0".to_owned(), "nowhere".to_owned()])),
-        upstream: Some(Given::flag("--upstream", "https://model".to_owned())),
+        upstream: Some(Given::flag("--upstream", "ftp://model".to_owned())),
         ..Overrides::default()
     };
     let errors = build(None, &flags, &Machine::default()).unwrap_err();
@@ -146,10 +146,35 @@ fn a_wrong_flag_is_told_by_its_name() {
         told,
         [
             (Code::BadValue, "`--listen[1]` cannot be `nowhere`"),
-            (Code::NotSupportedYet, "`--upstream: https://model` is not supported yet"),
+            (Code::BadValue, "`--upstream` cannot be `ftp://model`"),
         ]
     );
-    assert!(errors.render(false).contains("TLS to the upstream comes later"));
+    assert!(errors.render(false).contains("it begins with http://, https:// or unix:"));
+}
+
+#[test]
+fn certificates_are_named_with_their_keys_and_for_an_upstream_that_has_tls() {
+    let text = "proxy: {upstream: \"https://m\", tls: {certFile: /c, keyFile: /k}, upstreamTls: {caFile: /a, certFile: /d, keyFile: /l}}";
+    let proxy = build(Some(&load(text, "f").unwrap()), &Overrides::default(), &Machine::default()).unwrap().proxy;
+    let tls = Tls { cert_file: "/c".into(), key_file: "/k".into(), client_ca_file: None };
+    assert_eq!(proxy.tls, Some(tls));
+    let upstream =
+        UpstreamTls { ca_file: Some("/a".into()), server_name: None, pair: Some(("/d".into(), "/l".into())) };
+    assert_eq!(proxy.upstream_tls, upstream);
+    for (text, path) in [
+        ("proxy: {tls: {certFile: /c}}", "proxy.tls.keyFile"),
+        ("proxy: {tls: {}}", "proxy.tls.certFile"),
+        ("proxy: {upstreamTls: {certFile: /c}}", "proxy.upstreamTls.certFile"),
+        ("proxy: {upstreamTls: {keyFile: /c}}", "proxy.upstreamTls.keyFile"),
+    ] {
+        let findings = load(text, "f").unwrap_err().findings;
+        assert!(findings.iter().any(|finding| finding.path == path), "{text}: {findings:?}");
+    }
+    for upstream in ["http://m", "unix:/m"] {
+        let text = format!("proxy: {{upstream: \"{upstream}\", upstreamTls: {{caFile: /a}}}}");
+        let errors = build(Some(&load(&text, "f").unwrap()), &Overrides::default(), &Machine::default()).unwrap_err();
+        assert_eq!((errors.findings[0].code, errors.findings[0].path.as_str()), (Code::Excluded, "proxy.upstreamTls"));
+    }
 }
 
 #[test]

@@ -9,126 +9,202 @@ use tracing_subscriber::EnvFilter;
 use super::policy::Upstream;
 use crate::protocol::Pointer;
 
-/// Longest text of any kind; a path or a log filter has some hundred bytes.
-const BYTES_MAX: usize = 4_096;
+/// Longest text of any kind, in characters; a path or a log filter has some hundred.
+const CHARS_MAX: usize = 4_096;
+/// Longest name of a header: a proxy in the way takes no longer ones, and rules between headers cost by it.
+const HEADER_CHARS_MAX: usize = 256;
+/// Longest JSON Pointer, address and log filter.
+const LINE_CHARS_MAX: usize = 1_024;
 
 /// A rule for a text.
 pub(super) struct Text {
     /// What is allowed, in words.
     pub(super) allowed: &'static str,
+    /// Longest, in characters.
+    pub(super) chars_max: usize,
+    /// What a schema can say of it: a regular expression that takes every text that `check` takes, in the syntax that RE2 and we read alike.
+    pub(super) pattern: &'static str,
     /// Whether a text is.
-    pub(super) check: fn(&str) -> Result<(), Refusal>,
+    check: fn(&str) -> Result<(), Refusal>,
 }
 
-/// Why a text is not taken.
+/// Why a text is not taken: it breaks the rule; this may say more.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// It breaks the rule; the text may say more.
-    Bad(&'static str),
-    /// Right, but not built yet.
-    Later(&'static str),
-}
+pub(super) struct Refusal(pub(super) &'static str);
 
-const BAD: Refusal = Refusal::Bad("");
+const BAD: Refusal = Refusal("");
 
 /// Any text.
-pub(super) const ANY: Text = Text { allowed: "a text", check: |text| ok(text.len() <= BYTES_MAX) };
+pub(super) const ANY: Text = Text { allowed: "a text", chars_max: CHARS_MAX, pattern: "", check: |_| Ok(()) };
 
 /// A name.
 pub(super) const NAME: Text = Text {
     allowed: "a name of 1 to 253 characters without spaces",
-    check: |text| ok((1..=253).contains(&text.len()) && text.chars().all(|c| !c.is_whitespace() && !c.is_control())),
+    chars_max: 253,
+    pattern: r"^[^\pZ\p{Cc}]+$",
+    check: |text| ok(!text.is_empty() && text.chars().all(|c| !c.is_whitespace() && !c.is_control())),
 };
 
 /// A file's path.
-pub(super) const FILE: Text =
-    Text { allowed: "a path", check: |text| ok(!text.is_empty() && text.len() <= BYTES_MAX && !text.contains('\0')) };
+pub(super) const FILE: Text = Text {
+    allowed: "a path",
+    chars_max: CHARS_MAX,
+    pattern: r"^[^\x00]+$",
+    check: |text| ok(!text.is_empty() && !text.contains('\0')),
+};
 
 /// The path of a route.
 pub(super) const ROUTE_PATH: Text = Text {
     allowed: "a path that begins with `/`, exact or ending in `/*`",
+    chars_max: CHARS_MAX,
+    pattern: r#"^(/[!"$-)+->@-~]*(/\*)?|/\*)$"#,
     check: |text| {
         ok(is_path(text.strip_suffix("/*").map_or(text, |prefix| if prefix.is_empty() { "/" } else { prefix })))
     },
 };
 
 /// A path to send to.
-pub(super) const PATH: Text = Text { allowed: "a path that begins with `/`", check: |text| ok(is_path(text)) };
+pub(super) const PATH: Text = Text {
+    allowed: "a path that begins with `/`",
+    chars_max: CHARS_MAX,
+    pattern: r#"^/[!"$-)+->@-~]*$"#,
+    check: |text| ok(is_path(text)),
+};
 
 /// A method.
 pub(super) const METHOD: Text = Text {
     allowed: "a method in capitals, such as POST",
-    check: |text| {
-        ok((1..=32).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_uppercase() || b == b'-' || b == b'_'))
-    },
+    chars_max: 32,
+    pattern: "^[A-Z_-]+$",
+    check: |text| ok(!text.is_empty() && text.bytes().all(|b| b.is_ascii_uppercase() || b == b'-' || b == b'_')),
 };
 
 /// A header name.
-pub(super) const HEADER: Text =
-    Text { allowed: "a header name, such as x-tenant-id", check: |text| ok(header(text).is_some()) };
+pub(super) const HEADER: Text = Text {
+    allowed: "a header name, such as x-tenant-id",
+    chars_max: HEADER_CHARS_MAX,
+    pattern: "^[!#-'*+.0-9A-Z^-z|~-]+$",
+    check: |text| ok(header(text).is_some()),
+};
 
 /// A JSON Pointer.
-pub(super) const POINTER: Text =
-    Text { allowed: "a JSON Pointer: \"\" or a text that begins with `/`", check: |text| ok(is_pointer(text)) };
+pub(super) const POINTER: Text = Text {
+    allowed: "a JSON Pointer: \"\" or a text that begins with `/`",
+    chars_max: LINE_CHARS_MAX,
+    pattern: "^(/([^/~]|~[01])*)*$",
+    check: |text| ok(Pointer::parse(text).is_ok()),
+};
 
 /// A member of an item.
 pub(super) const FIELD: Text = Text {
     allowed: "a field's name, or a JSON Pointer that begins with `/`",
-    check: |text| ok(!text.is_empty() && text.len() <= BYTES_MAX && Pointer::parse_field(text).is_ok()),
+    chars_max: LINE_CHARS_MAX,
+    pattern: r"^([^/][\x00-\x{10FFFF}]*|(/([^/~]|~[01])*)+)$",
+    check: |text| ok(!text.is_empty() && Pointer::parse_field(text).is_ok()),
 };
 
 /// What the items of a batch are weighed by.
 pub(super) const WEIGHT: Text = Text {
     allowed: "Items, Bytes, Chars, ListLen, or a JSON Pointer that begins with `/`",
+    chars_max: LINE_CHARS_MAX,
+    pattern: "^(Items|Bytes|Chars|ListLen|(/([^/~]|~[01])*)+)$",
     check: |text| ok(text == "Items" || is_weight(text)),
 };
 
 /// What results are weighed by.
 pub(super) const RESULT_WEIGHT: Text = Text {
     allowed: "Bytes, Chars, ListLen, or a JSON Pointer that begins with `/`",
+    chars_max: LINE_CHARS_MAX,
+    pattern: "^(Bytes|Chars|ListLen|(/([^/~]|~[01])*)+)$",
     check: |text| ok(is_weight(text)),
 };
+
+/// The range of a port's number; a schema says it of numbers.
+pub(super) const PORTS: (u64, u64) = (1, 65_535);
 
 /// A captured port.
 pub(super) const CAPTURED_PORT: Text = Text {
     allowed: "a port from 1 to 65535, or its name",
+    chars_max: 15,
+    pattern: "^([a-z0-9-]*[a-z-][a-z0-9-]*|0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6([0-4][0-9]{3}|5([0-4][0-9]{2}|5([0-2][0-9]|3[0-5])))))$",
     check: |text| {
-        let number = text.parse::<u32>().ok();
-        let name = text.len() <= 15 && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-        ok(number.map_or(name && !text.is_empty(), |number| (1..=65_535).contains(&number)))
+        if text.bytes().all(|b| b.is_ascii_digit()) {
+            return ok(text.parse().is_ok_and(|number| (PORTS.0..=PORTS.1).contains(&number)));
+        }
+        ok(text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'))
     },
+};
+
+/// An amount of CPU or memory, as Kubernetes writes it.
+pub(super) const QUANTITY: Text = Text {
+    allowed: "a quantity, such as 50m or 128Mi",
+    chars_max: 32,
+    pattern: r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|Ki|Mi|Gi|Ti)?$",
+    check: |text| ok(is_quantity(text)),
+};
+
+/// How an application is told to listen on loopback.
+pub(super) const APP_LISTEN: Text = Text {
+    allowed: "env:NAME=VALUE or arg:ARGUMENT, after CONTAINER/ where there are several",
+    chars_max: LINE_CHARS_MAX,
+    pattern: r"^([a-z0-9-]+/)?(env:[A-Za-z0-9._-]+=[^\p{Cc}]*|arg:[^\p{Cc}]+)$",
+    check: |text| ok(is_app_listen(text)),
 };
 
 /// An address to listen on.
 pub(super) const ADDRESS: Text = Text {
     allowed: "an address such as 127.0.0.1:8080, [::1]:8080 or :8080",
+    chars_max: LINE_CHARS_MAX,
+    pattern: r"^(localhost|[0-9.]+|\[[0-9A-Fa-f:.%]+\])?:[0-9]+$",
     check: |text| ok(address(text).is_some()),
 };
 
 /// An address to listen on, or none.
 pub(super) const ADDRESS_OR_OFF: Text = Text {
     allowed: "an address such as 127.0.0.1:9190, or off",
+    chars_max: LINE_CHARS_MAX,
+    pattern: r"^(off|(localhost|[0-9.]+|\[[0-9A-Fa-f:.%]+\])?:[0-9]+)$",
     check: |text| ok(text == "off" || address(text).is_some()),
 };
 
 /// A loopback address to listen on, or none.
 pub(super) const LOCAL_OR_OFF: Text = Text {
     allowed: "a loopback address such as 127.0.0.1:9191, or off",
+    chars_max: LINE_CHARS_MAX,
+    pattern: r"^(off|(localhost|127\.[0-9.]+|\[[0-9A-Fa-f:.%]+\]):[0-9]+)$",
     check: |text| match address(text) {
-        Some(address) if !address.ip().is_loopback() => Err(Refusal::Bad("whoever reaches it can change the proxy")),
+        Some(address) if !address.ip().is_loopback() => Err(Refusal("whoever reaches it can change the proxy")),
         found => ok(text == "off" || found.is_some()),
     },
 };
 
 /// The model server.
-pub(super) const UPSTREAM: Text =
-    Text { allowed: "http://HOST:PORT or unix:/PATH", check: |text| upstream(text).map(|_| ()) };
+pub(super) const UPSTREAM: Text = Text {
+    allowed: "http://HOST:PORT, https://HOST:PORT or unix:/PATH",
+    chars_max: LINE_CHARS_MAX,
+    pattern: r"^(https?://[^/?#@]+/?|unix:/[^\x00]+)$",
+    check: |text| upstream(text).map(|_| ()),
+};
 
 /// A log filter.
 pub(super) const LEVEL: Text = Text {
     allowed: "error, warn, info, debug, trace, off, or directives such as info,groupage::proxy=debug",
+    chars_max: LINE_CHARS_MAX,
+    pattern: r"^[\x00-\x{10FFFF}]+$",
     check: level,
 };
+
+// === impl Text ===
+
+impl Text {
+    /// Whether a text is taken.
+    pub(super) fn judge(&self, text: &str) -> Result<(), Refusal> {
+        if text.chars().nth(self.chars_max).is_some() {
+            return Err(BAD);
+        }
+        (self.check)(text)
+    }
+}
 
 /// An address; without a host it is every IPv4 address.
 pub(super) fn address(text: &str) -> Option<SocketAddr> {
@@ -148,20 +224,22 @@ pub(super) fn upstream(text: &str) -> Result<Upstream, Refusal> {
         let fits = path.starts_with('/') && path.len() > 1 && path.len() <= 107 && !path.contains('\0');
         return if fits { Ok(Upstream::Unix(PathBuf::from(path))) } else { Err(BAD) };
     }
-    if text.starts_with("https://") {
-        return Err(Refusal::Later("TLS to the upstream comes later; use http:// or unix:"));
-    }
-    let rest = text.strip_prefix("http://").ok_or(Refusal::Bad("it begins with http:// or unix:"))?;
+    let (tls, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
+        (Some(rest), _) => (false, rest),
+        (None, Some(rest)) => (true, rest),
+        (None, None) => return Err(Refusal("it begins with http://, https:// or unix:")),
+    };
     let authority = rest.strip_suffix('/').unwrap_or(rest);
     if authority.contains(['/', '?', '#']) {
-        return Err(Refusal::Bad("without a path: every call keeps its own"));
+        return Err(Refusal("without a path: every call keeps its own"));
     }
     if authority.contains('@') {
-        return Err(Refusal::Bad("without a user: callers' credentials are sent on as they are"));
+        return Err(Refusal("without a user: callers' credentials are sent on as they are"));
     }
     let parsed: http::uri::Authority = authority.parse().map_err(|_| BAD)?;
     // The URL type takes an empty or oversized port for none.
     let port = match authority.strip_prefix(parsed.host()) {
+        Some("") if tls => 443,
         Some("") => 80,
         Some(port) => port.strip_prefix(':').and_then(|port| port.parse().ok()).filter(|port| *port > 0).ok_or(BAD)?,
         None => return Err(BAD),
@@ -170,7 +248,7 @@ pub(super) fn upstream(text: &str) -> Result<Upstream, Refusal> {
     if host.is_empty() {
         return Err(BAD);
     }
-    Ok(Upstream::Http { host, port, authority: authority.to_owned() })
+    Ok(Upstream::Http { host, port, authority: authority.to_owned(), tls })
 }
 
 /// A header name, in lower case.
@@ -181,7 +259,7 @@ pub(super) fn header(text: &str) -> Option<HeaderName> {
 /// A log filter that `tracing` would take for a target's name, such as `inof`, is nearly always a misspelt level.
 fn level(text: &str) -> Result<(), Refusal> {
     const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
-    if text.trim().is_empty() || text.len() > BYTES_MAX || EnvFilter::builder().parse(text).is_err() {
+    if text.trim().is_empty() || EnvFilter::builder().parse(text).is_err() {
         return Err(BAD);
     }
     for directive in text.split(',').map(str::trim) {
@@ -190,24 +268,44 @@ fn level(text: &str) -> Result<(), Refusal> {
         let known = LEVELS.contains(&word.as_str()) || word.parse::<u8>().is_ok_and(|level| level <= 5);
         let meant = |level: &&str| word.starts_with(*level) || strsim::osa_distance(level, &word) <= 2;
         if bare && !known && LEVELS.iter().any(meant) {
-            return Err(Refusal::Bad("that is no level"));
+            return Err(Refusal("that is no level"));
         }
     }
     Ok(())
 }
 
 fn is_path(text: &str) -> bool {
-    text.starts_with('/')
-        && text.len() <= BYTES_MAX
-        && text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'?' | b'#' | b'*'))
-}
-
-fn is_pointer(text: &str) -> bool {
-    text.len() <= BYTES_MAX && Pointer::parse(text).is_ok()
+    text.starts_with('/') && text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'?' | b'#' | b'*'))
 }
 
 fn is_weight(text: &str) -> bool {
-    matches!(text, "Bytes" | "Chars" | "ListLen") || (text.starts_with('/') && is_pointer(text))
+    matches!(text, "Bytes" | "Chars" | "ListLen") || (text.starts_with('/') && Pointer::parse(text).is_ok())
+}
+
+/// A decimal number with a unit of thousands or of 1024.
+fn is_quantity(text: &str) -> bool {
+    let unit = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let Some((number, unit)) = text.split_at_checked(unit) else { return false };
+    let (whole, decimals) = number.split_once('.').unwrap_or((number, ""));
+    let digits = !whole.is_empty() || !decimals.is_empty();
+    digits && !decimals.contains('.') && matches!(unit, "" | "m" | "k" | "M" | "G" | "T" | "Ki" | "Mi" | "Gi" | "Ti")
+}
+
+fn is_app_listen(text: &str) -> bool {
+    let within = |text: &str, may: fn(char) -> bool| !text.is_empty() && text.chars().all(may);
+    let container = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let way = match text.split_once('/') {
+        Some((name, way)) if within(name, container) => way,
+        _ => text,
+    };
+    match (way.strip_prefix("env:"), way.strip_prefix("arg:")) {
+        (Some(variable), _) => variable.split_once('=').is_some_and(|(name, value)| {
+            within(name, |c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+                && !value.chars().any(char::is_control)
+        }),
+        (None, Some(argument)) => within(argument, |c| !c.is_control()),
+        (None, None) => false,
+    }
 }
 
 const fn ok(holds: bool) -> Result<(), Refusal> {
@@ -216,17 +314,19 @@ const fn ok(holds: bool) -> Result<(), Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn accepts(rule: &Text, texts: &[&str]) {
         for text in texts {
-            assert_eq!((rule.check)(text), Ok(()), "{text}");
+            assert_eq!(rule.judge(text), Ok(()), "{text}");
         }
     }
 
     fn refuses(rule: &Text, texts: &[&str]) {
         for text in texts {
-            assert!((rule.check)(text).is_err(), "{text}");
+            assert!(rule.judge(text).is_err(), "{text}");
         }
     }
 
@@ -253,10 +353,11 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_is_a_plain_host_or_a_socket() {
-        let http = |host: &str, port, authority: &str| {
-            Ok(Upstream::Http { host: host.to_owned(), port, authority: authority.to_owned() })
+    fn an_upstream_is_a_bare_host_or_a_socket() {
+        let tcp = |host: &str, port, authority: &str, tls| {
+            Ok(Upstream::Http { host: host.to_owned(), port, authority: authority.to_owned(), tls })
         };
+        let http = |host: &str, port, authority: &str| tcp(host, port, authority, false);
         assert_eq!(upstream("http://127.0.0.1:8080"), http("127.0.0.1", 8080, "127.0.0.1:8080"));
         assert_eq!(upstream("http://model/"), http("model", 80, "model"));
         assert_eq!(upstream("http://[::1]:81"), http("::1", 81, "[::1]:81"));
@@ -278,9 +379,12 @@ mod tests {
                 "ftp://h",
                 "127.0.0.1:8080",
                 "http://a b",
+                "https://",
+                "https://h/v1",
             ],
         );
-        assert!(matches!(upstream("https://h"), Err(Refusal::Later(_))));
+        assert_eq!(upstream("https://h"), tcp("h", 443, "h", true));
+        assert_eq!(upstream("https://[::1]:8443/"), tcp("::1", 8443, "[::1]:8443", true));
     }
 
     #[test]
@@ -295,5 +399,82 @@ mod tests {
         refuses(&HEADER, &["", "x a", "x:", "é"]);
         accepts(&METHOD, &["POST", "GET", "M-SEARCH"]);
         refuses(&METHOD, &["", "post", "P OST"]);
+    }
+
+    /// Rules of which the pattern says all there is to say.
+    const SAID: [&Text; 13] = [
+        &ANY,
+        &NAME,
+        &FILE,
+        &ROUTE_PATH,
+        &PATH,
+        &METHOD,
+        &HEADER,
+        &POINTER,
+        &FIELD,
+        &WEIGHT,
+        &RESULT_WEIGHT,
+        &CAPTURED_PORT,
+        &QUANTITY,
+    ];
+    /// Rules of which it says as much as it can.
+    const HALF_SAID: [&Text; 6] = [&APP_LISTEN, &ADDRESS, &ADDRESS_OR_OFF, &LOCAL_OR_OFF, &UPSTREAM, &LEVEL];
+
+    fn matches(rule: &Text, text: &str) -> bool {
+        text.chars().count() <= rule.chars_max && regex::Regex::new(rule.pattern).unwrap().is_match(text)
+    }
+
+    fn nearly_a_text() -> impl Strategy<Value = String> {
+        let part = prop_oneof![
+            "/|\\*|~|~0|~1|%|:|\\[|\\]|@|=|,|-|_|\\.| |\n|\u{a0}|\u{85}|\u{2028}|\u{200b}|\u{7f}|é|\u{0}",
+            "[a-z]{1,4}",
+            "[A-Z]{1,4}",
+            "[0-9]{1,6}",
+            "Items|Bytes|Chars|ListLen|off|info|localhost|127\\.0\\.0\\.1|::1|http://|https://|unix:|env:|arg:|Mi|m|65535|65536",
+            "\\PC",
+        ];
+        prop::collection::vec(part, 0..6).prop_map(|parts| parts.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+        #[test]
+        fn the_pattern_of_a_rule_takes_what_the_rule_takes(text in nearly_a_text()) {
+            for rule in SAID {
+                prop_assert_eq!(matches(rule, &text), rule.judge(&text).is_ok(), "{}: {:?}", rule.allowed, text);
+            }
+            for rule in HALF_SAID {
+                prop_assert!(matches(rule, &text) || rule.judge(&text).is_err(), "{}: {:?}", rule.allowed, text);
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_is_as_long_as_its_rule_says_and_no_longer() {
+        for (rule, unit) in [(&NAME, "é"), (&HEADER, "x"), (&POINTER, "/"), (&METHOD, "A"), (&ANY, "é")] {
+            let (fits, over) = (unit.repeat(rule.chars_max), unit.repeat(rule.chars_max + 1));
+            assert!(rule.judge(&fits).is_ok() && matches(rule, &fits), "{}", rule.allowed);
+            assert!(rule.judge(&over).is_err() && !matches(rule, &over), "{}", rule.allowed);
+        }
+    }
+
+    #[test]
+    fn half_said_rules_refuse_what_is_far_off() {
+        for rule in HALF_SAID.iter().filter(|rule| rule.allowed != LEVEL.allowed) {
+            for text in ["", "x", "yes", "[", "/x y", "::"] {
+                assert!(!matches(rule, text), "{}: {text}", rule.allowed);
+            }
+        }
+    }
+
+    #[test]
+    fn ports_quantities_and_ways_to_listen_are_read_as_kubernetes_does() {
+        accepts(&CAPTURED_PORT, &["1", "65535", "http", "h2-c", "0080"]);
+        refuses(&CAPTURED_PORT, &["", "0", "65536", "99999999999", "+80", "HTTP", "a_b", "sixteen-letters-"]);
+        accepts(&QUANTITY, &["50m", "0.5", "1", "48Mi", "1.5Gi", "1.", ".5"]);
+        refuses(&QUANTITY, &["", ".", "m", "1e3", "1.2.3", "-1", "1 Mi", "48MiB", "lots"]);
+        accepts(&APP_LISTEN, &["env:MLSERVER_HOST=127.0.0.1", "env:X=", "arg:--host=127.0.0.1", "server/env:A=/b=c"]);
+        refuses(&APP_LISTEN, &["", "env:", "env:=x", "env:X", "arg:", "MLSERVER_HOST=x", "Server/env:A=b", "env:A=\n"]);
     }
 }

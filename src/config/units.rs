@@ -11,6 +11,9 @@ const TIME: [(&str, u64); 5] =
 /// Units of a size, largest first, in bytes.
 const SIZE: [(&str, u64); 3] = [("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
 
+/// Longest text of any of them: five numbers with their units are half of it.
+pub(super) const CHARS_MAX: usize = 64;
+
 /// A share of a whole, exact to a ten-thousandth of a percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Share {
@@ -98,6 +101,13 @@ fn leading_number(text: &str) -> Option<(u64, &str)> {
 impl Share {
     /// Nothing.
     pub const ZERO: Self = Self { ppm: 0 };
+
+    /// So many thousandths; more than the whole is the whole.
+    #[must_use]
+    pub const fn from_permille(permille: u32) -> Self {
+        let permille = if permille > 1000 { 1000 } else { permille };
+        Self { ppm: permille * 1000 }
+    }
 
     /// Millionths.
     #[must_use]

@@ -44,6 +44,9 @@ impl FailureKind {
             Self::AnswerTooLarge => {
                 "the answer to a batch is larger than `proxy.connection.answerBytesMax`, or than half of `proxy.process.bufferedBytesMax`"
             }
+            Self::UpstreamTls => {
+                "the handshake with the model server failed: its certificate is not trusted here or is for another name, it does not accept ours, or it speaks no TLS; no answer was given to the call"
+            }
             Self::Internal => "a defect of ours",
         }
     }
@@ -87,6 +90,9 @@ impl FailureKind {
                 "see the model server's log for why batches fail; `idempotent: Always` and a larger `failure.replayBudget` let its calls be answered one by one"
             }
             Self::AnswerTooLarge => "raise the cap, or lower `limits.batchItemsMax` for the route",
+            Self::UpstreamTls => {
+                "see the log, which says what was wrong and which key of `proxy.upstreamTls` says otherwise"
+            }
             Self::Internal => "report it, with the lines of level error in the log at that time",
         }
     }

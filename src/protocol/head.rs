@@ -9,7 +9,7 @@ use http::{Uri, Version};
 use crate::protocol::headers::{self, Class};
 use crate::protocol::key::Key;
 use crate::protocol::route::{Common, RouteRules};
-use crate::protocol::secret::{Secret, Tenant};
+use crate::protocol::secret::{Peer, Secret, Tenant};
 use crate::protocol::{Call, Reason};
 
 /// What `Accept` asks for.
@@ -64,7 +64,7 @@ pub(crate) fn tenant(head: &Parts, common: &Common, secret: &Secret) -> Tenant {
     if let Some(value) = named {
         return secret.tenant(value.as_bytes());
     }
-    identity(&head.headers, common, secret).map_or(Tenant::ANONYMOUS, Tenant::of)
+    identity(head, common, secret).map_or(Tenant::ANONYMOUS, Tenant::of)
 }
 
 /// Writes what of the head must be equal: everything but what is named as one call's own, and who calls as a digest only.
@@ -72,7 +72,7 @@ pub(crate) fn write_key(head: &Parts, rules: &RouteRules, common: &Common, secre
     key.field(head.method.as_str().as_bytes());
     key.field(head.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).as_bytes());
     key.field(host(&head.uri, &head.headers).unwrap_or_default().as_bytes());
-    key.field(&identity(&head.headers, common, secret).unwrap_or_default());
+    key.field(&identity(head, common, secret).unwrap_or_default());
     let json = accept(&head.headers) == Accept::Json;
     key.count(usize::from(json));
     if !json {
@@ -170,13 +170,20 @@ fn is_sampled(traceparent: &[u8]) -> bool {
     flags.and_then(|flags| u8::from_str_radix(flags, 16).ok()).is_some_and(|flags| flags & 1 == 1)
 }
 
-fn identity(headers: &HeaderMap, common: &Common, secret: &Secret) -> Option<[u8; 32]> {
+/// Who calls: the certificate of the connection, and every header that says so.
+fn identity(head: &Parts, common: &Common, secret: &Secret) -> Option<[u8; 32]> {
+    let headers = &head.headers;
+    let peer = head.extensions.get::<Peer>();
     let mut names: Vec<&HeaderName> = headers.keys().filter(|name| common.is_identity(name)).collect();
-    if names.is_empty() {
+    if names.is_empty() && peer.is_none() {
         return None;
     }
     names.sort_unstable_by_key(|name| name.as_str());
     let mut parts: Vec<Cow<'_, [u8]>> = Vec::new();
+    if let Some(peer) = peer {
+        // No header has such a name.
+        parts.extend([Cow::Borrowed(&b"\0peer"[..]), Cow::Borrowed(peer.bytes())]);
+    }
     for name in names {
         parts.push(Cow::Borrowed(name.as_str().as_bytes()));
         if *name == header::COOKIE {

@@ -13,6 +13,33 @@ pub struct Secret([u8; 32]);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tenant(pub [u8; 16]);
 
+/// Who calls, as the certificate says that was shown on the caller's connection; it stands in the extensions of a request's head.
+///
+/// # The whole certificate
+/// tells callers apart, not a name in it: which of its fields another server would look at is not known here. A renewed one is another caller's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Peer([u8; 32]);
+
+// === impl Peer ===
+
+impl Peer {
+    /// Of a certificate in DER.
+    #[must_use]
+    pub fn of(certificate: &[u8]) -> Self {
+        Self(*blake3::hash(certificate).as_bytes())
+    }
+
+    pub(crate) const fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Peer(..)")
+    }
+}
+
 // === impl Secret ===
 
 impl Secret {

@@ -14,11 +14,11 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
-use super::io::Watched;
+use super::io::{Client, Watched};
+use super::listener::Welcome;
 use super::watch::{Activity, Busy, Due};
 use super::{ClientLimits, Proxy};
 use crate::backend::Lane;
@@ -26,20 +26,23 @@ use crate::batching::Tick;
 use crate::body::Body;
 use crate::clock::Clock;
 use crate::error::BoxError;
+use crate::protocol::Peer;
 
 /// What an HTTP/2 client is given at once: what it takes in the write timeout, or it is not taking.
 const PIECE: usize = 64 << 10;
 
-/// How long a connection that was accepted just before the end may take to send its first call.
+/// How long a connection of HTTP/2 that was accepted just before the end may take to send its first call.
 const FIRST_CALL: Duration = Duration::from_millis(100);
-/// From telling an idle peer that the connection ends to ending it: a call that was on its way is still answered.
+/// How long a connection that is to end may be idle: a call that was on its way is still answered.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// Serves a connection to its end. `held` goes with the stream, also into a tunnel.
+/// Serves a connection to its end; `ahead` was read of it already, and `peer` is whom it belongs to, if TLS said so. `held` goes with the stream, also into a
+/// tunnel.
 pub(super) async fn run(
     proxy: Arc<Proxy>,
-    stream: TcpStream,
-    mut stopped: watch::Receiver<bool>,
+    (stream, peer): (Client, Option<Peer>),
+    ahead: Bytes,
+    mut told: watch::Receiver<Welcome>,
     held: impl Send + Sync + Unpin + std::fmt::Debug + 'static,
 ) {
     let clock = proxy.clock;
@@ -48,29 +51,29 @@ pub(super) async fn run(
     let builder = builder(&proxy.config.client);
     let service = service_fn(|request: Request<Incoming>| {
         let (proxy, lane, activity) = (proxy.clone(), lane.clone(), activity.clone());
-        async move { Ok::<_, Infallible>(answer(&proxy, lane, &activity, request).await) }
+        async move { Ok::<_, Infallible>(answer(&proxy, (lane, peer), &activity, request).await) }
     });
-    let io = TokioIo::new(Watched { stream, activity: activity.clone(), _held: held });
+    let io = TokioIo::new(Watched { stream, ahead, activity: activity.clone(), _held: held });
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
     // HTTP/2 connections end some time; jitter keeps those that came together from leaving together.
     let age = proxy.config.client.http2.age_max;
     let old = clock.now().after(age.mul_f64(1.0 + 0.1 * rand::random::<f64>()));
     let mut timer = Timer::new(clock);
-    let mut stopping = pin!(async {
-        // An error means that the process ends without a stop: the same.
-        stopped.wait_for(|stopped| *stopped).await.ok();
-        if activity.calls() == 0 {
-            // It was accepted a moment ago, and its first call may be on its way.
-            tokio::time::sleep(FIRST_CALL).await;
-        }
+    let mut told = pin!(async {
+        // An error means that the process ends without a word: the same.
+        told.wait_for(|welcome| *welcome != Welcome::Stay).await.ok();
     });
-    let mut ending: Option<Tick> = None;
+    let (mut leaving, mut ending): (Option<Tick>, Option<Tick>) = (None, None);
     std::future::poll_fn(|cx| {
         // An error here is the client's: a broken head, a reset. hyper has answered what can be answered.
         if connection.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        let mut end = ending.is_none() && stopping.as_mut().poll(cx).is_ready();
+        if leaving.is_none() && told.as_mut().poll(cx).is_ready() {
+            leaving = Some(clock.now());
+            activity.leave();
+        }
+        let mut end = false;
         activity.watched_by(cx.waker());
         loop {
             if std::mem::take(&mut end) {
@@ -80,11 +83,17 @@ pub(super) async fn run(
                     return Poll::Ready(());
                 }
             }
-            let due = match (ending, activity.due(&proxy.config.client)) {
-                (None, Due::Nothing) => Due::End(old),
+            let due = match (ending, leaving, activity.due(&proxy.config.client)) {
+                // HTTP/2 can be told at once (GOAWAY), and loses no call by it; the first one may be on its way.
+                (None, Some(since), _) if activity.is_http2() => {
+                    Due::End(if activity.calls() == 0 { since.after(FIRST_CALL) } else { since })
+                }
+                // HTTP/1 is told by the answer to a call. One that has none is left alone for a moment, since the call may be on its way.
+                (None, Some(since), Due::End(_)) => Due::End(since.max(activity.idle_since()).after(GOODBYE)),
+                (None, _, Due::Nothing) => Due::End(old),
                 // It was told to end and has nothing to do: its peer has a moment to hear of it.
-                (Some(since), Due::End(_)) => Due::Close(since.max(activity.idle_since()).after(GOODBYE)),
-                (_, due) => due,
+                (Some(since), _, Due::End(_)) => Due::Close(since.max(activity.idle_since()).after(GOODBYE)),
+                (_, _, due) => due,
             };
             let (Due::Close(at) | Due::End(at)) = due else { return Poll::Pending };
             if !timer.poll_due(cx, at) {
@@ -126,20 +135,23 @@ fn builder(limits: &ClientLimits) -> Builder<TokioExecutor> {
 
 async fn answer(
     proxy: &Arc<Proxy>,
-    lane: Lane,
+    (lane, peer): (Lane, Option<Peer>),
     activity: &Arc<Activity>,
     request: Request<Incoming>,
 ) -> Response<Taken> {
     let pieces = request.version() == Version::HTTP_2;
     let (mut busy, calls) = activity.begin(pieces);
-    let last = !pieces && calls >= proxy.config.client.requests_per_connection_max;
     let mut request = request;
+    if let Some(peer) = peer {
+        request.extensions_mut().insert(peer);
+    }
     if !request.body().is_end_stream() {
         // An upload may go on after its answer: until its end the connection is not idle.
         request.extensions_mut().insert(Uploading(Arc::new(activity.upload())));
     }
     let mut response = proxy.serve(lane, request).await;
-    if last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+    let last = calls >= proxy.config.client.requests_per_connection_max || activity.is_leaving();
+    if last && !pieces && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
     }
     if !response.body().is_end_stream() && response.body().size_hint().exact().is_some() {

@@ -1,55 +1,113 @@
 //! Accepting connections, within a bound, and ending them.
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, mpsc, watch};
 
-use super::Proxy;
-use super::connection;
+use super::io::Client;
+use super::{Proxy, captured, connection, terminate};
+use crate::telemetry::Metrics;
 
-/// Connections that the kernel holds until they are accepted.
-const BACKLOG: u32 = 1024;
 /// Pauses after a failed accept: out of descriptors is over in a moment or lasts, and neither may spin or end the loop.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
+/// Whether connections are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Welcome {
+    /// They are.
+    Stay,
+    /// They are served, and told to go elsewhere for their next call.
+    Leave,
+    /// No more are accepted, and those that are open end with their calls.
+    Closed,
+}
+
+/// Where a port's connections hear whether they are wanted.
+#[derive(Debug)]
+pub struct Door {
+    welcome: Host,
+    told: watch::Receiver<Welcome>,
+}
+
 /// A data port that accepts.
 #[derive(Debug)]
 pub struct Listening {
-    stop: watch::Sender<bool>,
+    welcome: Host,
     /// Closed when the last connection is gone.
     gone: mpsc::Receiver<()>,
 }
 
-/// Binds a data port.
-///
-/// # Errors
-/// When the address cannot be bound.
-pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // A restarted sidecar takes its port back although old connections linger in TIME_WAIT.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
+/// Says at one port whether connections are wanted.
+#[derive(Debug, Clone)]
+pub struct Host(watch::Sender<Welcome>);
+
+/// The connections of a process, on all its ports.
+#[derive(Debug)]
+pub struct Connections {
+    open: AtomicUsize,
+    max: usize,
+    /// Told when none is left.
+    none: Notify,
+    metrics: Arc<Metrics>,
 }
 
-/// Serves connections from these ports until told to stop.
+/// Serves connections from these ports until told to stop. Call it inside a tokio runtime.
 #[must_use]
-pub fn serve(proxy: &Arc<Proxy>, ports: Vec<TcpListener>) -> Listening {
-    let (stop, stopped) = watch::channel(false);
+pub fn serve(
+    proxy: &Arc<Proxy>,
+    ports: Vec<TcpListener>,
+    Door { welcome, told }: Door,
+    connections: &Arc<Connections>,
+) -> Listening {
     let (alive, gone) = mpsc::channel(1);
-    let open = Arc::new(AtomicUsize::new(0));
     for port in ports {
-        let (proxy, stopped, alive, open) = (proxy.clone(), stopped.clone(), alive.clone(), open.clone());
-        tokio::spawn(async move { accept_all(&proxy, &port, stopped, &alive, &open).await });
+        let (proxy, told, alive, connections) = (proxy.clone(), told.clone(), alive.clone(), connections.clone());
+        tokio::spawn(async move { accept_all(&proxy, &port, told, &alive, &connections).await });
     }
-    Listening { stop, gone }
+    Listening { welcome, gone }
+}
+
+// === impl Door ===
+
+impl Door {
+    /// One where connections are wanted.
+    #[must_use]
+    pub fn new() -> Self {
+        let (welcome, told) = watch::channel(Welcome::Stay);
+        Self { welcome: Host(welcome), told }
+    }
+
+    /// Whoever says whether connections are wanted.
+    #[must_use]
+    pub fn host(&self) -> Host {
+        self.welcome.clone()
+    }
+}
+
+impl Default for Door {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+// === impl Host ===
+
+impl Host {
+    /// Says whether connections are wanted from now on. Once closed it stays so.
+    pub fn welcome(&self, welcome: Welcome) {
+        self.0.send_if_modified(|now| {
+            let changes = *now != welcome && *now != Welcome::Closed;
+            if changes {
+                *now = welcome;
+            }
+            changes
+        });
+    }
 }
 
 // === impl Listening ===
@@ -57,25 +115,59 @@ pub fn serve(proxy: &Arc<Proxy>, ports: Vec<TcpListener>) -> Listening {
 impl Listening {
     /// Accepts no more, lets every call in progress end, and closes idle connections. Resolves when all are gone.
     pub async fn stop(&mut self) {
-        // No receiver: every connection and every accept loop has ended already.
-        self.stop.send(true).ok();
+        self.welcome.welcome(Welcome::Closed);
         while self.gone.recv().await.is_some() {}
+    }
+}
+
+// === impl Connections ===
+
+impl Connections {
+    /// So many may be open at once.
+    #[must_use]
+    pub fn new(max: usize, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self { open: AtomicUsize::new(0), max, none: Notify::new(), metrics })
+    }
+
+    /// How many are open.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when none is open.
+    pub async fn none(&self) {
+        loop {
+            let none = self.none.notified();
+            // The notification is registered by its making, so none is missed after this look.
+            if self.open() == 0 {
+                return;
+            }
+            none.await;
+        }
+    }
+
+    fn take(self: &Arc<Self>) -> Option<Place> {
+        let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
+        let place = Place { connections: self.clone() };
+        self.metrics.connections(open);
+        (open <= self.max).then_some(place)
     }
 }
 
 async fn accept_all(
     proxy: &Arc<Proxy>,
     port: &TcpListener,
-    mut stopped: watch::Receiver<bool>,
+    mut told: watch::Receiver<Welcome>,
     alive: &mpsc::Sender<()>,
-    open: &Arc<AtomicUsize>,
+    connections: &Arc<Connections>,
 ) {
     let mut pause = PAUSE_MIN;
     loop {
         let accepted = tokio::select! {
             accepted = port.accept() => accepted,
             // An error means that the process ends without a stop: the same.
-            _ = stopped.wait_for(|stopped| *stopped) => match port.accept().now_or_never() {
+            _ = told.wait_for(|welcome| *welcome == Welcome::Closed) => match port.accept().now_or_never() {
                 // What the kernel has accepted for us is served; a whole call may be in it.
                 Some(accepted) => accepted,
                 None => return,
@@ -92,45 +184,80 @@ async fn accept_all(
             }
         };
         pause = PAUSE_MIN;
-        let Some(place) = Place::take(proxy, open) else {
+        let Some(place) = connections.take() else {
             proxy.metrics.connection_shed();
             drop(stream);
             continue;
         };
-        spawn(proxy, stream, stopped.clone(), (alive.clone(), place));
+        spawn(proxy, stream, told.clone(), (alive.clone(), place));
     }
 }
 
-fn spawn(proxy: &Arc<Proxy>, stream: TcpStream, stopped: watch::Receiver<bool>, held: (mpsc::Sender<()>, Place)) {
+fn spawn(proxy: &Arc<Proxy>, stream: TcpStream, told: watch::Receiver<Welcome>, held: (mpsc::Sender<()>, Place)) {
     // Without it an HTTP/2 call over loopback takes 40 ms; a socket that refuses is closed already.
     stream.set_nodelay(true).ok();
     let proxy = proxy.clone();
-    tokio::spawn(async move {
-        connection::run(proxy, stream, stopped, held).await;
-    });
+    if let Some(tls) = proxy.config.tls.clone() {
+        tokio::spawn(async move {
+            // Boxed: a handshake is large, and over in a moment.
+            let Some(client) = Box::pin(terminate::run(&proxy, &tls, stream, told.clone())).await else { return };
+            if proxy.config.captured {
+                Box::pin(captured::run(proxy, client, told, held)).await;
+            } else {
+                Box::pin(connection::run(proxy, client, bytes::Bytes::new(), told, held)).await;
+            }
+        });
+    } else if proxy.config.captured {
+        tokio::spawn(captured::run(proxy, (Client::Plain(stream), None), told, held));
+    } else {
+        tokio::spawn(connection::run(proxy, (Client::Plain(stream), None), bytes::Bytes::new(), told, held));
+    }
 }
 
 /// A place among the open connections.
 #[derive(Debug)]
 struct Place {
-    proxy: Arc<Proxy>,
-    open: Arc<AtomicUsize>,
-}
-
-// === impl Place ===
-
-impl Place {
-    fn take(proxy: &Arc<Proxy>, open: &Arc<AtomicUsize>) -> Option<Self> {
-        let now_open = open.fetch_add(1, Ordering::Relaxed) + 1;
-        let place = Self { proxy: proxy.clone(), open: open.clone() };
-        proxy.metrics.connections(now_open);
-        (now_open <= proxy.config.connections_max).then_some(place)
-    }
+    connections: Arc<Connections>,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let left = self.open.fetch_sub(1, Ordering::Relaxed) - 1;
-        self.proxy.metrics.connections(left);
+        let left = self.connections.open.fetch_sub(1, Ordering::Relaxed) - 1;
+        self.connections.metrics.connections(left);
+        if left == 0 {
+            self.connections.none.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn places_are_bounded_and_the_last_one_that_goes_is_told() {
+        let connections = Connections::new(2, Arc::new(Metrics::new("local")));
+        connections.none().await;
+        let (one, two) = (connections.take().unwrap(), connections.take().unwrap());
+        assert!(connections.take().is_none());
+        assert_eq!(connections.open(), 2);
+        drop(one);
+        let ((), ()) = tokio::join!(connections.none(), async { drop(two) });
+        assert_eq!(connections.open(), 0);
+    }
+
+    #[test]
+    fn who_is_closed_is_not_opened_again() {
+        let door = Door::new();
+        let (host, told) = (door.host(), door.told);
+        for (next, now) in [
+            (Welcome::Leave, Welcome::Leave),
+            (Welcome::Stay, Welcome::Stay),
+            (Welcome::Closed, Welcome::Closed),
+            (Welcome::Stay, Welcome::Closed),
+        ] {
+            host.welcome(next);
+            assert_eq!(*told.borrow(), now);
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use http::header::CONNECTION;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
@@ -10,17 +11,28 @@ use hyper::body::Incoming;
 
 use super::alone::Lonely;
 use super::collect::{Collected, collect};
-use super::deadline::deadlines;
+use super::deadline::{Deadlines, deadlines};
 use super::debug::asked;
 use super::record::Ending;
-use super::{Proxy, Table};
+use super::{Mode, Proxy, RouteSettings, Table};
 use crate::backend::Lane;
-use crate::batching::Lone;
+use crate::batching::{Lone, PriorityId, Tick};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Dialect, Endpoint, Label, Merge, Reason};
 use crate::scheduler::{Outcome, Submission};
 use crate::telemetry::names::{Outcome as CallOutcome, Stage};
+
+/// What a call asks for.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) priority: PriorityId,
+    pub(super) slo: Option<Duration>,
+    /// As it says itself.
+    plain: Deadlines,
+    /// As the core is told: that of an SLO comes earlier by what is not seen there.
+    pub(super) times: Deadlines,
+}
 
 // === impl Proxy ===
 
@@ -49,13 +61,15 @@ impl Proxy {
             return self.pass(lane, request.map(Body::from), Reason::NotRecognised, ending, Dialect::Problem).await;
         };
         let route = table.route(endpoint.route);
-        ending.recognised(endpoint.label.as_str(), &route.name);
+        ending.recognised(endpoint.label.as_str(), (&route.name, route.scope));
         ending.within(route.slo);
         let length = content_length(&request);
-        let why_pass = if table.passthrough || route.passthrough {
+        let why_pass = if route.mode == Mode::Passthrough {
             Some(Reason::PolicyOff)
         } else if request.headers().contains_key(http::header::UPGRADE) {
             Some(Reason::Header)
+        } else if route.mode == Mode::Observe {
+            return Box::pin(self.observe(&table, &endpoint, lane, request, (arrived, ending))).await;
         } else if length.is_some_and(|length| length > route.item_bytes_max as u64) {
             Some(Reason::TooLarge)
         } else {
@@ -74,7 +88,7 @@ impl Proxy {
         endpoint: &Arc<Endpoint>,
         lane: Lane,
         request: Request<Incoming>,
-        (arrived, ending): (crate::batching::Tick, Ending),
+        (arrived, ending): (Tick, Ending),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
         let (head, body) = request.into_parts();
@@ -105,24 +119,16 @@ impl Proxy {
         table: &Table,
         endpoint: &Arc<Endpoint>,
         lonely: Lonely,
-        (arrived, mut ending): (crate::batching::Tick, Ending),
+        (arrived, mut ending): (Tick, Ending),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
         let began = self.clock.now();
         let call = Arc::new(endpoint.read(&lonely.head, lonely.bytes.clone(), &self.secret));
         self.metrics.overhead(Stage::Read, self.clock.now().since(began));
         let headers = &lonely.head.headers;
-        let priority = table.priorities.of(headers);
-        let class = table.priorities.class(priority);
-        let slo = class.and_then(|class| class.slo).or(route.slo);
-        let deadlines = |slo| deadlines(arrived, headers, &table.deadline_headers, (slo, route.timeout));
-        let mut times = deadlines(slo);
+        let Asked { priority, slo, plain, times } = self.asks(table, route, headers, arrived);
         ending.within(slo);
-        ending.read(endpoint, &call, class, times.first.at);
-        let shift = slo.map(|slo| self.shifts.of(slo)).unwrap_or_default();
-        if !shift.is_zero() {
-            times = deadlines(slo.map(|slo| slo - shift));
-        }
+        ending.read(endpoint, &call, table.priorities.class(priority), plain.first.at);
         let published = if endpoint.label == Label::Tei {
             self.until(times.caller, self.backend.published()).await.ok().flatten()
         } else {
@@ -195,6 +201,17 @@ impl Proxy {
         }
     }
 
+    /// What a call asks for by its headers, and its route for it.
+    pub(super) fn asks(&self, table: &Table, route: &RouteSettings, headers: &HeaderMap, arrived: Tick) -> Asked {
+        let priority = table.priorities.of(headers);
+        let slo = table.priorities.class(priority).and_then(|class| class.slo).or(route.slo);
+        let deadlines = |slo| deadlines(arrived, headers, &table.deadline_headers, (slo, route.timeout));
+        let plain = deadlines(slo);
+        let shift = slo.map(|slo| self.shifts.of(slo).max(table.shift(slo))).unwrap_or_default();
+        let times = if shift.is_zero() { plain } else { deadlines(slo.map(|slo| slo - shift)) };
+        Asked { priority, slo, plain, times }
+    }
+
     fn refuse(&self, failure: Failure, ending: Ending, dialect: Dialect) -> Response<Body> {
         tracing::debug!(code = failure.kind.code(), reason = failure.kind.reason(), "answered by the proxy");
         let mut response = self.rescue(dialect, &failure);
@@ -203,11 +220,7 @@ impl Proxy {
     }
 
     /// Waits for `work`, at most until the caller's own deadline or the end of the drain.
-    async fn until<T>(
-        &self,
-        deadline: Option<crate::batching::Tick>,
-        work: impl Future<Output = T>,
-    ) -> Result<T, FailureKind> {
+    async fn until<T>(&self, deadline: Option<Tick>, work: impl Future<Output = T>) -> Result<T, FailureKind> {
         let in_time = async {
             match deadline {
                 None => Ok(work.await),

@@ -9,12 +9,13 @@ use super::Proxy;
 use super::debug::Told;
 use super::priority::{Ended, PriorityClass};
 use crate::accesslog::{Record, short_digest};
-use crate::batching::Tick;
+use crate::batching::{ScopeId, Tick};
 use crate::body::Body;
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Call, Endpoint, KEY_BYTES_MAX, KeyPart, Merge, PARTS_MAX, Reason, Secret};
 use crate::scheduler::Ticket;
+use crate::telemetry::CallEnd;
 use crate::telemetry::names::Outcome;
 
 /// A call that has not ended. If nobody says how it ended, its client left.
@@ -33,6 +34,8 @@ pub(super) struct Ending {
     answered: Option<Tick>,
     /// The counts of its priority class, once it was read.
     class: Option<Ended>,
+    /// Of its route, once it was recognised.
+    scope: Option<ScopeId>,
     began: Tick,
 }
 
@@ -52,6 +55,7 @@ impl Ending {
             slo: None,
             answered: None,
             class: None,
+            scope: None,
             began,
         }
     }
@@ -67,8 +71,8 @@ impl Ending {
     }
 
     /// An adapter recognised the call.
-    pub(super) fn recognised(&mut self, protocol: &'static str, route: &str) {
-        self.protocol = protocol;
+    pub(super) fn recognised(&mut self, protocol: &'static str, (route, scope): (&str, ScopeId)) {
+        (self.protocol, self.scope) = (protocol, Some(scope));
         if let Some(record) = &mut self.record {
             record.route = route.to_owned();
         }
@@ -189,12 +193,16 @@ impl Drop for Ending {
                     proxy.metrics.slo(latency <= slo);
                     let unseen = self.answered.map_or(std::time::Duration::ZERO, |answered| now.since(answered));
                     if let Some(largest) = proxy.shifts.answered(now, slo, latency, unseen) {
-                        proxy.metrics.deadline_shift(largest);
+                        proxy.metrics.deadline_shift(proxy.table().largest_shift(largest));
                     }
                 }
                 Outcome::Rejected | Outcome::Expired | Outcome::Failed => proxy.metrics.slo(false),
                 Outcome::Cancelled | Outcome::Passed => {}
             }
+        }
+        if let (Some(scope), Some(observer)) = (self.scope, proxy.metrics.observer()) {
+            let latency = proxy.clock.now().since(self.began);
+            observer.ended(scope, &CallEnd { outcome: self.outcome, latency, items: self.items, slo: self.slo });
         }
         proxy.metrics.stats.answered.fetch_add(1, Ordering::Relaxed);
         if let (Some(mut record), Some(log)) = (self.record.take(), &proxy.access_log) {

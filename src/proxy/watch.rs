@@ -32,6 +32,8 @@ pub(super) struct Activity {
     head_since: AtomicU64,
     idle_since: AtomicU64,
     http2: AtomicBool,
+    /// The client is to go elsewhere.
+    leaving: AtomicBool,
     calls: AtomicU64,
     /// The connection's task: on HTTP/2 calls have tasks of their own, and what they change may be due before it runs again.
     connection: AtomicWaker,
@@ -69,6 +71,7 @@ impl Activity {
             head_since: AtomicU64::new(NEVER),
             idle_since: AtomicU64::new(now),
             http2: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             connection: AtomicWaker::new(),
         })
@@ -121,6 +124,21 @@ impl Activity {
     /// Calls so far.
     pub(super) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
+    }
+
+    /// HTTP/2 is spoken.
+    pub(super) fn is_http2(&self) -> bool {
+        self.http2.load(Ordering::Relaxed)
+    }
+
+    /// From now on answers tell the client to go elsewhere.
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the client is to go elsewhere.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     /// Since when nothing was in progress.
@@ -192,6 +210,7 @@ mod tests {
             head_timeout: 5 * second,
             body_idle_timeout: second,
             body_timeout: second,
+            pass_through_idle_timeout: second,
             keep_alive_timeout: 75 * second,
             write_timeout: 10 * second,
             requests_per_connection_max: 1,

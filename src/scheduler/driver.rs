@@ -12,12 +12,12 @@ use tokio::task::AbortHandle;
 
 use super::apart::{Apart, Why};
 use super::execution::{Ended, Grant, Slot, Waiting, execute};
-use super::interner::{Interner, RecentInterner};
+use super::numbers::Numbers;
 use super::{Config, Event, Kept, Outcome, SLOTS_BOUND, Submission, Ticket};
 use crate::backend::{Backend, BatchRequest};
 use crate::batching::{
-    Batch, BatchId, Batcher, Call, CallId, CostClassId, Decision, Expiry, KeyId, LimitSource, PlanInput, Policy,
-    Rejection, RejectionReason, TenantId, Tick, Weight, solve,
+    Batch, BatchId, Batcher, CallId, CostClassId, Decision, Expiry, LimitSource, ObservedOutcome, PlanInput, Policy,
+    Rejection, RejectionReason, ScopeId, Tick, solve,
 };
 use crate::clock::{Alarm, Clock};
 use crate::error::{Failure, FailureKind};
@@ -31,8 +31,6 @@ const EVENTS_AT_ONCE: usize = 256;
 /// Panics within [`PANIC_WINDOW`] that end the process (README R6).
 const PANICS_MAX: usize = 3;
 const PANIC_WINDOW: Duration = Duration::from_secs(60);
-/// Cost classes numbered at once: twice what the core remembers, so a forgotten one was long unused.
-const COST_CLASSES_MAX: usize = 512;
 
 /// What survives a panic of the driver.
 #[derive(Debug)]
@@ -43,6 +41,8 @@ pub(super) struct Shell {
     metrics: Arc<Metrics>,
     events: mpsc::WeakSender<Event>,
     alarm: Alarm,
+    /// Nothing waits.
+    draining: bool,
 }
 
 /// One life of the driver.
@@ -50,17 +50,14 @@ struct Driver<'a> {
     shell: &'a mut Shell,
     generation: u64,
     core: Batcher,
-    keys: Interner<Box<[u8]>>,
-    tenants: Interner<Box<[u8]>>,
-    exclusives: Interner<Box<[u8]>>,
-    cost_classes: RecentInterner<Box<[u8]>>,
+    numbers: Numbers,
     /// The least ceilings on items and on weight that the policy does not set, as the gauges show them.
     ceiling: Shown,
     weight_ceiling: Shown,
     /// The server says that it batches by itself.
     batches_itself: bool,
     queued: HashMap<CallId, Queued>,
-    in_flight: HashMap<BatchId, Option<AbortHandle>>,
+    in_flight: HashMap<BatchId, InFlight>,
     /// What keeps calls of one kind apart.
     apart: Apart,
     /// Changes of the upstream that the counter has been told of.
@@ -75,6 +72,14 @@ struct Shown {
     source: Option<LimitSource>,
     /// The least that the server published.
     published: Option<u64>,
+}
+
+/// An execution on its way.
+struct InFlight {
+    /// `None`: its caller sends it.
+    task: Option<AbortHandle>,
+    /// The route of its first member.
+    scope: ScopeId,
 }
 
 struct Queued {
@@ -93,7 +98,7 @@ impl Shell {
         metrics: Arc<Metrics>,
         events: mpsc::WeakSender<Event>,
     ) -> std::io::Result<Self> {
-        Ok(Self { config, clock, backend, metrics, events, alarm: Alarm::new(clock)? })
+        Ok(Self { config, clock, backend, metrics, events, alarm: Alarm::new(clock)?, draining: false })
     }
 
     /// Runs until every handle is gone, starting again after a panic.
@@ -123,23 +128,13 @@ impl Shell {
 
 impl<'a> Driver<'a> {
     fn new(shell: &'a mut Shell, generation: u64, ended: mpsc::Sender<Ended>) -> Self {
-        let mut core = Batcher::new(shell.config.limits.clone(), shell.config.seed);
-        let mut cost_classes = RecentInterner::new(COST_CLASSES_MAX);
         // Taken: a life after a panic begins with nothing, in case that it was this.
         let kept = std::mem::take(&mut shell.config.kept);
-        let now = shell.clock.now();
-        core.restore_upstream(now, kept.upstream);
-        for (name, snapshot) in &kept.classes {
-            core.restore(now, CostClassId(cost_classes.get(&**name)), snapshot);
-        }
         let mut driver = Self {
+            core: Batcher::new(shell.config.limits.clone(), shell.config.seed),
             shell,
             generation,
-            core,
-            keys: Interner::new(),
-            tenants: Interner::new(),
-            exclusives: Interner::new(),
-            cost_classes,
+            numbers: Numbers::new(),
             queued: HashMap::new(),
             in_flight: HashMap::new(),
             ceiling: Shown::default(),
@@ -149,12 +144,17 @@ impl<'a> Driver<'a> {
             changes: 0,
             ended,
         };
+        if driver.shell.draining {
+            driver.core.drain(driver.now());
+        }
+        driver.restore(&kept);
         if generation > 0 {
             // What the life before has shown.
-            driver.shell.metrics.limit("batch_items_max", "learned", f64::INFINITY);
-            driver.shell.metrics.limit("batch_weight_max", "learned", f64::INFINITY);
-            driver.shell.metrics.limit_gone("batch_items_max", "published");
-            driver.shell.metrics.limit_gone("batch_weight_max", "published");
+            let metrics = &driver.shell.metrics;
+            for limit in ["batch_items_max", "batch_weight_max"] {
+                metrics.found_limit(limit, "learned", f64::INFINITY);
+                metrics.found_limit(limit, "published", f64::NAN);
+            }
         }
         driver.show_ceilings();
         driver
@@ -214,23 +214,46 @@ impl<'a> Driver<'a> {
                 done.send(()).ok();
             }
             Event::Keep(reply) => _ = reply.send(self.kept()),
+            Event::Begin(kept) => self.begin(&kept),
             Event::Forget => {
                 self.core.forget(self.now());
                 (self.ceiling.published, self.weight_ceiling.published) = (None, None);
                 // The next call brings what this one says.
                 self.known_batching(false);
             }
-            Event::Drain => self.core.drain(self.now()),
+            Event::Drain => {
+                self.shell.draining = true;
+                self.core.drain(self.now());
+            }
+            Event::Resume => {
+                self.shell.draining = false;
+                self.core.resume(self.now());
+            }
             #[cfg(test)]
             Event::Panic => panic!("asked for by a test"),
         }
     }
 
     fn kept(&self) -> Kept {
-        let named = |(id, snapshot): (CostClassId, _)| Some((self.cost_classes.name(id.0)?.clone(), snapshot));
+        let named = |(id, snapshot): (CostClassId, _)| Some((self.numbers.class_name(id)?.into(), snapshot));
         Kept {
             upstream: self.core.upstream_snapshot(),
             classes: self.core.snapshot().into_iter().filter_map(named).collect(),
+        }
+    }
+
+    /// Whoever knows something believes himself.
+    fn begin(&mut self, kept: &Kept) {
+        if self.core.snapshot().iter().all(|(_, class)| class.cost.first_nanos == 0) {
+            self.restore(kept);
+        }
+    }
+
+    fn restore(&mut self, kept: &Kept) {
+        let now = self.now();
+        self.core.restore_upstream(now, kept.upstream);
+        for (name, snapshot) in &kept.classes {
+            self.core.restore(now, self.numbers.class(name), snapshot);
         }
     }
 
@@ -251,18 +274,11 @@ impl<'a> Driver<'a> {
             // The other policies know of no standing aside.
             submission.alone |= known && !matches!(self.shell.config.limits.policy, Policy::Adaptive { .. });
         }
-        let call = &submission.call;
-        let cost_class = CostClassId(self.cost_classes.get(&*call.cost_class));
-        let (key, alone) = match &call.merge {
-            Merge::With(key) if !submission.alone => {
-                let (id, new) = self.keys.acquire_told(&**key);
-                if new {
-                    self.apart.came(now, cost_class, &submission.endpoint, key);
-                }
-                (id, false)
-            }
-            _ => (self.keys.fresh(), true),
-        };
+        let (offered, new) = self.numbers.call(id, &submission);
+        let cost_class = offered.cost_class;
+        if let (true, Merge::With(key)) = (new, &submission.call.merge) {
+            self.apart.came(now, cost_class, &submission.endpoint, key);
+        }
         if let Some(items_max) = submission.published_items_max {
             self.core.publish(now, cost_class, items_max);
             self.ceiling.published(items_max.into());
@@ -271,24 +287,6 @@ impl<'a> Driver<'a> {
             self.core.publish_weight(now, cost_class, weight_max);
             self.weight_ceiling.published(weight_max);
         }
-        let offered = Call {
-            id,
-            key: KeyId(key),
-            cost_class,
-            // Numbers of tenants are small: as many as are queued at once.
-            tenant: TenantId(self.tenants.acquire(&call.tenant.0[..])),
-            tenant_weight: submission.tenant_weight,
-            priority: submission.priority,
-            scope: submission.scope,
-            alone,
-            deadline: submission.deadline,
-            later: submission.later,
-            slo: submission.slo,
-            items: call.items.max(1),
-            weight: Weight { sum: call.weight.sum, max: call.weight.max },
-            bytes: call.bytes as u64,
-            exclusive: call.exclusive.iter().map(|value| self.exclusives.acquire(&**value)).collect(),
-        };
         let items = offered.items;
         self.queued.insert(id, Queued { submission, reply, arrived: now });
         if let Err(rejection) = self.core.offer(now, offered)
@@ -320,7 +318,7 @@ impl<'a> Driver<'a> {
         Why {
             core: self.core.why(self.now()),
             now: self.now(),
-            names: self.cost_classes.iter().map(|(bytes, id)| (CostClassId(id), bytes.clone())).collect(),
+            names: self.numbers.classes().map(|(id, name)| (id, name.into())).collect(),
             apart: self.apart.report(),
             slots_max: self.shell.config.limits.slots,
             policy: self.shell.config.limits.policy,
@@ -333,16 +331,7 @@ impl<'a> Driver<'a> {
         if self.queued.is_empty() && self.queued.capacity() > ROOM_MAX {
             self.queued = HashMap::new();
         }
-        let call = &queued.submission.call;
-        if let Merge::With(key) = &call.merge
-            && !queued.submission.alone
-        {
-            self.keys.release(&**key);
-        }
-        self.tenants.release(&call.tenant.0[..]);
-        for value in &call.exclusive {
-            self.exclusives.release(&**value);
-        }
+        self.numbers.release(&queued.submission);
         Some(queued)
     }
 
@@ -364,7 +353,7 @@ impl<'a> Driver<'a> {
                     }
                 }
                 Decision::Abort(batch) => {
-                    if let Some(Some(task)) = self.in_flight.get(&batch) {
+                    if let Some(InFlight { task: Some(task), .. }) = self.in_flight.get(&batch) {
                         task.abort();
                     }
                 }
@@ -398,6 +387,12 @@ impl<'a> Driver<'a> {
             let delays = here.iter().map(|(_, queued)| now.since(queued.arrived));
             self.shell.metrics.dispatched(&sent, delays);
         }
+        let scope = here.first().map_or(ScopeId(u16::MAX), |(_, queued)| queued.submission.scope);
+        if sent.members > 0
+            && let Some(observer) = self.shell.metrics.observer()
+        {
+            observer.dispatched(scope, sent.items, &mut here.iter().map(|(_, queued)| now.since(queued.arrived)));
+        }
         let ticket = |queued: &Queued| Ticket {
             batch: Some(batch.id),
             batch_items: sent.items,
@@ -411,7 +406,7 @@ impl<'a> Driver<'a> {
         let slot = Slot::new(self.ended.clone(), self.generation, batch.id, self.shell.clock);
         let (ids, mut here): (Vec<CallId>, Vec<Queued>) = here.into_iter().unzip();
         if here.len() <= 1 {
-            self.in_flight.insert(batch.id, None);
+            self.in_flight.insert(batch.id, InFlight { task: None, scope });
             if let Some(queued) = here.pop() {
                 let ticket = ticket(&queued);
                 send(queued.reply, Outcome::Alone(Grant::new(slot, ticket)));
@@ -440,7 +435,7 @@ impl<'a> Driver<'a> {
             answered: None,
         };
         let task = tokio::spawn(execute(self.shell.backend.clone(), request, waiting));
-        self.in_flight.insert(batch.id, Some(task.abort_handle()));
+        self.in_flight.insert(batch.id, InFlight { task: Some(task.abort_handle()), scope });
     }
 
     fn end(&mut self, done: Ended) {
@@ -448,8 +443,13 @@ impl<'a> Driver<'a> {
             return;
         }
         // What its caller sends has no task here.
-        let Some(task) = self.in_flight.remove(&done.batch) else { return };
+        let Some(InFlight { task, scope }) = self.in_flight.remove(&done.batch) else { return };
         self.shell.metrics.executed(done.observed.duration, done.observed.outcome, task.is_some());
+        if let Some(observer) = self.shell.metrics.observer()
+            && done.observed.outcome != ObservedOutcome::Cancelled
+        {
+            observer.executed(scope, done.observed.duration, done.observed.outcome == ObservedOutcome::Ok);
+        }
         self.core.complete(self.now(), done.batch, done.observed);
         if let Some(learned) = &self.shell.config.learned {
             learned.notify_one();
@@ -481,10 +481,10 @@ impl Shown {
             return;
         }
         if let Some(before) = self.source.filter(|before| *before != source) {
-            metrics.limit_gone(limit, before.as_str());
+            metrics.found_limit(limit, before.as_str(), f64::NAN);
         }
         let shown = least.map_or(f64::INFINITY, |least| f64::from(u32::try_from(least).unwrap_or(u32::MAX)));
-        metrics.limit(limit, source.as_str(), shown);
+        metrics.found_limit(limit, source.as_str(), shown);
         (self.least, self.source) = (least, Some(source));
     }
 

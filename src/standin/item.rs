@@ -6,14 +6,14 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 /// Numbers in an embedding of the stand-in.
 pub const DIMENSIONS: usize = 8;
 
 /// The forms in which the stand-in takes calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Route {
     /// `POST /v1/embeddings`: `input` a string, a list, or a list of token ids.
     Embeddings,

@@ -14,6 +14,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,8 +26,10 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use self::inner::Engine;
@@ -85,10 +88,12 @@ pub struct Running {
     target: Target,
     shared: Arc<Shared>,
     accept: tokio::task::JoinHandle<()>,
+    /// Told when nobody is let in any more.
+    closing: watch::Sender<bool>,
 }
 
 /// What a stand-in has seen so far.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// Connections accepted.
     pub connections: u64,
@@ -173,8 +178,9 @@ impl Server {
         let items_max = AtomicUsize::new(config.items_max.unwrap_or(usize::MAX));
         let (counts, sizes) = (Counts::default(), Mutex::default());
         let shared = Arc::new(Shared { config, model, inner, items_max, counts, sizes });
-        let accept = tokio::spawn(accept(listener, Arc::clone(&shared)));
-        Ok(Running { target, shared, accept })
+        let (closing, closes) = watch::channel(false);
+        let accept = tokio::spawn(accept(listener, Arc::clone(&shared), closes));
+        Ok(Running { target, shared, accept, closing })
     }
 }
 
@@ -237,6 +243,13 @@ impl Running {
         self.shared.items_max.store(items_max.unwrap_or(usize::MAX), Ordering::Relaxed);
     }
 
+    /// Ends it as model servers end when told to stop: the port is closed at once, kept connections after the answer they owe, and what is not answered
+    /// within `limit` is dropped. Says whether everything was answered.
+    pub async fn drain(mut self, limit: Duration) -> bool {
+        self.closing.send_replace(true);
+        tokio::time::timeout(limit, &mut self.accept).await.is_ok()
+    }
+
     /// Ends it: the port is closed and every connection dropped when this returns.
     pub async fn shutdown(mut self) {
         self.accept.abort();
@@ -286,6 +299,24 @@ impl Listener {
         }
     }
 
+    /// Takes one connection in.
+    async fn accept(
+        &self,
+        connections: &mut JoinSet<()>,
+        shared: &Arc<Shared>,
+        closes: watch::Receiver<bool>,
+    ) -> io::Result<()> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                stream.set_nodelay(true).ok();
+                connections.spawn(serve(stream, Arc::clone(shared), closes));
+            }),
+            Self::Unix(listener, _) => listener.accept().await.map(|(stream, _)| {
+                connections.spawn(serve(stream, Arc::clone(shared), closes));
+            }),
+        }
+    }
+
     fn target(&self) -> io::Result<Target> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Target::Tcp),
@@ -303,17 +334,14 @@ impl Drop for Listener {
     }
 }
 
-async fn accept(listener: Listener, shared: Arc<Shared>) {
+async fn accept(listener: Listener, shared: Arc<Shared>, mut closes: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
     loop {
-        let accepted = match &listener {
-            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
-                stream.set_nodelay(true).ok();
-                connections.spawn(serve(stream, Arc::clone(&shared)));
-            }),
-            Listener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| {
-                connections.spawn(serve(stream, Arc::clone(&shared)));
-            }),
+        let closing = closes.clone();
+        let accepted = tokio::select! {
+            // Dropped without having been told: the same.
+            _ = closes.wait_for(|closes| *closes) => break,
+            accepted = listener.accept(&mut connections, &shared, closing) => accepted,
         };
         match accepted {
             Ok(()) => {
@@ -323,9 +351,11 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
         }
         while connections.try_join_next().is_some() {}
     }
+    drop(listener);
+    connections.join_all().await;
 }
 
-async fn serve<S>(stream: S, shared: Arc<Shared>)
+async fn serve<S>(stream: S, shared: Arc<Shared>, mut closes: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -335,11 +365,23 @@ where
         let shared = Arc::clone(&shared);
         async move { Ok::<_, Infallible>(shared.answer(request).await) }
     });
+    let closing = closes.wait_for(|closes| *closes);
     // A connection that breaks is the peer's affair.
     if http2 {
-        auto::Builder::new(TokioExecutor::new()).serve_connection(io, service).await.ok();
+        let builder = auto::Builder::new(TokioExecutor::new());
+        let mut connection = pin!(builder.serve_connection(io, service));
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            _ = closing => connection.as_mut().graceful_shutdown(),
+        }
+        connection.await.ok();
     } else {
-        hyper::server::conn::http1::Builder::new().serve_connection(io, service).await.ok();
+        let mut connection = pin!(hyper::server::conn::http1::Builder::new().serve_connection(io, service));
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            _ = closing => connection.as_mut().graceful_shutdown(),
+        }
+        connection.await.ok();
     }
 }
 

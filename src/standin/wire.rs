@@ -408,6 +408,11 @@ impl<'a> Message<'a> {
         headers(self.head).find(|(have, _)| have.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
     }
 
+    /// Every header, in order.
+    pub(crate) fn headers(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        headers(self.head)
+    }
+
     /// Method and target of a request.
     pub(crate) fn target(&self) -> (&'a [u8], &'a [u8]) {
         let mut words = self.head.split(|&byte| byte == b' ' || byte == b'\r');

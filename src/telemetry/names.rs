@@ -1,6 +1,10 @@
 //! Every metric name, its help text and its buckets. A test compares `docs/metrics.md` with this list.
 
-use crate::error::FailureKind;
+mod controller;
+mod words;
+
+pub use self::controller::{Admission, ControllerMetric, Done, Told};
+pub use self::words::{EXPIRED, Handshake, Outcome, REJECTED, Relayed, Reload, SLO_RESULTS, Stage, Unpredicted};
 
 /// A metric of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,6 +79,14 @@ pub enum Metric {
     Connections,
     /// Connections refused or shed.
     ConnectionsShed,
+    /// Connections carried on as bytes, by reason.
+    ConnectionsRelayed,
+    /// TLS handshakes with clients that came to nothing, by reason.
+    TlsHandshakesFailed,
+    /// Certificates that were read again, by side and what came of it.
+    TlsReloads,
+    /// When the certificate in use expires, by side.
+    TlsExpiry,
     /// Bytes buffered.
     BufferedBytes,
     /// A limit in force, by source.
@@ -87,6 +99,28 @@ pub enum Metric {
     ConfigCurrent,
     /// Settings that wait for the next start.
     ConfigPending,
+    /// Whether everything passes through after crashes.
+    CrashGuard,
+    /// Whether nothing waits any more.
+    Draining,
+    /// Whether the control stream is open.
+    ControllerConnected,
+    /// Control streams that ended, by why.
+    ControllerEnds,
+    /// What the controller said that this version does not know.
+    ControllerUnknown,
+    /// In mode `Observe`: calls by how they would have ended.
+    PredictedCalls,
+    /// In mode `Observe`: upstream calls that there would have been.
+    PredictedDispatches,
+    /// In mode `Observe`: items in one of these.
+    PredictedBatchItems,
+    /// In mode `Observe`: time from acceptance to dispatch.
+    PredictedQueueDelay,
+    /// In mode `Observe`: arrival to answer.
+    PredictedLatency,
+    /// In mode `Observe`: calls of which nothing was predicted.
+    Unpredicted,
     /// What this binary is.
     BuildInfo,
 }
@@ -106,65 +140,11 @@ pub enum Kind {
     Ratio,
 }
 
-/// How a call or an item ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// Answered by the upstream, alone or in a batch.
-    Served,
-    /// Never accepted: no room.
-    Rejected,
-    /// Its deadline passed in the queue.
-    Expired,
-    /// The client left.
-    Cancelled,
-    /// Answered by us with an error.
-    Failed,
-    /// Not ours to merge: forwarded untouched.
-    Passed,
-}
-
-/// What came of reading the settings again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reload {
-    /// They are in force.
-    Applied,
-    /// Something is wrong with them: those before stay in force.
-    Refused,
-}
-
-/// A part of our own work on a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Stage {
-    /// Scanning a call and making its key.
-    Read,
-    /// Writing a batch.
-    Merge,
-    /// Validating and cutting its answer.
-    Split,
-    /// Making the answer of one caller.
-    Write,
-}
-
-/// Why items are refused, in the order of the metrics page.
-pub const REJECTED: [FailureKind; 5] = [
-    FailureKind::QueueFull,
-    FailureKind::BytesFull,
-    FailureKind::TenantShare,
-    FailureKind::LatePredicted,
-    FailureKind::Draining,
-];
-
-/// Why items are ended early, in the order of the metrics page.
-pub const EXPIRED: [FailureKind; 2] = [FailureKind::Deadline, FailureKind::LatePredicted];
-
-/// What came of an SLO.
-pub const SLO_RESULTS: [&str; 2] = ["met", "missed"];
-
 // === impl Metric ===
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 57] = [
         Self::Calls,
         Self::CallsPassed,
         Self::Items,
@@ -200,12 +180,27 @@ impl Metric {
         Self::UpstreamCallsSaved,
         Self::Connections,
         Self::ConnectionsShed,
+        Self::ConnectionsRelayed,
+        Self::TlsHandshakesFailed,
+        Self::TlsReloads,
+        Self::TlsExpiry,
         Self::BufferedBytes,
         Self::Limit,
         Self::Mismatches,
         Self::ConfigReloads,
         Self::ConfigCurrent,
         Self::ConfigPending,
+        Self::CrashGuard,
+        Self::Draining,
+        Self::ControllerConnected,
+        Self::ControllerEnds,
+        Self::ControllerUnknown,
+        Self::PredictedCalls,
+        Self::PredictedDispatches,
+        Self::PredictedBatchItems,
+        Self::PredictedQueueDelay,
+        Self::PredictedLatency,
+        Self::Unpredicted,
         Self::BuildInfo,
     ];
 
@@ -361,6 +356,30 @@ impl Metric {
                 "",
                 "Connections closed at once: too many, or no descriptor.",
             ),
+            Self::ConnectionsRelayed => (
+                "groupage_connections_relayed_total",
+                Kind::Counter,
+                "reason",
+                "Connections of captured ports that were carried on as bytes, and why: nothing of them can be merged.",
+            ),
+            Self::TlsHandshakesFailed => (
+                "groupage_tls_handshakes_failed_total",
+                Kind::Counter,
+                "reason",
+                "TLS handshakes with clients that came to nothing, and why.",
+            ),
+            Self::TlsReloads => (
+                "groupage_tls_reloads_total",
+                Kind::Counter,
+                "side, result",
+                "Certificates that changed in their files, towards callers or the upstream, by what came of it; where refused, those before stay in use.",
+            ),
+            Self::TlsExpiry => (
+                "groupage_tls_certificate_expiry_seconds",
+                Kind::Gauge,
+                "side",
+                "When the certificate in use expires, in seconds since 1970.",
+            ),
             Self::BufferedBytes => ("groupage_buffered_bytes", Kind::Gauge, "", "Bytes of requests and answers held."),
             Self::Limit => {
                 ("groupage_limit", Kind::Gauge, "limit, source", "A limit in force and where it comes from.")
@@ -389,8 +408,92 @@ impl Metric {
                 "",
                 "Settings under proxy that were changed and wait for the next start.",
             ),
+            Self::CrashGuard => (
+                "groupage_crash_guard",
+                Kind::Gauge,
+                "",
+                "1 while everything passes through untouched, since the process crashed 3 times in a minute.",
+            ),
+            Self::Draining => (
+                "groupage_draining",
+                Kind::Gauge,
+                "",
+                "1 while nothing waits any more: the pod ends, or its application is being restarted.",
+            ),
+            Self::ControllerConnected => (
+                "groupage_controller_connected",
+                Kind::Gauge,
+                "",
+                "1 while the control stream is open, 0 while it is not; absent where there is no controller.",
+            ),
+            Self::ControllerEnds => (
+                "groupage_controller_stream_ends_total",
+                Kind::Counter,
+                "reason",
+                "Control streams that ended or could not be opened, and why.",
+            ),
+            Self::ControllerUnknown => (
+                "groupage_controller_unknown_total",
+                Kind::Counter,
+                "what",
+                "Messages and fields from the controller that this version does not know and left out.",
+            ),
+            Self::PredictedCalls => (
+                "groupage_predicted_calls_total",
+                Kind::Counter,
+                "outcome",
+                "Mode Observe: calls that passed, by how they would have ended in batches.",
+            ),
+            Self::PredictedDispatches => (
+                "groupage_predicted_dispatches_total",
+                Kind::Counter,
+                "",
+                "Mode Observe: upstream calls that they would have been.",
+            ),
+            Self::PredictedBatchItems => {
+                ("groupage_predicted_batch_items", Kind::Sizes, "", "Mode Observe: items in one of these.")
+            }
+            Self::PredictedQueueDelay => (
+                "groupage_predicted_queue_delay_seconds",
+                Kind::Seconds,
+                "",
+                "Mode Observe: time that calls would have waited from acceptance to dispatch.",
+            ),
+            Self::PredictedLatency => (
+                "groupage_predicted_latency_seconds",
+                Kind::Seconds,
+                "",
+                "Mode Observe: time from arrival to answer that calls would have seen.",
+            ),
+            Self::Unpredicted => (
+                "groupage_unpredicted_calls_total",
+                Kind::Counter,
+                "reason",
+                "Mode Observe: calls of which nothing was predicted, and why.",
+            ),
             Self::BuildInfo => ("groupage_build_info", Kind::Gauge, "version", "Always 1."),
         }
+    }
+
+    /// Whether it is shown only once there is something to show: it is about what most processes do not have.
+    #[must_use]
+    pub const fn is_optional(self) -> bool {
+        matches!(
+            self,
+            Self::ConnectionsRelayed
+                | Self::TlsHandshakesFailed
+                | Self::TlsReloads
+                | Self::TlsExpiry
+                | Self::ControllerConnected
+                | Self::ControllerEnds
+                | Self::ControllerUnknown
+                | Self::PredictedCalls
+                | Self::PredictedDispatches
+                | Self::PredictedBatchItems
+                | Self::PredictedQueueDelay
+                | Self::PredictedLatency
+                | Self::Unpredicted
+        )
     }
 
     /// The name in the exposition.
@@ -439,61 +542,6 @@ impl Kind {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
             Self::Seconds | Self::Sizes | Self::Ratio => "histogram",
-        }
-    }
-}
-
-// === impl Outcome ===
-
-impl Outcome {
-    /// Every outcome.
-    pub const ALL: [Self; 6] =
-        [Self::Served, Self::Rejected, Self::Expired, Self::Cancelled, Self::Failed, Self::Passed];
-
-    /// The label value.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Served => "served",
-            Self::Rejected => "rejected",
-            Self::Expired => "expired",
-            Self::Cancelled => "cancelled",
-            Self::Failed => "failed",
-            Self::Passed => "passed",
-        }
-    }
-}
-
-// === impl Reload ===
-
-impl Reload {
-    /// Every result.
-    pub const ALL: [Self; 2] = [Self::Applied, Self::Refused];
-
-    /// The label value.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Applied => "applied",
-            Self::Refused => "refused",
-        }
-    }
-}
-
-// === impl Stage ===
-
-impl Stage {
-    /// Every stage.
-    pub const ALL: [Self; 4] = [Self::Read, Self::Merge, Self::Split, Self::Write];
-
-    /// The label value.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Merge => "merge",
-            Self::Split => "split",
-            Self::Write => "write",
         }
     }
 }

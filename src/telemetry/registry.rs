@@ -2,13 +2,16 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-use super::names::{EXPIRED, Kind, Metric, Outcome, REJECTED, Reload, SLO_RESULTS, Stage};
+use super::Observer;
+use super::gauges::Gauges;
+use super::names::{EXPIRED, Handshake, Kind, Metric, Outcome, REJECTED, Relayed, Reload, SLO_RESULTS, Stage};
+use super::predicted::Predicted;
 use crate::batching::{Cause, Counts, Learned, ObservedOutcome, Tick};
 use crate::error::FailureKind;
 
@@ -18,18 +21,30 @@ const UPKEEP_EVERY: usize = 4096;
 /// use of it frees up to 8 parcels; a tidying uses it once for each of some 20 histograms and leaves as many parcels).
 const SETTLING: usize = 64;
 
-static METADATA: Metadata<'static> = Metadata::new("groupage", Level::INFO, None);
+pub(super) static METADATA: Metadata<'static> = Metadata::new("groupage", Level::INFO, None);
 
-/// Every metric of one proxy instance.
+/// Every metric of one proxy instance, as one of its ports counts them.
 pub struct Metrics {
-    recorder: PrometheusRecorder,
+    pub(super) shared: Arc<Shared>,
+    /// Live counts for `/api/stats`, of all ports together.
+    pub stats: Arc<Stats>,
+    /// What is true of this port.
+    gauges: Arc<Gauges>,
+    /// Who is told of its calls beside.
+    observer: OnceLock<Arc<dyn Observer>>,
+    /// What would have happened to calls that passed.
+    pub(super) predicted: Predicted,
+}
+
+/// What adds up over ports.
+pub(super) struct Shared {
+    pub(super) recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     policy: String,
     samples: AtomicUsize,
     /// How many there were when the recorder was last settled.
     settled: AtomicUsize,
-    /// Live counts for `/api/stats`.
-    pub stats: Stats,
+    ports: Vec<Arc<Gauges>>,
     items: [Counter; Outcome::ALL.len()],
     rejected: [Counter; REJECTED.len()],
     expired: [Counter; EXPIRED.len()],
@@ -45,15 +60,6 @@ pub struct Metrics {
     queue_delay: Histogram,
     execution_ok: Histogram,
     execution_failed: Histogram,
-    queue_items: Gauge,
-    queue_oldest: Gauge,
-    /// Since when the oldest queued call has waited, in nanoseconds of the clock; [`u64::MAX`] while none does.
-    oldest: AtomicU64,
-    queue_items_limit: Gauge,
-    slots_in_use: Gauge,
-    slots_limit: Gauge,
-    learned: LearnedGauges,
-    deadline_shift: Gauge,
     plan_solve: Histogram,
     isolation_executions: Counter,
     items_isolated: Counter,
@@ -64,19 +70,8 @@ pub struct Metrics {
     reloads: [Counter; Reload::ALL.len()],
     config_current: Gauge,
     config_pending: Gauge,
-}
-
-/// What is shown of [`Learned`].
-struct LearnedGauges {
-    slots: Gauge,
-    lead: Gauge,
-    fixed: Gauge,
-    item: Gauge,
-    error: Gauge,
-    tail: Gauge,
-    changes: Counter,
-    exploration: Counter,
-    standing_aside: Gauge,
+    crash_guard: Gauge,
+    draining: Gauge,
 }
 
 /// The counters of one protocol's calls.
@@ -140,9 +135,319 @@ pub struct Stats {
 // === impl Metrics ===
 
 impl Metrics {
-    /// A registry of its own. `policy` is the label of every call: `namespace/name`, or `local` for a file.
+    /// A registry of its own, of a proxy with one port. `policy` is the label of every call: `namespace/name`, or `local` for a file.
     #[must_use]
     pub fn new(policy: &str) -> Self {
+        let shared = Arc::new(Shared::new(policy, vec![None]));
+        Self::of_port(&shared, &Arc::default(), 0)
+    }
+
+    /// One registry for several ports, each with gauges of its own that bear its number; one port needs no number.
+    #[must_use]
+    pub fn of_ports(policy: &str, ports: &[u16]) -> Vec<Arc<Self>> {
+        let labels =
+            if ports.len() > 1 { ports.iter().map(|port| Some(port.to_string())).collect() } else { vec![None] };
+        let (shared, stats) = (Arc::new(Shared::new(policy, labels)), Arc::default());
+        (0..shared.ports.len()).map(|port| Arc::new(Self::of_port(&shared, &stats, port))).collect()
+    }
+
+    fn of_port(shared: &Arc<Shared>, stats: &Arc<Stats>, port: usize) -> Self {
+        let gauges = shared.ports.get(port).expect("it is asked for ports that it was made with").clone();
+        Self {
+            shared: shared.clone(),
+            stats: stats.clone(),
+            gauges,
+            observer: OnceLock::new(),
+            predicted: Predicted::default(),
+        }
+    }
+
+    /// Has this one told of every call and execution of this port from now on. Only the first one is.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        self.observer.get_or_init(|| observer);
+    }
+
+    /// Whoever is to be told.
+    #[must_use]
+    pub fn observer(&self) -> Option<&dyn Observer> {
+        self.observer.get().map(Arc::as_ref)
+    }
+
+    /// The text exposition.
+    #[must_use]
+    pub fn render(&self) -> String {
+        self.shared.handle.run_upkeep();
+        self.shared.handle.render()
+    }
+
+    /// The counters of one protocol.
+    #[must_use]
+    pub fn calls(&self, protocol: &'static str) -> CallLabels {
+        let outcomes = Outcome::ALL.map(|outcome| {
+            let labels = vec![
+                Label::new("policy", self.shared.policy.clone()),
+                Label::new("protocol", protocol),
+                Label::new("outcome", outcome.as_str()),
+            ];
+            self.shared.recorder.register_counter(&key(Metric::Calls, labels), &METADATA)
+        });
+        CallLabels { outcomes }
+    }
+
+    /// The counter of one reason for not merging.
+    #[must_use]
+    pub fn passed(&self, reason: &'static str) -> Passed {
+        let counter = self
+            .shared
+            .recorder
+            .register_counter(&key(Metric::CallsPassed, vec![Label::new("reason", reason)]), &METADATA);
+        let mut passed = self.shared.passed.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = match passed.iter().find(|(known, _)| *known == reason) {
+            Some((_, count)) => count.clone(),
+            None => {
+                passed.push((reason, Arc::default()));
+                passed.last().map_or_else(Arc::default, |(_, count)| count.clone())
+            }
+        };
+        Passed(counter, count)
+    }
+
+    /// Calls that were not merged, by reason.
+    #[must_use]
+    pub fn passed_counts(&self) -> Vec<(&'static str, u64)> {
+        let passed = self.shared.passed.lock().unwrap_or_else(PoisonError::into_inner);
+        passed.iter().map(|(reason, count)| (*reason, count.load(Ordering::Relaxed))).collect()
+    }
+
+    /// An answer to a batch could not be split.
+    pub fn mismatch(&self, kind: &'static str) {
+        self.shared
+            .recorder
+            .register_counter(&key(Metric::Mismatches, vec![Label::new("kind", kind)]), &METADATA)
+            .increment(1);
+        self.stats.mismatches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A limit of the policy, in force at every port.
+    pub fn limit(&self, limit: &'static str, source: &'static str, value: f64) {
+        let labels = vec![Label::new("limit", limit), Label::new("source", source)];
+        self.shared.recorder.register_gauge(&key(Metric::Limit, labels), &METADATA).set(value);
+    }
+
+    /// A limit has another source now: what this one said is no number any more, which is how a series that cannot be taken back says that it is over.
+    pub fn limit_gone(&self, limit: &'static str, source: &'static str) {
+        self.limit(limit, source, f64::NAN);
+    }
+
+    /// A limit that was found at this port, learned or published; no number once it has another source.
+    pub fn found_limit(&self, limit: &'static str, source: &'static str, value: f64) {
+        self.gauges.limit(&self.shared.recorder, limit, source, value);
+    }
+
+    /// Settings were read again; so many of what is in the file now wait for the next start.
+    pub fn reloaded(&self, result: Reload, pending: usize) {
+        self.shared.reloads[result as usize].increment(1);
+        self.shared.config_current.set(f64::from(u8::from(result == Reload::Applied)));
+        self.shared.config_pending.set(to_f64(pending as u64));
+    }
+
+    /// Everything passes through after crashes, or not any more.
+    pub fn crash_guard(&self, on: bool) {
+        self.shared.crash_guard.set(f64::from(u8::from(on)));
+    }
+
+    /// The control stream is open, or not. There is no such series without a controller.
+    pub fn controller_open(&self, open: bool) {
+        let gauge = self.shared.recorder.register_gauge(&key(Metric::ControllerConnected, vec![]), &METADATA);
+        gauge.set(f64::from(u8::from(open)));
+    }
+
+    /// A control stream ended, or could not be opened.
+    pub fn controller_end(&self, reason: &'static str) {
+        let labels = vec![Label::new("reason", reason)];
+        self.shared.recorder.register_counter(&key(Metric::ControllerEnds, labels), &METADATA).increment(1);
+    }
+
+    /// So many messages and fields of the controller's were left out, since this version does not know them.
+    pub fn controller_unknown(&self, kinds: u64, fields: u64) {
+        for (what, count) in [("message", kinds), ("field", fields)] {
+            let labels = vec![Label::new("what", what)];
+            self.shared.recorder.register_counter(&key(Metric::ControllerUnknown, labels), &METADATA).increment(count);
+        }
+    }
+
+    /// Items ended like this.
+    pub fn items(&self, outcome: Outcome, items: u32) {
+        self.shared.items[outcome as usize].increment(u64::from(items));
+    }
+
+    /// Items were refused or ended early, for this reason.
+    pub fn items_unserved(&self, outcome: Outcome, kind: FailureKind, items: u32) {
+        let place = |kinds: &[FailureKind]| kinds.iter().position(|known| *known == kind);
+        let counter = match outcome {
+            Outcome::Rejected => place(&REJECTED).and_then(|at| self.shared.rejected.get(at)),
+            Outcome::Expired => place(&EXPIRED).and_then(|at| self.shared.expired.get(at)),
+            _ => None,
+        };
+        if let Some(counter) = counter {
+            counter.increment(u64::from(items));
+        }
+    }
+
+    /// A call of a route with an SLO ended.
+    pub fn slo(&self, met: bool) {
+        self.shared.slo[usize::from(!met)].increment(1);
+    }
+
+    /// The largest deadline shift at this port now.
+    pub fn deadline_shift(&self, shift: Duration) {
+        self.gauges.deadline_shift(shift);
+    }
+
+    /// What the core has learned by now; `changes` are those since it was last told.
+    pub fn learned(&self, learned: &Learned, changes: u64) {
+        self.gauges.learned(learned, changes);
+    }
+
+    /// A plan was solved.
+    pub fn plan_solved(&self, took: Duration) {
+        self.shared.plan_solve.record(took.as_secs_f64());
+        self.shared.sampled(1);
+    }
+
+    /// Our own work took this long.
+    pub fn overhead(&self, stage: Stage, took: Duration) {
+        self.shared.overhead[stage as usize].record(took.as_secs_f64());
+        self.shared.sampled(1);
+    }
+
+    /// A batch left, its members having waited so long.
+    pub fn dispatched(&self, batch: &Dispatched, delays: impl Iterator<Item = Duration>) {
+        let Dispatched { cause, members, items, items_max, weight, weight_max } = *batch;
+        let cause = Cause::ALL.iter().position(|known| *known == cause).unwrap_or(0);
+        self.shared.dispatches[cause].increment(1);
+        self.shared.batch_items.record(f64::from(items));
+        self.shared.batch_weight.record(to_f64(weight));
+        self.shared.batch_occupancy.record(f64::from(items) / f64::from(items_max.max(1)));
+        let padded = u64::from(items).saturating_mul(weight_max);
+        if items > 1 && padded > 0 {
+            self.shared.batch_padding.record(1.0 - to_f64(weight.min(padded)) / to_f64(padded));
+        }
+        self.shared.saved.increment(members.saturating_sub(1) as u64);
+        for delay in delays {
+            self.shared.queue_delay.record(delay.as_secs_f64());
+        }
+        self.stats.batches.fetch_add(1, Ordering::Relaxed);
+        self.stats.batch_items.fetch_add(u64::from(items), Ordering::Relaxed);
+        if members > 1 {
+            self.stats.shared_batches.fetch_add(1, Ordering::Relaxed);
+        }
+        self.shared.sampled(4 + members);
+    }
+
+    /// An execution ended. `shared`: it was sent for its callers; what one of them sends alone may fail by its own content.
+    pub fn executed(&self, took: Duration, outcome: ObservedOutcome, shared: bool) {
+        let all = &self.shared;
+        let histogram = if outcome == ObservedOutcome::Ok { &all.execution_ok } else { &all.execution_failed };
+        histogram.record(took.as_secs_f64());
+        if shared && !matches!(outcome, ObservedOutcome::Ok | ObservedOutcome::Cancelled) {
+            self.stats.executions_failed.fetch_add(1, Ordering::Relaxed);
+        }
+        self.shared.sampled(1);
+    }
+
+    /// Isolation made one upstream call.
+    pub fn isolation_execution(&self) {
+        self.shared.isolation_executions.increment(1);
+        self.stats.isolation_executions.fetch_add(1, Ordering::Relaxed);
+        if let Some(observer) = self.observer() {
+            observer.isolated();
+        }
+    }
+
+    /// Isolation answered this many items.
+    pub fn items_isolated(&self, items: u32) {
+        self.shared.items_isolated.increment(u64::from(items));
+        self.stats.items_isolated.fetch_add(u64::from(items), Ordering::Relaxed);
+    }
+
+    /// What the core holds now.
+    pub fn held(&self, counts: &Counts, queue_items_max: u32) {
+        self.gauges.held(counts, queue_items_max, &self.stats);
+    }
+
+    /// Items queued and executions in flight at this port now.
+    #[must_use]
+    pub fn held_now(&self) -> (u64, u64) {
+        self.gauges.held_now()
+    }
+
+    /// Connections open.
+    pub fn connections(&self, open: usize) {
+        self.shared.connections.set(to_f64(open as u64));
+        if open == 0 {
+            self.shared.settle();
+        }
+    }
+
+    /// A connection was closed at once.
+    pub fn connection_shed(&self) {
+        self.shared.connections_shed.increment(1);
+    }
+
+    /// A connection of a captured port was carried on as bytes.
+    pub fn relayed(&self, why: Relayed) {
+        let labels = vec![Label::new("reason", why.as_str())];
+        self.shared.recorder.register_counter(&key(Metric::ConnectionsRelayed, labels), &METADATA).increment(1);
+    }
+
+    /// A TLS handshake with a client came to nothing.
+    pub fn handshake_failed(&self, why: Handshake) {
+        let labels = vec![Label::new("reason", why.as_str())];
+        self.shared.recorder.register_counter(&key(Metric::TlsHandshakesFailed, labels), &METADATA).increment(1);
+    }
+
+    /// Certificates changed in their files; `side` is whom they are shown to.
+    pub fn certificates_reloaded(&self, side: &'static str, result: Reload) {
+        let labels = vec![Label::new("side", side), Label::new("result", result.as_str())];
+        self.shared.recorder.register_counter(&key(Metric::TlsReloads, labels), &METADATA).increment(1);
+    }
+
+    /// The certificate in use expires then, in seconds since 1970.
+    pub fn certificate_expires(&self, side: &'static str, at: u64) {
+        let labels = vec![Label::new("side", side)];
+        self.shared.recorder.register_gauge(&key(Metric::TlsExpiry, labels), &METADATA).set(to_f64(at));
+    }
+
+    /// Whether nothing waits any more, for good or until the application is back.
+    pub fn draining(&self, draining: bool) {
+        self.shared.draining.set(f64::from(u8::from(draining)));
+    }
+
+    /// What changes while nothing happens: the age of the oldest queued call.
+    pub fn aged(&self, now: Tick) {
+        self.shared.ports.iter().for_each(|port| port.aged(now));
+    }
+
+    /// Bytes buffered.
+    pub fn buffered(&self, bytes: usize) {
+        self.shared.buffered_bytes.set(to_f64(bytes as u64));
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics")
+            .field("policy", &self.shared.policy)
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn new(policy: &str, ports: Vec<Option<String>>) -> Self {
         let mut builder = PrometheusBuilder::new();
         for metric in Metric::ALL {
             let buckets = metric.kind().buckets();
@@ -154,7 +459,7 @@ impl Metrics {
         }
         let recorder = builder.build_recorder();
         for metric in Metric::ALL {
-            describe(&recorder, metric);
+            describe(&recorder, metric.name(), metric.kind(), metric.help());
         }
         let counter = |metric, labels| recorder.register_counter(&key(metric, labels), &METADATA);
         let gauge = |metric| recorder.register_gauge(&key(metric, vec![]), &METADATA);
@@ -164,7 +469,7 @@ impl Metrics {
             policy: policy.to_owned(),
             samples: AtomicUsize::new(0),
             settled: AtomicUsize::new(0),
-            stats: Stats::default(),
+            ports: ports.into_iter().map(|port| Arc::new(Gauges::new(&recorder, port))).collect(),
             items: Outcome::ALL.map(|o| counter(Metric::Items, vec![Label::new("outcome", o.as_str())])),
             rejected: REJECTED.map(|k| counter(Metric::ItemsRejected, vec![Label::new("reason", k.reason())])),
             expired: EXPIRED.map(|k| counter(Metric::ItemsExpired, vec![Label::new("reason", k.reason())])),
@@ -179,24 +484,6 @@ impl Metrics {
             queue_delay: histogram(Metric::QueueDelay, vec![]),
             execution_ok: histogram(Metric::ExecutionDuration, vec![Label::new("outcome", "ok")]),
             execution_failed: histogram(Metric::ExecutionDuration, vec![Label::new("outcome", "failed")]),
-            queue_items: gauge(Metric::QueueItems),
-            queue_oldest: gauge(Metric::QueueOldest),
-            oldest: AtomicU64::new(u64::MAX),
-            queue_items_limit: gauge(Metric::QueueItemsLimit),
-            slots_in_use: gauge(Metric::SlotsInUse),
-            slots_limit: gauge(Metric::SlotsLimit),
-            learned: LearnedGauges {
-                slots: gauge(Metric::SlotsLearned),
-                lead: gauge(Metric::Lead),
-                fixed: gauge(Metric::ModelFixed),
-                item: gauge(Metric::ModelItem),
-                error: gauge(Metric::ModelError),
-                tail: gauge(Metric::ModelTail),
-                changes: counter(Metric::ModelChanges, vec![]),
-                exploration: counter(Metric::Exploration, vec![]),
-                standing_aside: gauge(Metric::StandingAside),
-            },
-            deadline_shift: gauge(Metric::DeadlineShift),
             plan_solve: histogram(Metric::PlanSolve, vec![]),
             isolation_executions: counter(Metric::IsolationExecutions, vec![]),
             items_isolated: counter(Metric::ItemsIsolated, vec![]),
@@ -207,6 +494,8 @@ impl Metrics {
             reloads: Reload::ALL.map(|r| counter(Metric::ConfigReloads, vec![Label::new("result", r.as_str())])),
             config_current: gauge(Metric::ConfigCurrent),
             config_pending: gauge(Metric::ConfigPending),
+            crash_guard: gauge(Metric::CrashGuard),
+            draining: gauge(Metric::Draining),
             recorder,
         };
         this.config_current.set(1.0);
@@ -215,217 +504,8 @@ impl Metrics {
         this
     }
 
-    /// The text exposition.
-    #[must_use]
-    pub fn render(&self) -> String {
-        self.handle.run_upkeep();
-        self.handle.render()
-    }
-
-    /// The counters of one protocol.
-    #[must_use]
-    pub fn calls(&self, protocol: &'static str) -> CallLabels {
-        let outcomes = Outcome::ALL.map(|outcome| {
-            let labels = vec![
-                Label::new("policy", self.policy.clone()),
-                Label::new("protocol", protocol),
-                Label::new("outcome", outcome.as_str()),
-            ];
-            self.recorder.register_counter(&key(Metric::Calls, labels), &METADATA)
-        });
-        CallLabels { outcomes }
-    }
-
-    /// The counter of one reason for not merging.
-    #[must_use]
-    pub fn passed(&self, reason: &'static str) -> Passed {
-        let counter =
-            self.recorder.register_counter(&key(Metric::CallsPassed, vec![Label::new("reason", reason)]), &METADATA);
-        let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = match passed.iter().find(|(known, _)| *known == reason) {
-            Some((_, count)) => count.clone(),
-            None => {
-                passed.push((reason, Arc::default()));
-                passed.last().map_or_else(Arc::default, |(_, count)| count.clone())
-            }
-        };
-        Passed(counter, count)
-    }
-
-    /// Calls that were not merged, by reason.
-    #[must_use]
-    pub fn passed_counts(&self) -> Vec<(&'static str, u64)> {
-        let passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
-        passed.iter().map(|(reason, count)| (*reason, count.load(Ordering::Relaxed))).collect()
-    }
-
-    /// An answer to a batch could not be split.
-    pub fn mismatch(&self, kind: &'static str) {
-        self.recorder
-            .register_counter(&key(Metric::Mismatches, vec![Label::new("kind", kind)]), &METADATA)
-            .increment(1);
-        self.stats.mismatches.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A limit in force.
-    pub fn limit(&self, limit: &'static str, source: &'static str, value: f64) {
-        let labels = vec![Label::new("limit", limit), Label::new("source", source)];
-        self.recorder.register_gauge(&key(Metric::Limit, labels), &METADATA).set(value);
-    }
-
-    /// A limit has another source now: what this one said is no number any more, which is how a series that cannot be taken back says that it is over.
-    pub fn limit_gone(&self, limit: &'static str, source: &'static str) {
-        self.limit(limit, source, f64::NAN);
-    }
-
-    /// Settings were read again; so many of what is in the file now wait for the next start.
-    pub fn reloaded(&self, result: Reload, pending: usize) {
-        self.reloads[result as usize].increment(1);
-        self.config_current.set(f64::from(u8::from(result == Reload::Applied)));
-        self.config_pending.set(to_f64(pending as u64));
-    }
-
-    /// Items ended like this.
-    pub fn items(&self, outcome: Outcome, items: u32) {
-        self.items[outcome as usize].increment(u64::from(items));
-    }
-
-    /// Items were refused or ended early, for this reason.
-    pub fn items_unserved(&self, outcome: Outcome, kind: FailureKind, items: u32) {
-        let place = |kinds: &[FailureKind]| kinds.iter().position(|known| *known == kind);
-        let counter = match outcome {
-            Outcome::Rejected => place(&REJECTED).and_then(|at| self.rejected.get(at)),
-            Outcome::Expired => place(&EXPIRED).and_then(|at| self.expired.get(at)),
-            _ => None,
-        };
-        if let Some(counter) = counter {
-            counter.increment(u64::from(items));
-        }
-    }
-
-    /// A call of a route with an SLO ended.
-    pub fn slo(&self, met: bool) {
-        self.slo[usize::from(!met)].increment(1);
-    }
-
-    /// The largest deadline shift now.
-    pub fn deadline_shift(&self, shift: Duration) {
-        self.deadline_shift.set(shift.as_secs_f64());
-    }
-
-    /// What the core has learned by now; `changes` are those since it was last told.
-    pub fn learned(&self, learned: &Learned, changes: u64) {
-        let gauges = &self.learned;
-        let seconds = |nanos| to_f64(nanos) / 1e9;
-        let permille = |permille| to_f64(permille) / 1e3;
-        gauges.slots.set(f64::from(learned.slots));
-        gauges.lead.set(seconds(learned.lead_nanos));
-        gauges.fixed.set(seconds(learned.batch_nanos));
-        gauges.item.set(seconds(learned.item_nanos));
-        gauges.error.set(permille(learned.error_permille));
-        gauges.tail.set(permille(learned.tail_permille));
-        gauges.changes.increment(changes);
-        // Counters are whole numbers.
-        gauges.exploration.absolute(learned.exploration_nanos / 1_000_000_000);
-        gauges.standing_aside.set(f64::from(u8::from(learned.standing_aside)));
-    }
-
-    /// A plan was solved.
-    pub fn plan_solved(&self, took: Duration) {
-        self.plan_solve.record(took.as_secs_f64());
-        self.sampled(1);
-    }
-
-    /// Our own work took this long.
-    pub fn overhead(&self, stage: Stage, took: Duration) {
-        self.overhead[stage as usize].record(took.as_secs_f64());
-        self.sampled(1);
-    }
-
-    /// A batch left, its members having waited so long.
-    pub fn dispatched(&self, batch: &Dispatched, delays: impl Iterator<Item = Duration>) {
-        let Dispatched { cause, members, items, items_max, weight, weight_max } = *batch;
-        let cause = Cause::ALL.iter().position(|known| *known == cause).unwrap_or(0);
-        self.dispatches[cause].increment(1);
-        self.batch_items.record(f64::from(items));
-        self.batch_weight.record(to_f64(weight));
-        self.batch_occupancy.record(f64::from(items) / f64::from(items_max.max(1)));
-        let padded = u64::from(items).saturating_mul(weight_max);
-        if items > 1 && padded > 0 {
-            self.batch_padding.record(1.0 - to_f64(weight.min(padded)) / to_f64(padded));
-        }
-        self.saved.increment(members.saturating_sub(1) as u64);
-        for delay in delays {
-            self.queue_delay.record(delay.as_secs_f64());
-        }
-        self.stats.batches.fetch_add(1, Ordering::Relaxed);
-        self.stats.batch_items.fetch_add(u64::from(items), Ordering::Relaxed);
-        if members > 1 {
-            self.stats.shared_batches.fetch_add(1, Ordering::Relaxed);
-        }
-        self.sampled(4 + members);
-    }
-
-    /// An execution ended. `shared`: it was sent for its callers; what one of them sends alone may fail by its own content.
-    pub fn executed(&self, took: Duration, outcome: ObservedOutcome, shared: bool) {
-        let histogram = if outcome == ObservedOutcome::Ok { &self.execution_ok } else { &self.execution_failed };
-        histogram.record(took.as_secs_f64());
-        if shared && !matches!(outcome, ObservedOutcome::Ok | ObservedOutcome::Cancelled) {
-            self.stats.executions_failed.fetch_add(1, Ordering::Relaxed);
-        }
-        self.sampled(1);
-    }
-
-    /// Isolation made one upstream call.
-    pub fn isolation_execution(&self) {
-        self.isolation_executions.increment(1);
-        self.stats.isolation_executions.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Isolation answered this many items.
-    pub fn items_isolated(&self, items: u32) {
-        self.items_isolated.increment(u64::from(items));
-        self.stats.items_isolated.fetch_add(u64::from(items), Ordering::Relaxed);
-    }
-
-    /// What the core holds now.
-    pub fn held(&self, counts: &Counts, queue_items_max: u32) {
-        self.queue_items.set(to_f64(counts.queue_items));
-        self.oldest.store(counts.oldest.map_or(u64::MAX, |since| since.0), Ordering::Relaxed);
-        self.queue_items_limit.set(f64::from(queue_items_max));
-        self.slots_in_use.set(to_f64(counts.in_flight as u64));
-        self.slots_limit.set(f64::from(counts.slots));
-        self.stats.queue_items.store(counts.queue_items, Ordering::Relaxed);
-        self.stats.in_flight.store(counts.in_flight as u64, Ordering::Relaxed);
-    }
-
-    /// Connections open.
-    pub fn connections(&self, open: usize) {
-        self.connections.set(to_f64(open as u64));
-        if open == 0 {
-            self.settle();
-        }
-    }
-
-    /// A connection was closed at once.
-    pub fn connection_shed(&self) {
-        self.connections_shed.increment(1);
-    }
-
-    /// What changes while nothing happens: the age of the oldest queued call.
-    pub fn aged(&self, now: Tick) {
-        let since = self.oldest.load(Ordering::Relaxed);
-        let age = if since == u64::MAX { Duration::ZERO } else { now.since(Tick(since)) };
-        self.queue_oldest.set(age.as_secs_f64());
-    }
-
-    /// Bytes buffered.
-    pub fn buffered(&self, bytes: usize) {
-        self.buffered_bytes.set(to_f64(bytes as u64));
-    }
-
     /// Histograms keep every sample until they are tidied; there is no task for it, so who records does it now and then.
-    fn sampled(&self, samples: usize) {
+    pub(super) fn sampled(&self, samples: usize) {
         let before = self.samples.fetch_add(samples, Ordering::Relaxed);
         if before / UPKEEP_EVERY != (before + samples) / UPKEEP_EVERY {
             self.handle.run_upkeep();
@@ -439,12 +519,6 @@ impl Metrics {
             self.settled.store(samples, Ordering::Relaxed);
             (0..SETTLING).for_each(|_| self.handle.run_upkeep());
         }
-    }
-}
-
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics").field("policy", &self.policy).field("stats", &self.stats).finish_non_exhaustive()
     }
 }
 
@@ -479,13 +553,13 @@ impl fmt::Debug for Passed {
     }
 }
 
-fn key(metric: Metric, labels: Vec<Label>) -> Key {
+pub(super) fn key(metric: Metric, labels: Vec<Label>) -> Key {
     Key::from_parts(metric.name(), labels)
 }
 
-fn describe(recorder: &PrometheusRecorder, metric: Metric) {
-    let (name, help): (KeyName, _) = (metric.name().into(), metric.help().into());
-    match metric.kind() {
+pub(super) fn describe(recorder: &PrometheusRecorder, name: &'static str, kind: Kind, help: &'static str) {
+    let (name, help): (KeyName, _) = (name.into(), help.into());
+    match kind {
         Kind::Counter => recorder.describe_counter(name, None, help),
         Kind::Gauge => recorder.describe_gauge(name, None, help),
         Kind::Seconds => recorder.describe_histogram(name, Some(Unit::Seconds), help),
@@ -495,7 +569,7 @@ fn describe(recorder: &PrometheusRecorder, metric: Metric) {
 
 /// Gauges are floating point; what we count stays below 2^53.
 #[expect(clippy::cast_precision_loss, reason = "what we count stays below 2^53")]
-fn to_f64(value: u64) -> f64 {
+pub(super) fn to_f64(value: u64) -> f64 {
     value as f64
 }
 
@@ -518,6 +592,37 @@ mod tests {
     }
 
     #[test]
+    fn several_ports_have_gauges_of_their_own_and_counts_that_add_up() {
+        let ports = Metrics::of_ports("local", &[8080, 8081]);
+        let counts = |items| Counts { queue_items: items, in_flight: 1, slots: 2, ..Counts::default() };
+        ports[0].held(&counts(3), 10);
+        ports[1].held(&counts(4), 10);
+        ports[0].held(&counts(1), 10);
+        ports[1].found_limit("batch_items_max", "learned", 7.0);
+        for (port, metrics) in ports.iter().enumerate() {
+            let exploration_nanos = 2_000_000_000 * (port as u64 + 1);
+            metrics.learned(&Learned { exploration_nanos, ..Learned::default() }, 1);
+            metrics.items(Outcome::Served, 5);
+        }
+        let stats = &ports[0].stats;
+        assert_eq!((stats.queue_items.load(Ordering::Relaxed), stats.in_flight.load(Ordering::Relaxed)), (5, 2));
+        let text = ports[1].render();
+        for line in [
+            "groupage_queue_items{port=\"8080\"} 1",
+            "groupage_queue_items{port=\"8081\"} 4",
+            "groupage_limit{limit=\"batch_items_max\",source=\"learned\",port=\"8081\"} 7",
+            "groupage_exploration_seconds_total 6",
+            "groupage_model_changes_total 2",
+            "groupage_items_total{outcome=\"served\"} 10",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        let one = Metrics::of_ports("local", &[8080]);
+        one[0].held(&counts(2), 10);
+        assert!(one[0].render().contains("groupage_queue_items 2"));
+    }
+
+    #[test]
     fn outcomes_and_stages_index_their_own_counters() {
         for (i, outcome) in Outcome::ALL.into_iter().enumerate() {
             assert_eq!(outcome as usize, i);
@@ -533,6 +638,6 @@ mod tests {
         for _ in 0..UPKEEP_EVERY * 2 {
             metrics.overhead(Stage::Write, Duration::from_micros(1));
         }
-        assert!(metrics.samples.load(Ordering::Relaxed) >= UPKEEP_EVERY * 2);
+        assert!(metrics.shared.samples.load(Ordering::Relaxed) >= UPKEEP_EVERY * 2);
     }
 }

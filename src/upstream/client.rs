@@ -12,9 +12,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::connect::{Connector, Io};
-use super::{Http2, Inner};
+use super::{Http2, Inner, Target};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
+use crate::tls::{self, Speak};
 
 /// How long a server may take to show its HTTP/2 SETTINGS (README R9).
 const PROBE_LIMIT: Duration = Duration::from_millis(250);
@@ -47,6 +48,10 @@ pub(super) struct Shared {
 pub(super) enum SendError {
     /// No connection: nothing was sent.
     Refused,
+    /// TLS: nothing was sent, or nothing of it was looked at.
+    Tls,
+    /// The server chose another HTTP version than was thought: nothing was sent.
+    NotHttp2,
     /// The connection broke; the call may have run.
     Broken,
 }
@@ -74,11 +79,21 @@ impl Shared {
 // === impl SendError ===
 
 impl SendError {
-    pub(super) fn failure(self) -> Failure {
+    /// Of a connect that failed.
+    pub(super) fn connecting(error: &std::io::Error) -> Self {
+        if error.get_ref().is_some_and(|error| error.is::<tls::Refused>()) { Self::Tls } else { Self::Refused }
+    }
+
+    pub(super) const fn kind(&self) -> FailureKind {
         match self {
-            Self::Refused => FailureKind::UpstreamRefused.into(),
-            Self::Broken => FailureKind::UpstreamBroken.into(),
+            Self::Refused => FailureKind::UpstreamRefused,
+            Self::Tls | Self::NotHttp2 => FailureKind::UpstreamTls,
+            Self::Broken => FailureKind::UpstreamBroken,
         }
+    }
+
+    pub(super) fn failure(self) -> Failure {
+        self.kind().into()
     }
 }
 
@@ -100,16 +115,23 @@ impl Inner {
         http2: bool,
     ) -> Result<Response<Incoming>, SendError> {
         if self.config.http2 == Http2::Always || (http2 && self.shared.speaks_http2()) {
-            let request = to_http2(request, &self.config.target.authority());
-            return match self.shared_h2().await?.try_send_request(request).await {
-                Ok(response) => Ok(response),
-                // The server was just leaving (GOAWAY) and nothing was written: a fresh connection carries it.
-                Err(mut error) => {
-                    let request = error.take_message().ok_or(SendError::Broken)?;
-                    self.forget_h2().await;
-                    self.shared_h2().await?.send_request(request).await.map_err(|_| SendError::Broken)
-                }
+            let connection = match self.shared_h2().await {
+                // It speaks HTTP/1 now.
+                Err(SendError::NotHttp2) => None,
+                found => Some(found?),
             };
+            if let Some(mut h2) = connection {
+                return match h2.try_send_request(to_http2(request, &self.config.target)).await {
+                    Ok(response) => Ok(response),
+                    // The server was just leaving (GOAWAY) and nothing was written: a fresh connection carries it.
+                    Err(mut error) => {
+                        let request = error.take_message().ok_or_else(|| self.broken(error.error()))?;
+                        self.forget_h2().await;
+                        let mut fresh = self.shared_h2().await?;
+                        fresh.send_request(request).await.map_err(|error| self.broken(&error))
+                    }
+                };
+            }
         }
         let mut request = request;
         if let Some(mut sender) = if self.config.reuse { self.take_reused() } else { None } {
@@ -122,8 +144,8 @@ impl Inner {
                 Err(mut error) => request = error.take_message().ok_or(SendError::Broken)?,
             }
         }
-        let mut sender = http1(self.connect().await.map_err(|_| SendError::Refused)?).await?;
-        let response = sender.send_request(request).await.map_err(|_| SendError::Broken)?;
+        let mut sender = self.open_http1().await?;
+        let response = sender.send_request(request).await.map_err(|error| self.broken(&error))?;
         if self.config.reuse {
             self.keep_reused(sender);
         }
@@ -158,9 +180,39 @@ impl Inner {
         {
             return Ok(h2.clone());
         }
-        let fresh = http2(self.connect().await.map_err(|_| SendError::Refused)?).await?;
+        let fresh = self.open_http2().await?;
         *kept = Some(fresh.clone());
         Ok(fresh)
+    }
+
+    /// A fresh HTTP/1 connection.
+    pub(super) async fn open_http1(self: &std::sync::Arc<Self>) -> Result<Http1, SendError> {
+        let io = self.connect(Speak::Http1).await.map_err(|error| SendError::connecting(&error))?;
+        http1(io).await
+    }
+
+    /// A fresh HTTP/2 connection.
+    pub(super) async fn open_http2(self: &std::sync::Arc<Self>) -> Result<H2, SendError> {
+        let always = self.config.http2 == Http2::Always;
+        let speak = if always { Speak::Http2 } else { Speak::Either };
+        let io = self.connect(speak).await.map_err(|error| SendError::connecting(&error))?;
+        // Inside TLS the server says it, each time; one that says nothing speaks HTTP/1, unless the operator knows better.
+        if self.connector.says_what_is_spoken() && io.chose_http2() != Some(true) && !always {
+            self.shared.set_http2(false);
+            return Err(SendError::NotHttp2);
+        }
+        http2(io).await
+    }
+
+    /// A connection broke with a call on it: by TLS, where the server refused our certificate after its own handshake was done, or by anything.
+    pub(super) fn broken(&self, error: &hyper::Error) -> SendError {
+        match tls::refused_within(error) {
+            None => SendError::Broken,
+            Some(why) => {
+                self.refused_by_tls(&why);
+                SendError::Tls
+            }
+        }
     }
 }
 
@@ -198,13 +250,14 @@ pub(super) async fn http2(io: Io) -> Result<H2, SendError> {
 }
 
 /// HTTP/2 wants scheme and authority in the target, and no `Host` beside it.
-pub(super) fn to_http2(mut request: Request<Body>, authority: &str) -> Request<Body> {
+pub(super) fn to_http2(mut request: Request<Body>, target: &Target) -> Request<Body> {
+    let (scheme, authority) = (target.scheme(), target.authority());
     let host = request.headers_mut().remove(http::header::HOST);
-    let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or(authority);
+    let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or(&authority);
     let target = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    let uri = http::Uri::builder().scheme("http").authority(host).path_and_query(target).build();
+    let uri = http::Uri::builder().scheme(scheme).authority(host).path_and_query(target).build();
     // A Host that is no authority goes no further; the path always does.
-    let fallback = || http::Uri::builder().scheme("http").authority(authority).path_and_query(target).build();
+    let fallback = || http::Uri::builder().scheme(scheme).authority(authority.as_str()).path_and_query(target).build();
     if let Ok(uri) = uri.or_else(|_| fallback()) {
         *request.uri_mut() = uri;
     }
@@ -212,10 +265,13 @@ pub(super) fn to_http2(mut request: Request<Body>, authority: &str) -> Request<B
     request
 }
 
-/// One probe: the client preface and an empty SETTINGS frame; a server that speaks HTTP/2 answers with its own SETTINGS (RFC 9113, 3.4).
+/// One probe. Inside TLS the server chooses; else the client preface and an empty SETTINGS frame; a server that speaks HTTP/2 answers with its own SETTINGS (RFC 9113, 3.4).
 pub(super) async fn speaks_http2(connector: &Connector) -> bool {
     let probe = async {
-        let mut io = connector.connect().await.ok()?;
+        let mut io = connector.connect(Speak::Either).await.ok()?;
+        if connector.says_what_is_spoken() {
+            return (io.chose_http2() == Some(true)).then_some(());
+        }
         let empty_settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
         io.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.ok()?;
         io.write_all(&empty_settings).await.ok()?;
@@ -224,5 +280,9 @@ pub(super) async fn speaks_http2(connector: &Connector) -> bool {
         // Length u24, type, flags, stream id: SETTINGS is type 4, on stream 0.
         (head[3] == 4 && head[5..9] == [0; 4]).then_some(())
     };
+    if connector.says_what_is_spoken() {
+        // The connect has its own time.
+        return probe.await.is_some();
+    }
     matches!(timeout(PROBE_LIMIT, probe).await, Ok(Some(())))
 }

@@ -1,12 +1,12 @@
-//! Connections to the model server: TCP or a unix socket.
+//! Connections to the model server: TCP, with TLS inside or without, this pod's own loopback, or a unix socket.
 
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,8 +14,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::timeout;
 
+use crate::tls::{ServerStream, Servers, Speak};
+
 /// Addresses of one name that are tried: more would make a refused call wait for seconds.
 const ADDRESSES_MAX: usize = 4;
+
+/// Ports from which the kernel draws those of clients begin here by its own default; below, nobody connects to himself.
+const EPHEMERAL: u16 = 32_768;
 
 /// Where the model server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +31,11 @@ pub enum Target {
         host: String,
         /// The port.
         port: u16,
+        /// `https`.
+        tls: bool,
     },
+    /// The application of this pod, on whichever loopback address it listens: its port was captured.
+    Loopback(u16),
     /// A unix socket.
     Unix(PathBuf),
 }
@@ -35,8 +44,10 @@ pub enum Target {
 #[derive(Debug)]
 pub(super) struct Connector {
     target: Target,
+    /// For a target with TLS.
+    tls: Option<Arc<Servers>>,
     timeout: Duration,
-    /// The last addresses that a name resolved to: kept when it stops resolving (F37).
+    /// The last addresses that a name resolved to, kept when it stops resolving (F37); of two loopback addresses the one that worked comes first.
     addresses: Mutex<Vec<SocketAddr>>,
 }
 
@@ -44,6 +55,8 @@ pub(super) struct Connector {
 #[derive(Debug)]
 pub(super) enum Io {
     Tcp(TcpStream),
+    /// Boxed: it is some 1 KiB, which plain connections would carry along.
+    Tls(Box<ServerStream>),
     Unix(UnixStream),
 }
 
@@ -54,9 +67,19 @@ impl Target {
     #[must_use]
     pub fn authority(&self) -> String {
         match self {
-            Self::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
-            Self::Tcp { host, port } => format!("{host}:{port}"),
+            Self::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
+            Self::Tcp { host, port, .. } => format!("{host}:{port}"),
+            Self::Loopback(port) => format!("localhost:{port}"),
             Self::Unix(_) => "localhost".to_owned(),
+        }
+    }
+
+    /// The scheme of calls to it.
+    #[must_use]
+    pub const fn scheme(&self) -> &'static str {
+        match self {
+            Self::Tcp { tls: true, .. } => "https",
+            Self::Tcp { .. } | Self::Loopback(_) | Self::Unix(_) => "http",
         }
     }
 }
@@ -64,7 +87,7 @@ impl Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp { .. } => write!(f, "http://{}", self.authority()),
+            Self::Tcp { .. } | Self::Loopback(_) => write!(f, "{}://{}", self.scheme(), self.authority()),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -73,27 +96,52 @@ impl fmt::Display for Target {
 // === impl Connector ===
 
 impl Connector {
-    pub(super) fn new(target: Target, timeout: Duration) -> Self {
-        let literal = match &target {
-            Target::Tcp { host, port } => host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, *port)),
-            Target::Unix(_) => None,
+    pub(super) fn new(target: Target, tls: Option<Arc<Servers>>, timeout: Duration) -> Self {
+        let known = match &target {
+            Target::Tcp { host, port, .. } => {
+                host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, *port)).into_iter().collect()
+            }
+            Target::Loopback(port) => {
+                vec![SocketAddr::from((Ipv4Addr::LOCALHOST, *port)), SocketAddr::from((Ipv6Addr::LOCALHOST, *port))]
+            }
+            Target::Unix(_) => Vec::new(),
         };
-        Self { target, timeout, addresses: Mutex::new(literal.into_iter().collect()) }
+        Self { target, tls, timeout, addresses: Mutex::new(known) }
     }
 
-    /// Opens a connection, each try within the time allowed. `TCP_NODELAY` always: without it an HTTP/2 call over loopback takes 40 ms.
-    pub(super) async fn connect(&self) -> io::Result<Io> {
-        let (host, port) = match &self.target {
+    /// Whether TLS says what is spoken.
+    pub(super) const fn says_what_is_spoken(&self) -> bool {
+        matches!(self.target, Target::Tcp { tls: true, .. })
+    }
+
+    /// Opens a connection, each try within the time allowed, and so the handshake where there is one. `TCP_NODELAY` always: without it an HTTP/2 call over
+    /// loopback takes 40 ms.
+    pub(super) async fn connect(&self, speak: Speak) -> io::Result<Io> {
+        let (host, port, secure) = match &self.target {
             Target::Unix(path) => return Ok(Io::Unix(self.within(UnixStream::connect(path)).await?)),
-            Target::Tcp { host, port } => (host, *port),
+            Target::Loopback(port) => return self.connect_here(*port).await,
+            Target::Tcp { host, port, tls } => (host, *port, *tls),
         };
+        let stream = self.connect_to(host, port).await?;
+        match &self.tls {
+            Some(tls) if secure => {
+                // Boxed: a handshake is large, and most connections have none.
+                let shaken = self.within(Box::pin(tls.connect(stream, speak))).await;
+                Ok(Io::Tls(Box::new(shaken?)))
+            }
+            None if secure => Err(io::Error::other("there is nothing to speak TLS with")),
+            _ => Ok(Io::Tcp(stream)),
+        }
+    }
+
+    async fn connect_to(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let known = self.addresses.lock().map(|known| known.clone()).unwrap_or_default();
         let stream = match self.first_of(&known).await {
             Ok(stream) => stream,
             Err(error) if host.parse::<IpAddr>().is_ok() => return Err(error),
             // The name may stand for another address by now; one that does not resolve keeps its last ones.
             Err(error) => {
-                let found: Vec<SocketAddr> = match self.within(lookup_host((host.as_str(), port))).await {
+                let found: Vec<SocketAddr> = match self.within(lookup_host((host, port))).await {
                     Ok(found) => found.take(ADDRESSES_MAX).collect(),
                     Err(_) if !known.is_empty() => return Err(error),
                     Err(error) => return Err(error),
@@ -106,7 +154,32 @@ impl Connector {
             }
         };
         stream.set_nodelay(true)?;
-        Ok(Io::Tcp(stream))
+        Ok(stream)
+    }
+
+    /// The application may listen on either loopback address; what worked is tried first from then on.
+    async fn connect_here(&self, port: u16) -> io::Result<Io> {
+        let known = self.addresses.lock().map(|known| known.clone()).unwrap_or_default();
+        let mut refused = None;
+        for (index, address) in known.iter().enumerate() {
+            match self.within(TcpStream::connect(address)).await {
+                Ok(stream) if port >= EPHEMERAL && stream.local_addr().is_ok_and(|own| own == *address) => {
+                    // The kernel drew the very port that nobody listens on, and the socket reached itself.
+                    refused.get_or_insert(io::ErrorKind::ConnectionRefused.into());
+                }
+                Ok(stream) => {
+                    if index > 0
+                        && let Ok(mut addresses) = self.addresses.lock()
+                    {
+                        addresses.rotate_left(index);
+                    }
+                    stream.set_nodelay(true)?;
+                    return Ok(Io::Tcp(stream));
+                }
+                Err(error) => _ = refused.get_or_insert(error),
+            }
+        }
+        Err(refused.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address is known")))
     }
 
     /// The first address that answers.
@@ -131,10 +204,21 @@ impl Connector {
 
 // === impl Io ===
 
+impl Io {
+    /// What the server chose inside TLS: HTTP/2 or not; `None` where nothing was chosen.
+    pub(super) fn chose_http2(&self) -> Option<bool> {
+        match self {
+            Self::Tls(stream) => stream.get_ref().1.alpn_protocol().map(|protocol| protocol == b"h2"),
+            Self::Tcp(_) | Self::Unix(_) => None,
+        }
+    }
+}
+
 impl AsyncRead for Io {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
@@ -144,6 +228,7 @@ impl AsyncWrite for Io {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
@@ -155,6 +240,7 @@ impl AsyncWrite for Io {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         }
     }
@@ -166,6 +252,7 @@ impl AsyncWrite for Io {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
             Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
@@ -173,7 +260,43 @@ impl AsyncWrite for Io {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_application_is_found_on_either_loopback_address_and_where_it_was_last_is_tried_first() {
+        let Ok(listener) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await else {
+            // No IPv6 here: there is one address only.
+            return;
+        };
+        let port = listener.local_addr().unwrap().port();
+        let connector = Connector::new(Target::Loopback(port), None, Duration::from_secs(10));
+        connector.connect(Speak::Either).await.unwrap();
+        let first = connector.addresses.lock().unwrap()[0];
+        assert_eq!(first, SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
+        drop(listener);
+        let moved = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+        connector.connect(Speak::Either).await.unwrap();
+        assert!(connector.addresses.lock().unwrap()[0].is_ipv4());
+        drop(moved);
+        let refused = connector.connect(Speak::Either).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_target_says_how_it_is_called() {
+        assert_eq!(Target::Loopback(8080).to_string(), "http://localhost:8080");
+        assert_eq!(Target::Loopback(8080).authority(), "localhost:8080");
+        let secure = Target::Tcp { host: "::1".to_owned(), port: 443, tls: true };
+        assert_eq!((secure.to_string().as_str(), secure.scheme()), ("https://[::1]:443", "https"));
     }
 }

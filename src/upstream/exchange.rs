@@ -8,7 +8,6 @@ use http::{HeaderMap, Request, StatusCode};
 use tokio::time::timeout;
 
 use super::Inner;
-use super::client::SendError;
 use crate::body::Body;
 use crate::buffer::Held;
 use crate::clock::Clock;
@@ -46,8 +45,7 @@ impl Inner {
                 self.forget_h2().await;
                 return Err(FailureKind::UpstreamTimeout);
             }
-            Ok(Err(SendError::Refused)) => return Err(FailureKind::UpstreamRefused),
-            Ok(Err(SendError::Broken)) => return Err(FailureKind::UpstreamBroken),
+            Ok(Err(error)) => return Err(error.kind()),
             Ok(Ok(response)) => response,
         };
         let first_byte = clock.now().since(sent);

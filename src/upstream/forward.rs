@@ -4,7 +4,6 @@
 //! either side, so nothing can be smuggled. Nothing is added: no `Via`, no `Date`, no `X-Forwarded-For`.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
@@ -16,20 +15,19 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::Service;
 
 use super::Inner;
-use super::client::{H2, Http1, SendError, http1, http2, to_http2};
-use crate::backend::{Forward, Lane};
+use super::client::{H2, Http1, SendError, to_http2};
+use crate::backend::{Duplex, Forward, Lane};
 use crate::body::{Body, Moved};
 use crate::error::{Failure, FailureKind};
 use crate::protocol::headers;
+use crate::relay::{relay, while_moving};
+use crate::tls::Speak;
 
 /// Idle HTTP/1 connections that one HTTP/2 client connection keeps upstream.
 const IDLE_MAX: usize = 8;
-/// What a tunnel moves at once.
-const TUNNEL_BUFFER: usize = 16 << 10;
 
 /// The port for everything that is not merged.
 #[derive(Debug)]
@@ -50,7 +48,13 @@ struct Connections {
 
 impl Forward for Lanes {
     fn lane(&self) -> Lane {
+        self.0.http_is_spoken();
         Lane::new(Pinned { inner: self.0.clone(), connections: Arc::default() })
+    }
+
+    fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn Duplex>>> {
+        let inner = self.0.clone();
+        async move { Ok(Box::new(inner.connect(Speak::Http1).await?) as Box<dyn Duplex>) }.boxed()
     }
 
     fn alone(&self, request: Request<Body>) -> BoxFuture<'static, Result<Response<Body>, Failure>> {
@@ -78,9 +82,13 @@ impl Pinned {
     /// Sends on the pinned connection, or on a fresh one that is then pinned.
     async fn send(&self, request: Request<Body>, version: Version) -> Result<Response<Incoming>, SendError> {
         if self.inner.config.http2 == super::Http2::Always
-            || (version == Version::HTTP_2 && self.inner.shared.speaks_http2())
+            || (version == Version::HTTP_2 && self.inner.speaks_as_its_clients())
         {
-            return self.send_h2(request).await;
+            match self.pinned_h2().await {
+                // It speaks HTTP/1 now.
+                Err(SendError::NotHttp2) => {}
+                found => return self.send_h2(found?, request).await,
+            }
         }
         let kept = self.take_idle(version).await;
         let request = match kept {
@@ -97,21 +105,22 @@ impl Pinned {
                 },
             },
         };
-        let mut sender = http1(self.inner.connect().await.map_err(|_| SendError::Refused)?).await?;
-        let response = sender.send_request(request).await.map_err(|_| SendError::Broken)?;
+        let mut sender = self.inner.open_http1().await?;
+        let response = sender.send_request(request).await.map_err(|error| self.inner.broken(&error))?;
         self.keep(sender);
         Ok(response)
     }
 
-    async fn send_h2(&self, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
-        let request = to_http2(request, &self.inner.config.target.authority());
-        match self.pinned_h2().await?.try_send_request(request).await {
+    async fn send_h2(&self, mut h2: H2, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+        let request = to_http2(request, &self.inner.config.target);
+        match h2.try_send_request(request).await {
             Ok(response) => Ok(response),
             // The server was just leaving (GOAWAY) and nothing was written: a fresh connection carries it.
             Err(mut error) => {
-                let request = error.take_message().ok_or(SendError::Broken)?;
+                let request = error.take_message().ok_or_else(|| self.inner.broken(error.error()))?;
                 self.connections.h2.lock().await.take();
-                self.pinned_h2().await?.send_request(request).await.map_err(|_| SendError::Broken)
+                let mut fresh = self.pinned_h2().await?;
+                fresh.send_request(request).await.map_err(|error| self.inner.broken(&error))
             }
         }
     }
@@ -121,7 +130,7 @@ impl Pinned {
         if let Some(h2) = kept.as_ref().filter(|h2| !h2.is_closed()) {
             return Ok(h2.clone());
         }
-        let fresh = http2(self.inner.connect().await.map_err(|_| SendError::Refused)?).await?;
+        let fresh = self.inner.open_http2().await?;
         Ok(kept.insert(fresh).clone())
     }
 
@@ -180,7 +189,7 @@ async fn forward(lane: Pinned, request: Request<Body>) -> Result<Response<Body>,
     let moved = Moved::default();
     let body = body.idle_after(limit, Some(moved.clone()));
     let send = lane.send(Request::from_parts(head, body), version);
-    let response = match idle(send, limit, &moved).await {
+    let response = match while_moving(send, limit, &moved).await {
         None => return Err(FailureKind::UpstreamTimeout.into()),
         Some(Err(error)) => return Err(error.failure()),
         Some(Ok(response)) => response,
@@ -265,44 +274,8 @@ fn wanted_upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> 
     (version == Version::HTTP_11 && protocol != H2C && nominated(&header::UPGRADE)).then(|| protocol.clone())
 }
 
-/// Waits for the head of the answer for as long as something moves.
-async fn idle<T>(work: impl Future<Output = T>, limit: std::time::Duration, moved: &Moved) -> Option<T> {
-    let mut work = std::pin::pin!(work);
-    loop {
-        match tokio::time::timeout(limit, work.as_mut()).await {
-            Ok(done) => return Some(done),
-            Err(_) if moved.take() => {}
-            Err(_) => return None,
-        }
-    }
-}
-
-/// Carries bytes both ways after a switch of protocols, until both ends are done or nothing moved for the limit.
+/// Carries bytes both ways after a switch of protocols.
 async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, limit: std::time::Duration) {
     let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
-    let (client_read, client_write) = tokio::io::split(TokioIo::new(client));
-    let (upstream_read, upstream_write) = tokio::io::split(TokioIo::new(upstream));
-    let moved = Moved::default();
-    let both = async {
-        tokio::join!(copy(client_read, upstream_write, &moved), copy(upstream_read, client_write, &moved));
-    };
-    idle(both, limit, &moved).await;
-}
-
-async fn copy(mut from: impl tokio::io::AsyncRead + Unpin, mut to: impl tokio::io::AsyncWrite + Unpin, moved: &Moved) {
-    let mut buffer = vec![0; TUNNEL_BUFFER];
-    loop {
-        match from.read(&mut buffer).await {
-            Ok(0) | Err(_) => break,
-            Ok(read) => {
-                moved.set();
-                let Some(bytes) = buffer.get(..read) else { break };
-                if to.write_all(bytes).await.is_err() {
-                    break;
-                }
-            }
-        }
-    }
-    // The other side sees the end; it may be gone already.
-    to.shutdown().await.ok();
+    relay(TokioIo::new(client), TokioIo::new(upstream), limit).await;
 }

@@ -7,10 +7,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use crate::batching::Tick;
 use crate::clock::Clock;
 
-use super::{Http2, Inner};
+use super::{Http2, Inner, Target};
+use crate::tls::{Refused, Speak};
 
 /// How long connects may fail before the process says that it is not ready (README R19).
 const UNREADY_AFTER: Duration = Duration::from_secs(3);
@@ -25,6 +28,12 @@ pub(super) struct Health {
     accepted: AtomicBool,
     failing_since: Mutex<Option<Tick>>,
     probing: AtomicBool,
+    /// The server was asked whether it speaks HTTP/2, since it was last away.
+    asked: AtomicBool,
+    /// How often it was back after it had refused.
+    returns: watch::Sender<u64>,
+    /// Why there was no TLS with it when that was so last.
+    said: Mutex<Option<Refused>>,
 }
 
 // === impl Health ===
@@ -36,6 +45,9 @@ impl Health {
             accepted: AtomicBool::new(false),
             failing_since: Mutex::new(None),
             probing: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
+            returns: watch::Sender::new(0),
+            said: Mutex::new(None),
         }
     }
 
@@ -49,7 +61,19 @@ impl Health {
     pub(super) fn succeeded(&self) -> bool {
         let first = !self.accepted.swap(true, Ordering::Relaxed);
         let failed = self.failing_since.lock().ok().and_then(|mut since| since.take()).is_some();
+        if failed {
+            self.returns.send_modify(|returns| *returns += 1);
+        }
         first || failed
+    }
+
+    pub(super) fn returns(&self) -> watch::Receiver<u64> {
+        self.returns.subscribe()
+    }
+
+    /// Whether TLS failed for another reason when it did last.
+    fn is_new(&self, why: &Refused) -> bool {
+        self.said.lock().is_ok_and(|mut said| said.replace(why.clone()).as_ref() != Some(why))
     }
 
     /// A connect failed. True the first time in a row.
@@ -66,8 +90,8 @@ impl Health {
 
 impl Inner {
     /// A connection, counted towards readiness. Failing ones start the probe, unless it runs.
-    pub(super) async fn connect(self: &std::sync::Arc<Self>) -> std::io::Result<super::connect::Io> {
-        match self.connector.connect().await {
+    pub(super) async fn connect(self: &std::sync::Arc<Self>, speak: Speak) -> std::io::Result<super::connect::Io> {
+        match self.connector.connect(speak).await {
             Ok(io) => {
                 if self.health.succeeded() {
                     self.learn_again();
@@ -83,10 +107,28 @@ impl Inner {
         }
     }
 
-    /// Counts a failed connect, and says so once until the server is back.
+    /// Counts a failed connect, and says so once until the server is back; what TLS has to say is said also where it comes after another reason.
     fn not_reachable(&self, error: &std::io::Error) {
-        if self.health.failed() {
+        let tls = error.get_ref().and_then(|error| error.downcast_ref::<Refused>());
+        let news = tls.is_some_and(|why| self.health.is_new(why));
+        if self.health.failed() || news {
             tracing::warn!(%error, upstream = %self.config.target, "upstream not reachable");
+        }
+    }
+
+    /// The server took the connection and ended it by TLS; what is new of it is said.
+    pub(super) fn refused_by_tls(&self, why: &Refused) {
+        if self.health.is_new(why) {
+            tracing::warn!(error = %why, upstream = %self.config.target, "upstream ends connections");
+        }
+    }
+
+    /// What is offered where nothing is sent.
+    pub(super) const fn speaks(&self) -> Speak {
+        match self.config.http2 {
+            Http2::Auto => Speak::Either,
+            Http2::Always => Speak::Http2,
+            Http2::Never => Speak::Http1,
         }
     }
 
@@ -97,7 +139,7 @@ impl Inner {
         }
         let mut pause = PAUSE_MIN;
         loop {
-            match self.connector.connect().await {
+            match self.connector.connect(self.speaks()).await {
                 Ok(_) => break,
                 Err(error) => {
                     self.not_reachable(&error);
@@ -116,7 +158,29 @@ impl Inner {
     /// The server is new, or was away and may be another one: what it speaks and publishes is asked again.
     fn learn_again(self: &std::sync::Arc<Self>) {
         self.published.forget();
-        if self.config.http2 == Http2::Auto {
+        self.health.asked.store(false, Ordering::Relaxed);
+        // Whatever is behind a captured port, it may be something that a preface disturbs: there the first client that speaks HTTP comes first.
+        if !self.is_captured() {
+            self.http_is_spoken();
+        }
+    }
+
+    fn is_captured(&self) -> bool {
+        matches!(self.config.target, Target::Loopback(_))
+    }
+
+    /// Whether a client that speaks HTTP/2 is spoken for in HTTP/2. On a captured port it is whatever was found: without us it would have spoken so to the
+    /// server itself.
+    pub(super) fn speaks_as_its_clients(&self) -> bool {
+        self.shared.speaks_http2() || self.is_captured() && self.config.http2 == Http2::Auto
+    }
+
+    /// HTTP is spoken on this port, so the server may be asked for HTTP/2; it is once.
+    pub(super) fn http_is_spoken(self: &std::sync::Arc<Self>) {
+        if self.config.http2 == Http2::Auto
+            && self.health.accepted.load(Ordering::Relaxed)
+            && !self.health.asked.swap(true, Ordering::Relaxed)
+        {
             let inner = self.clone();
             tokio::spawn(async move {
                 let speaks = super::client::speaks_http2(&inner.connector).await;
@@ -142,7 +206,9 @@ mod tests {
         *health.failing_since.lock().unwrap() = Some(Tick(0));
         let now = health.clock.now();
         assert_eq!(health.is_ready(), now.since(Tick(0)) < UNREADY_AFTER);
+        assert_eq!(*health.returns().borrow(), 0);
         assert!(health.succeeded(), "back after a failure: it may be another server");
         assert!(!health.succeeded());
+        assert_eq!(*health.returns().borrow(), 1);
     }
 }

@@ -66,7 +66,7 @@ fn hold(policies: &[String]) {
         };
         let policies: Vec<Policy> = policies.iter().map(build).collect();
         let policy = policies[0].clone();
-        let mut proxy = start(Starting { policy, level: LevelHandle::none(), seed: 1 }).unwrap();
+        let mut proxy = start(Starting { policy, level: LevelHandle::none(), seed: 1, drain_token: None }).unwrap();
         let to: SocketAddr = proxy.listen[0];
         let control = proxy.control();
         let edits = Cell::new(0);

@@ -10,14 +10,18 @@ mod aside;
 mod batches;
 mod binary;
 mod cancels;
+mod capture;
 mod change;
+mod crashes;
 mod deadlines;
+mod drain;
 mod faults;
 mod h2;
 mod hand;
 mod http2;
 mod hygiene;
 mod isolation;
+mod observe;
 mod overload;
 mod pass;
 mod priorities;
@@ -27,6 +31,8 @@ mod servers;
 mod setup;
 mod state;
 mod streams;
+mod tls;
+mod tunnel;
 mod why;
 
 #[path = "../support/all.rs"]

@@ -6,6 +6,7 @@
 mod docs;
 mod imports;
 mod lex;
+mod manifests;
 mod supply;
 
 use std::path::{Path, PathBuf};
@@ -135,6 +136,17 @@ fn golden_section(path: &str, name: &str, found: &str) {
     assert_eq!(was, found, "{path}, {name}: UPDATE=1 rewrites it");
 }
 
+/// Compares a whole file with what it should be; `UPDATE=1` writes it.
+fn golden_file(path: &str, found: &str) {
+    if std::env::var_os("UPDATE").is_some() {
+        let file = root().join(path);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, found).unwrap();
+        return;
+    }
+    assert!(read(path) == found, "{path} is not what it should be: UPDATE=1 rewrites it");
+}
+
 /// Where `path` of words, as in `Instant::now`, stands in the code.
 fn places(source: &Source, path: &[&str]) -> Vec<usize> {
     let pattern: Vec<&str> = path.iter().flat_map(|word| ["::", word]).skip(1).collect();
@@ -175,7 +187,11 @@ fn only_the_configuration_reads_the_environment() {
         &["EnvFilter", "from_env"],
     ];
     // The tests of the configuration rewrite their golden files when asked to.
-    only(&reads, &["src/config/env.rs", "src/config/tests.rs"], "only `config` reads the environment");
+    only(
+        &reads,
+        &["src/config/env.rs", "src/config/controller.rs", "src/config/tests.rs"],
+        "only `config` reads the environment",
+    );
 }
 
 /// Where the core estimates. What leaves these files is whole numbers, and they add, multiply, divide and take roots only, which is exact or rounded alike
@@ -212,7 +228,8 @@ fn a_module_is_a_file_and_opens_with_what_it_is() {
     for path in files() {
         assert!(!path.ends_with("/mod.rs"), "{path}: a module `foo` is `foo.rs` with `foo/` beside it");
     }
-    for source in sources("src").iter().chain(&sources("tests")).filter(|source| !source.is_test()) {
+    let tests = [sources("tests"), sources("e2e")].concat();
+    for source in sources("src").iter().chain(&tests).filter(|source| !source.is_test()) {
         let first: String = source
             .text
             .lines()
@@ -230,6 +247,7 @@ fn no_file_is_too_long() {
     let mut long: Vec<(usize, String)> = sources("src")
         .iter()
         .chain(&sources("tests"))
+        .chain(&sources("e2e"))
         .map(|source| (source.without_tests().lines().count(), source.path.clone()))
         .filter(|(lines, _)| *lines > LINES_LOOK)
         .collect();
@@ -256,7 +274,7 @@ fn nothing_names_the_machine_it_was_made_on() {
 
 #[test]
 fn exceptions_to_lints_are_expected_with_a_reason() {
-    for source in sources("src").iter().chain(&sources("tests")) {
+    for source in [sources("src"), sources("tests"), sources("e2e")].iter().flatten() {
         let tokens = source.tokens();
         for window in tokens.windows(3) {
             let is_allow = window[0].is("[") && window[1].is("allow") && window[2].is("(");

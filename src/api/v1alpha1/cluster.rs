@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -9,7 +10,7 @@ use super::{
 };
 
 /// A workload by name.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TargetRef {
     /// API group, empty for the core group.
@@ -24,7 +25,7 @@ pub struct TargetRef {
 }
 
 /// Pods by label.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Selector {
     /// Labels that a pod must have.
@@ -36,7 +37,7 @@ pub struct Selector {
 }
 
 /// One term of a selector.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SelectorTerm {
     /// The label.
@@ -51,7 +52,7 @@ pub struct SelectorTerm {
 }
 
 /// An object by name.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NameRef {
     /// Its name.
@@ -60,7 +61,7 @@ pub struct NameRef {
 }
 
 /// What the controller may tune.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TuningSpec {
     /// `Auto` applies, `Recommend` only publishes, `Manual` does nothing.
@@ -75,7 +76,7 @@ pub struct TuningSpec {
 }
 
 /// Bounds of tuning.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Bounds {
     /// For `limits.slotsMax`.
@@ -90,7 +91,7 @@ pub struct Bounds {
 }
 
 /// From and to.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NumberBounds {
     /// At least.
@@ -102,7 +103,7 @@ pub struct NumberBounds {
 }
 
 /// Up to.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ShiftBounds {
     /// At most, of the latency target.
@@ -111,7 +112,7 @@ pub struct ShiftBounds {
 }
 
 /// How a change reaches the pods.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RolloutSpec {
     /// All at once, in steps, or as an experiment.
@@ -135,7 +136,7 @@ pub struct RolloutSpec {
 }
 
 /// Steps.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Canary {
     /// One after the other.
@@ -144,7 +145,7 @@ pub struct Canary {
 }
 
 /// A step.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CanaryStep {
     /// Share of the pods.
@@ -156,7 +157,7 @@ pub struct CanaryStep {
 }
 
 /// An experiment.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Experiment {
     /// What is compared.
@@ -174,7 +175,7 @@ pub struct Experiment {
 }
 
 /// An arm of an experiment.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Arm {
     /// Its profile.
@@ -186,7 +187,7 @@ pub struct Arm {
 }
 
 /// What counts as worse.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Analysis {
     /// Rise of the 99th percentile.
@@ -201,7 +202,7 @@ pub struct Analysis {
 }
 
 /// How the sidecar is added to a pod.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InjectionSpec {
     /// How traffic is led through it.

@@ -1,23 +1,24 @@
 //! The keys of the process: `proxy`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{DurationText, Http2, LogFormat, Reuse, ShareText, SizeText, Word};
 
 /// The process.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProxySpec {
     /// Addresses to listen on; port 0 takes a free one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<Vec<String>>,
-    /// The model server: `http://HOST:PORT` or `unix:/PATH`. `https://` comes later.
+    /// The model server: `http://HOST:PORT`, `https://HOST:PORT` or `unix:/PATH`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upstream: Option<String>,
-    /// TLS for callers; absent: plain.
+    /// TLS for callers; absent: plain. Files are watched, and read again when they change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsSpec>,
-    /// TLS to the upstream.
+    /// TLS to an upstream of `https://`; files are watched, and read again when they change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upstream_tls: Option<UpstreamTlsSpec>,
     /// Bounds on what callers may do.
@@ -44,31 +45,31 @@ pub struct ProxySpec {
 }
 
 /// TLS for callers.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TlsSpec {
-    /// Certificate chain.
+    /// Certificate chain in PEM, that of the server first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cert_file: Option<String>,
-    /// Private key.
+    /// Its private key in PEM, not encrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<String>,
-    /// Callers must show a certificate of this authority.
+    /// Authorities in PEM: callers must show a certificate of one of them. Calls of two certificates share no batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_ca_file: Option<String>,
 }
 
 /// TLS to the upstream.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpstreamTlsSpec {
-    /// Authorities to trust; absent: the default roots.
+    /// Authorities to trust, in PEM; absent: those that the machine trusts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<String>,
-    /// The name to check.
+    /// The name that its certificate must be for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_name: Option<String>,
-    /// Certificate to show.
+    /// Certificate chain to show, in PEM; with `keyFile`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cert_file: Option<String>,
     /// Its private key.
@@ -77,7 +78,7 @@ pub struct UpstreamTlsSpec {
 }
 
 /// Bounds on callers.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientSpec {
     /// Request line and headers; 431 above.
@@ -113,7 +114,7 @@ pub struct ClientSpec {
 }
 
 /// HTTP/2 from callers.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientHttp2Spec {
     /// Calls at once on a connection.
@@ -140,7 +141,7 @@ pub struct ClientHttp2Spec {
 }
 
 /// Bounds on the process.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProcessSpec {
     /// Client connections; also at most 80 % of the limit on open files.
@@ -152,7 +153,7 @@ pub struct ProcessSpec {
 }
 
 /// Connections to the upstream.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConnectionSpec {
     /// Time to connect.
@@ -173,7 +174,7 @@ pub struct ConnectionSpec {
 }
 
 /// The end of the process.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DrainSpec {
     /// Time between the signal and being not ready.
@@ -185,7 +186,7 @@ pub struct DrainSpec {
 }
 
 /// The two other listeners.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AdminSpec {
     /// Address for `/metrics`, `/livez`, `/readyz`; or `off`.
@@ -197,7 +198,7 @@ pub struct AdminSpec {
 }
 
 /// Logs.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LogSpec {
     /// One JSON object a line, or for people. Default: `Pretty` on a terminal, `Json` elsewhere.

@@ -1,5 +1,6 @@
 //! The keys of one route: `routes[]`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -8,7 +9,7 @@ use super::{
 };
 
 /// One route and how it is batched.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RouteSpec {
     /// The path, exact, or a prefix ending in `/*`. Required.
@@ -53,7 +54,7 @@ pub struct RouteSpec {
 }
 
 /// Headers and body fields.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Fields {
     /// Header names.
@@ -65,7 +66,7 @@ pub struct Fields {
 }
 
 /// Headers.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Headers {
     /// Header names of the upstream's answer.
@@ -74,7 +75,7 @@ pub struct Headers {
 }
 
 /// A JSON protocol declared by pointers.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GenericSpec {
     /// Where a batch is sent; absent: the path of the call.
@@ -128,7 +129,7 @@ pub struct GenericSpec {
 }
 
 /// The form of a call with one item.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SingleSpec {
     /// JSON Pointer to the field that holds the one item.
@@ -146,7 +147,7 @@ pub struct SingleSpec {
 }
 
 /// How a result says that its item failed.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PerItemError {
     /// JSON Pointer inside the result; where it is present, the item failed. Required.
@@ -158,7 +159,7 @@ pub struct PerItemError {
 }
 
 /// Counters of the answer.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CostSpec {
     /// JSON Pointers to counters that are totals over the batch.

@@ -131,7 +131,8 @@ impl Adaptive {
         let away = float(away);
         let (gone, _) = arrivals.returns().present(now)?;
         // Whom the batch in flight will bring back, and when.
-        let ahead = self.flights.values().filter(|_| leading).min_by_key(|sent| sent.due);
+        let own = self.flights.values().filter(|sent| leading && sent.batch.key == line.key);
+        let ahead = own.min_by_key(|sent| sent.due);
         let ahead = ahead.map(|sent| (sent.due.0.saturating_sub(now.0), f64::from(sent.batch.items)));
         let returns = arrivals.returns();
         // A turn begins with the end of the batch before: it is over in part, or yet to come.

@@ -341,6 +341,20 @@ fn draining_waits_for_nothing() {
 }
 
 #[test]
+fn who_comes_after_the_drain_was_taken_back_waits_again() {
+    let mut batcher = Batcher::new(limits(|l| l.policy = window(64, 20)), 0);
+    batcher.drain(ms(1));
+    batcher.offer(ms(2), call(1)).unwrap();
+    let first = dispatched(&mut batcher, ms(2));
+    assert_eq!(first.cause, Cause::Drain);
+    batcher.complete(ms(3), first.id, ok(MS));
+    batcher.resume(ms(3));
+    batcher.offer(ms(4), call(2)).unwrap();
+    assert_eq!(batcher.poll(ms(4)), None);
+    assert_eq!(dispatched(&mut batcher, ms(24)).cause, Cause::Delay);
+}
+
+#[test]
 fn a_call_that_goes_alone_shares_nothing_whatever_its_key() {
     let mut batcher = Batcher::new(limits(|l| l.slots = 3), 0);
     batcher.offer(ms(0), call(1)).unwrap();

@@ -117,9 +117,10 @@ impl Tail {
 // === impl Watch ===
 
 impl Watch {
-    pub(super) fn observe(&mut self, z: f64) -> Verdict {
+    /// `guessed`: what was foreseen was a guess, which is no measure for a drift.
+    pub(super) fn observe(&mut self, z: f64, guessed: bool) -> Verdict {
         if (FAST..=SLOW).contains(&z) {
-            return self.normal(z);
+            return if guessed { Verdict::Normal } else { self.normal(z) };
         }
         self.run += if z > SLOW { SLOW_STEP } else { FAST_STEP };
         if self.run < RUN_MAX {

@@ -1,8 +1,12 @@
 //! What the scheduler learned, as the JSON of `/api/scheduler`.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use crate::batching::{AsideReport, Base, CeilingInForce, CostReport, Infeasible, Mode, Pauses, Report, TrialReport};
+use crate::protocol::class_name;
+use crate::scheduler::Seen;
 
 /// The whole of it. Times are in microseconds unless their name says otherwise.
 pub(super) fn json(report: &Report) -> Value {
@@ -17,6 +21,35 @@ pub(super) fn json(report: &Report) -> Value {
         "pauses": report.pauses.iter().map(pauses).collect::<Vec<_>>(),
         "infeasible": report.infeasible.iter().map(infeasible).collect::<Vec<_>>(),
         "exploration_us": micros(report.exploration_nanos),
+    })
+}
+
+/// What batching would have done with the calls that passed in mode `Observe`, since the process started.
+pub(super) fn predicted(seen: &Seen) -> Value {
+    let mean =
+        |all: std::time::Duration, of: u64| micros(u64::try_from(all.as_nanos()).unwrap_or(u64::MAX) / of.max(1));
+    let class = |(name, lone, items): &(Box<[u8]>, std::time::Duration, u32)| {
+        let name = class_name(name);
+        json!({
+            "path": name.as_ref().map(|name| &name.path),
+            "model": name.as_ref().map(|name| &name.model),
+            "lone_call_us": mean(*lone, 1),
+            "measured_items": items,
+        })
+    };
+    json!({
+        "calls": seen.calls,
+        "unpredicted": seen.left_out.iter().map(|(why, calls)| (why.as_str(), *calls)).collect::<BTreeMap<_, _>>(),
+        "upstream_calls": seen.executions,
+        "carried": {"calls": seen.carried.0, "items": seen.carried.1},
+        "answered": seen.answered,
+        "rejected": seen.rejected,
+        "expired": seen.expired,
+        "mean_latency_us": mean(seen.latency, seen.answered),
+        "passed": {"calls": seen.passed.0, "mean_latency_us": mean(seen.passed.1, seen.passed.0)},
+        "side_by_side": seen.side_by_side,
+        "measured_items": seen.measured_items(),
+        "cost_classes": seen.classes.iter().map(class).collect::<Vec<_>>(),
     })
 }
 

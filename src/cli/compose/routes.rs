@@ -25,6 +25,11 @@ pub(super) fn default(policy: &Policy) -> RouteRules {
     }
 }
 
+/// None at all: every route of the policy is for other ports.
+pub(super) fn none(policy: &Policy) -> RouteRules {
+    RouteRules { protocol: Named::PassThrough, ..default(policy) }
+}
+
 fn items(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }

@@ -7,7 +7,7 @@ use http::Method;
 
 use super::core_scope;
 use crate::batching::{ScopeId, ScopeLimits};
-use crate::config::Policy;
+use crate::config::{Policy, RoutePort};
 
 /// Routes that may come by in the life of a process: sixteen times as many as a policy may have, each different from all before.
 const SCOPES_MAX: usize = 4096;
@@ -15,8 +15,8 @@ const SCOPES_MAX: usize = 4096;
 /// Every route since the start.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scopes {
-    /// By method and path as written; `None`: what stands for all routes where none is written.
-    names: Vec<Option<(Method, String)>>,
+    /// By method, path and ports as written; `None`: what stands for all routes where none is written.
+    names: Vec<Option<(Method, String, Vec<RoutePort>)>>,
     limits: Vec<ScopeLimits>,
 }
 
@@ -27,7 +27,8 @@ impl Scopes {
     pub(super) fn take(&mut self, policy: &Policy) -> Result<Vec<ScopeId>, String> {
         let mut ids: Vec<ScopeId> = Vec::with_capacity(policy.routes.len() + 1);
         let written = policy.routes.iter().map(|route| {
-            (Some((route.method.clone(), route.path.clone())), core_scope(&policy.limits.overridden(&route.limits)))
+            let name = (route.method.clone(), route.path.clone(), route.ports.clone());
+            (Some(name), core_scope(&policy.limits.overridden(&route.limits)))
         });
         for (name, limits) in written.chain([(None, core_scope(&policy.limits))]) {
             let known = self.names.iter().position(|other| *other == name);
@@ -92,6 +93,14 @@ mod tests {
         let text = "routes: [{path: /a, limits: {batchItemsMax: 3}}, {path: /a, limits: {batchItemsMax: 5}}]";
         assert_eq!(numbers(&scopes.take(&policy(text)).unwrap()), [0, 0, 1]);
         assert_eq!(scopes.limits()[0].batch_items_max, 3);
+    }
+
+    #[test]
+    fn routes_for_other_ports_are_others() {
+        let mut scopes = Scopes::default();
+        let text = "routes: [{path: /a, ports: [80], limits: {batchItemsMax: 3}}, {path: /a, ports: [81]}]";
+        assert_eq!(numbers(&scopes.take(&policy(text)).unwrap()), [0, 1, 2]);
+        assert_eq!((scopes.limits()[0].batch_items_max, scopes.limits()[1].batch_items_max), (3, 128));
     }
 
     #[test]

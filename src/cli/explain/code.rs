@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::config::Code;
 use crate::error::FailureKind;
+use crate::injector;
 
 /// What there is to say of a code.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +23,11 @@ pub(super) struct Told {
 /// # Errors
 /// That there is no such code, with the list of all.
 pub(super) fn find(word: &str) -> Result<Told, String> {
-    let all = || FailureKind::ALL.into_iter().map(Told::from).chain(Code::ALL.into_iter().map(Told::from));
+    let all = || {
+        let calls = FailureKind::ALL.into_iter().map(Told::from);
+        let (config, injection) = (Code::ALL.into_iter(), injector::Code::ALL.into_iter());
+        calls.chain(config.map(Told::from)).chain(injection.map(Told::from))
+    };
     let is = |told: &Told| {
         told.code.eq_ignore_ascii_case(word) || told.answer.is_some_and(|(reason, _)| reason.eq_ignore_ascii_case(word))
     };
@@ -82,6 +87,19 @@ impl From<Code> for Told {
     }
 }
 
+impl From<injector::Code> for Told {
+    fn from(code: injector::Code) -> Self {
+        Self {
+            code: code.as_str(),
+            answer: None,
+            message: code.message(),
+            whose: "whoever wrote the pod",
+            why: code.why(),
+            advice: code.advice(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +115,11 @@ mod tests {
         );
         assert_eq!((&told.json()["status"], &told.json()["reason"]), (&json!(502), &json!("mismatch")));
         assert!(find("GRP1101").unwrap().text().starts_with("GRP1101: a key that the schema does not have\n"));
+        let told = find("grp2102").unwrap().text();
+        assert!(
+            told.starts_with("GRP2102: an annotation that does not exist\n  whose doing: whoever wrote the pod\n"),
+            "{told}"
+        );
     }
 
     #[test]
@@ -105,6 +128,7 @@ mod tests {
         assert!(said.starts_with("there is no code \"GRP9\\u{1b}\"; there are\n"), "{said}");
         assert!(FailureKind::ALL.iter().all(|kind| said.contains(kind.code())));
         assert!(Code::ALL.iter().all(|code| said.contains(code.as_str())));
+        assert!(injector::Code::ALL.iter().all(|code| said.contains(code.as_str())));
     }
 
     #[test]

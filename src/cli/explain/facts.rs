@@ -20,6 +20,10 @@ pub(super) struct Facts {
     pub(super) slots: Option<Slots>,
     /// Whether calls are passed one by one, and why.
     pub(super) aside: Option<Aside>,
+    /// What batching would have done with calls that passed in mode `Observe`.
+    pub(super) predicted: Option<Predicted>,
+    /// Everything passes through after crashes, for so many seconds more.
+    pub(super) crashed_seconds: Option<u64>,
     /// Seconds since the upstream was found to be another one.
     pub(super) changed_seconds: Option<u64>,
     /// Batches that failed, where somebody counted.
@@ -50,6 +54,27 @@ pub(super) struct Aside {
     pub(super) trying: bool,
     /// The last comparison: how long ago in seconds, and the means of both ways.
     pub(super) last: Option<(u64, u64, u64)>,
+}
+
+/// What batching would have done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Predicted {
+    /// Calls that it is about.
+    pub(super) calls: u64,
+    /// Upstream calls that they would have been, and what those would have carried.
+    pub(super) executions: u64,
+    /// See `executions`.
+    pub(super) carried: u64,
+    /// Items in those.
+    pub(super) items: u64,
+    /// Mean from arrival to answer, had they been batched.
+    pub(super) latency_us: u64,
+    /// The same as they passed.
+    pub(super) passed_us: u64,
+    /// Calls that would have been refused or given up.
+    pub(super) unserved: u64,
+    /// The most items in one call of which it is known what they take.
+    pub(super) measured_items: u32,
 }
 
 /// Batches that failed, those of one call among them.

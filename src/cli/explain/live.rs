@@ -1,21 +1,33 @@
-//! Facts of a running proxy, by its admin port: what `/api/scheduler`, `/api/stats` and nothing else say.
+//! Facts of a running proxy, by its admin port: what `/api/scheduler`, `/api/stats` and nothing else say. Of several captured ports each has facts of its own.
 
 use serde_json::Value;
 
-use super::facts::{Aside, CeilingFrom, Differs, Facts, Failures, Kind, Pauses, Point, Slots, Words};
-use super::get::get;
+use super::facts::{Aside, CeilingFrom, Differs, Facts, Failures, Kind, Pauses, Point, Predicted, Slots, Words};
+use crate::cli::local::get;
 
-/// Asks.
+/// Asks; of several captured ports each is told for itself.
 ///
 /// # Errors
 /// What went wrong, in words.
-pub(super) fn ask(address: &str) -> Result<Facts, String> {
+pub(super) fn ask(address: &str) -> Result<Vec<Facts>, String> {
     let json = |path| {
         let body = get(address, path)?;
         serde_json::from_slice(&body).map_err(|error| format!("{address} answers {path} with no JSON: {error}"))
     };
     let (scheduler, stats): (Value, Value) = (json("/api/scheduler")?, json("/api/stats")?);
-    Ok(facts(address, &scheduler, &stats))
+    Ok(all(address, &scheduler, &stats))
+}
+
+fn all(address: &str, scheduler: &Value, stats: &Value) -> Vec<Facts> {
+    let Some(ports) = scheduler["ports"].as_array() else { return vec![facts(address, scheduler, stats)] };
+    let of = |port: &Value| {
+        let (number, name) = (number(&port["port"]), text(&port["name"]));
+        let name = if name.is_empty() { String::new() } else { format!(" ({name})") };
+        let facts = facts(address, port, stats);
+        // What passed, failed and was refused is counted for the process.
+        Facts { over: format!("port {number}{name}, of {}", facts.over), ..facts }
+    };
+    ports.iter().map(of).collect()
 }
 
 fn facts(address: &str, scheduler: &Value, stats: &Value) -> Facts {
@@ -47,6 +59,8 @@ fn facts(address: &str, scheduler: &Value, stats: &Value) -> Facts {
                 (ago, number(&last["batch_mean_us"]), number(&last["pass_mean_us"]))
             }),
         }),
+        predicted: predicted(&scheduler["predicted"]),
+        crashed_seconds: scheduler["crash_guard"]["ends_in_seconds"].as_u64(),
         changed_seconds: scheduler["model_changes"]["last_at_seconds"].as_u64().map(|at| now.saturating_sub(at)),
         failures: stats["isolation"].is_object().then(|| Failures {
             batches: number(&stats["batches"]["count"]),
@@ -63,6 +77,19 @@ fn facts(address: &str, scheduler: &Value, stats: &Value) -> Facts {
             .collect(),
         kinds: scheduler["cost_classes"].as_array().into_iter().flatten().map(|class| kind(class, scheduler)).collect(),
     }
+}
+
+fn predicted(told: &Value) -> Option<Predicted> {
+    told.is_object().then(|| Predicted {
+        calls: number(&told["calls"]),
+        executions: number(&told["upstream_calls"]),
+        carried: number(&told["carried"]["calls"]),
+        items: number(&told["carried"]["items"]),
+        latency_us: number(&told["mean_latency_us"]),
+        passed_us: number(&told["passed"]["mean_latency_us"]),
+        unserved: number(&told["rejected"]).saturating_add(number(&told["expired"])),
+        measured_items: small(&told["measured_items"]),
+    })
 }
 
 fn kind(class: &Value, scheduler: &Value) -> Kind {
@@ -167,6 +194,17 @@ mod tests {
         let facts = facts("a", &scheduler, &json!({"passed": most, "calls": {"seen": u64::MAX}}));
         assert_eq!(facts.items, u64::MAX);
         assert!(!crate::cli::explain::say::explain(&facts).is_empty());
+    }
+
+    #[test]
+    fn several_ports_are_told_one_by_one() {
+        let port =
+            |number: u64| json!({"port": number, "name": null, "cost_classes": [{"path": format!("/{number}")}]});
+        let told = all("a", &json!({"ports": [port(80), port(81)]}), &json!({}));
+        assert_eq!(told.len(), 2);
+        assert!(told[1].over.starts_with("port 81, of the proxy at a"), "{}", told[1].over);
+        assert_eq!(told[1].kinds[0].name, "/81");
+        assert_eq!(all("a", &json!({}), &json!({})).len(), 1);
     }
 
     #[test]

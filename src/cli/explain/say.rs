@@ -9,7 +9,7 @@ mod words;
 use serde_json::{Value, json};
 
 use self::words::{advice, kept_apart, millis, percent, reason, span, times};
-use super::facts::{CeilingFrom, Facts, Kind, Point, Slots, ratio};
+use super::facts::{CeilingFrom, Facts, Kind, Point, Predicted, Slots, ratio};
 
 /// From this share of the batches on something binds.
 const BINDS: f64 = 0.3;
@@ -51,9 +51,19 @@ pub(super) fn explain(facts: &Facts) -> Vec<Sentence> {
     let mut all = |what, text: String, numbers| {
         said.push(Sentence { about: String::new(), what, text, numbers });
     };
+    if let Some(left) = facts.crashed_seconds {
+        let text = format!(
+            "everything passes through for {} more, since the process crashed 3 times in 60 s: the log of the process before may say why it ended",
+            span(left)
+        );
+        all("crash_guard", text, json!({"ends_in_seconds": left}));
+    }
     if facts.calls == 0 {
         all("no_calls", "no call has come yet".to_owned(), json!({}));
         return said;
+    }
+    if let Some((text, numbers)) = facts.predicted.as_ref().map(predicted) {
+        all("observed", text, numbers);
     }
     if let Some((text, numbers)) = aside(facts) {
         all("standing_aside", text, numbers);
@@ -106,8 +116,36 @@ fn aside(facts: &Facts) -> Option<(String, Value)> {
     })
 }
 
+/// What batching would have done, and how far that can be believed.
+fn predicted(told: &Predicted) -> (String, Value) {
+    let Predicted { calls, executions, carried, items, latency_us, passed_us, unserved, measured_items } = *told;
+    let numbers = json!({
+        "calls": calls, "upstream_calls": executions, "items": items, "latency_us": latency_us, "passed_us": passed_us,
+        "unserved": unserved, "measured_items": measured_items,
+    });
+    if calls == 0 {
+        let text = "mode Observe: too few calls have passed to say what batching would do with them";
+        return (text.to_owned(), numbers);
+    }
+    let mut text = format!(
+        "mode Observe: batching would have made {executions} upstream calls of {carried}, of {:.1} items each, and answered them after {} on average ({} as they passed)",
+        ratio(items, executions),
+        millis(latency_us),
+        millis(passed_us),
+    );
+    if unserved > 0 {
+        text += &format!("; it would have refused or given up {unserved} of {calls}");
+    }
+    text += &match measured_items {
+        0 | 1 => "; no caller sends several items, so what a batch takes is a guess: half of a lone call's time, and half of it again for every item".to_owned(),
+        most => format!("; what up to {most} items take was measured"),
+    };
+    (text, numbers)
+}
+
 fn not_merged(facts: &Facts) -> Option<(String, Value)> {
-    let mut reasons: Vec<_> = facts.passed.iter().filter(|(word, _)| word != "no_gain").collect();
+    let said = |word: &str| word == "no_gain" || word == "policy_observe" && facts.predicted.is_some();
+    let mut reasons: Vec<_> = facts.passed.iter().filter(|(word, _)| !said(word)).collect();
     reasons.sort_by_key(|(_, calls)| std::cmp::Reverse(*calls));
     let calls = reasons.iter().fold(0_u64, |sum, (_, calls)| sum.saturating_add(*calls));
     reasons.retain(|(_, calls)| ratio(*calls, facts.calls) >= REASON_MIN);

@@ -114,10 +114,10 @@ pub(super) fn read(bytes: &[u8], upstream: &str) -> Result<(Kept, Identity), Str
     Ok((Kept { upstream, classes }, Identity { server: learned.server, model: learned.model }))
 }
 
-/// The file.
-pub(super) fn write(kept: &Kept, upstream: &str, identity: Identity) -> io::Result<Vec<u8>> {
+/// The file, with as many classes as it may have bytes for.
+pub(super) fn write(kept: &Kept, upstream: &str, identity: Identity, bytes_max: usize) -> io::Result<Vec<u8>> {
     let classes = kept.classes.iter().filter(|(name, _)| name.len() <= NAME_BYTES_MAX).take(CLASSES_MAX);
-    let learned = Learned {
+    let mut learned = Learned {
         format: FORMAT,
         upstream: upstream.to_owned(),
         server: identity.server,
@@ -128,7 +128,14 @@ pub(super) fn write(kept: &Kept, upstream: &str, identity: Identity) -> io::Resu
         explore_permille: kept.upstream.explore_permille,
         classes: classes.map(|(name, snapshot)| Class::new(name, snapshot)).collect(),
     };
-    Ok(serde_json::to_vec(&learned)?)
+    loop {
+        let bytes = serde_json::to_vec(&learned)?;
+        if bytes.len() <= bytes_max || learned.classes.is_empty() {
+            return Ok(bytes);
+        }
+        // A few classes are common, and all of them fit; of very many some are left out.
+        learned.classes.truncate(learned.classes.len() / 2);
+    }
 }
 
 // === impl Class ===
@@ -209,7 +216,7 @@ impl From<Class> for ClassSnapshot {
 }
 
 /// The bytes that `u8::escape_ascii` wrote.
-fn unescape(text: &str) -> Result<Box<[u8]>, String> {
+pub(in super::super) fn unescape(text: &str) -> Result<Box<[u8]>, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -269,7 +276,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again() {
         let identity = Identity { server: Some("uvicorn".to_owned()), model: Some("bge a1".to_owned()) };
-        let bytes = write(&kept(), "http://m", identity.clone()).unwrap();
+        let bytes = write(&kept(), "http://m", identity.clone(), usize::MAX).unwrap();
         let (read, said) = read(&bytes, "http://m").unwrap();
         assert_eq!(format!("{read:?}"), format!("{:?}", kept()));
         assert_eq!(said, identity);
@@ -277,7 +284,7 @@ mod tests {
 
     #[test]
     fn another_server_another_format_and_what_is_broken_are_told_apart() {
-        let bytes = write(&kept(), "http://m", Identity::default()).unwrap();
+        let bytes = write(&kept(), "http://m", Identity::default(), usize::MAX).unwrap();
         let text = String::from_utf8(bytes.clone()).unwrap();
         let why = |text: &str| read(text.as_bytes(), "http://n").map(|_| ()).unwrap_err();
         assert!(why(&text).contains("another model server, http://m"));
@@ -298,7 +305,10 @@ mod tests {
         let long = vec![b'a'; NAME_BYTES_MAX + 1];
         let names = std::iter::once(long).chain((0..100_u32).map(|name| name.to_be_bytes().to_vec()));
         many.classes = names.map(|name| (name.into_boxed_slice(), snapshot.clone())).collect();
-        let (read, _) = read(&write(&many, "http://m", Identity::default()).unwrap(), "http://m").unwrap();
+        let (read, _) = read(&write(&many, "http://m", Identity::default(), usize::MAX).unwrap(), "http://m").unwrap();
         assert_eq!(read.classes.len(), CLASSES_MAX);
+        let small = write(&many, "http://m", Identity::default(), 4096).unwrap();
+        let (read, _) = self::read(&small, "http://m").unwrap();
+        assert!(small.len() <= 4096 && (1..CLASSES_MAX).contains(&read.classes.len()), "{}", read.classes.len());
     }
 }

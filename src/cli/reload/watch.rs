@@ -23,7 +23,7 @@ const BUFFER: usize = 4096;
 
 /// One watched file.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(in crate::cli) struct Watch {
     events: AsyncFd<OwnedFd>,
     path: PathBuf,
     /// What is watched, and the names that matter there; no name: whatever happens.
@@ -37,7 +37,7 @@ impl Watch {
     ///
     /// # Errors
     /// When the system gives no more watches, or there is no such folder.
-    pub(super) fn new(path: &Path) -> io::Result<Self> {
+    pub(in crate::cli) fn new(path: &Path) -> io::Result<Self> {
         let events = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
         #[expect(
             deprecated,
@@ -50,7 +50,7 @@ impl Watch {
     }
 
     /// Watches where the path leads now: after a change it may be elsewhere.
-    pub(super) fn follow(&mut self) -> io::Result<()> {
+    pub(in crate::cli) fn follow(&mut self) -> io::Result<()> {
         let before = std::mem::take(&mut self.watched);
         let way = way(&self.path);
         let added = way.iter().try_for_each(|(folder, name)| self.add(folder, Some(name)));
@@ -78,7 +78,7 @@ impl Watch {
     ///
     /// # Errors
     /// When the kernel tells nothing more: it would say so again at once, for ever.
-    pub(super) async fn changed(&mut self) -> io::Result<()> {
+    pub(in crate::cli) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.events.readable().await?;
             match ready.try_io(|events| read(events.get_ref(), &self.path, &self.watched)) {
@@ -91,7 +91,7 @@ impl Watch {
     }
 
     /// Takes what has happened meanwhile: it is looked at once for all.
-    pub(super) fn settle(&self) {
+    pub(in crate::cli) fn settle(&self) {
         // An error means that there is nothing.
         read(self.events.get_ref(), &self.path, &self.watched).ok();
     }

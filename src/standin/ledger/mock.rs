@@ -34,6 +34,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// What the ledger's upstream shall be like.
 #[derive(Debug, Clone)]
 pub struct MockConfig {
+    /// The loopback port; 0 takes a free one.
+    pub port: u16,
     /// The a in t(n) = a + b·n.
     pub base: Duration,
     /// The b in t(n) = a + b·n.
@@ -119,6 +121,7 @@ struct Row<'a> {
 impl Default for MockConfig {
     fn default() -> Self {
         Self {
+            port: 0,
             base: Duration::from_micros(300),
             per_item: Duration::from_micros(10),
             slots: 4,
@@ -137,12 +140,12 @@ impl Default for MockConfig {
 // === impl LedgerMock ===
 
 impl LedgerMock {
-    /// Binds a free loopback port, and serves on the current runtime until the handle is dropped.
+    /// Binds the loopback port, and serves on the current runtime until the handle is dropped.
     ///
     /// # Errors
-    /// No port can be bound.
+    /// The port cannot be bound.
     pub async fn start(config: MockConfig) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, config.port)).await?;
         let addr = listener.local_addr()?;
         let shared = Arc::new(Shared {
             key: spread(config.seed),
@@ -178,6 +181,13 @@ impl LedgerMock {
     #[must_use]
     pub fn items_done(&self) -> u64 {
         self.shared.done.load(Ordering::Relaxed)
+    }
+
+    /// Ends it: its port is free when this returns.
+    pub async fn shutdown(mut self) {
+        self.accept.abort();
+        // Cancelled, as asked.
+        (&mut self.accept).await.ok();
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {

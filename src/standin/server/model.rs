@@ -153,6 +153,11 @@ impl Model {
         Ok(())
     }
 
+    #[cfg(test)]
+    pub(super) fn slots_free(&self) -> usize {
+        self.slots.available_permits()
+    }
+
     async fn slot(&self) -> Result<Slot<'_>, NotRun> {
         // The semaphore is fair: while calls wait none is free, so nobody overtakes here.
         if let Ok(permit) = self.slots.try_acquire() {

@@ -243,3 +243,21 @@ async fn http2_with_prior_knowledge_is_spoken_where_it_is_switched_on() {
         assert_eq!(send.send_request(request).await.is_ok_and(|answer| answer.status() == 200), http2);
     }
 }
+
+#[tokio::test]
+async fn one_that_drains_answers_what_it_has_and_lets_nobody_in() {
+    let (running, mut conn) = start(ServerConfig { base: QUICK * 10, ..ServerConfig::default() }).await;
+    let target = running.target().clone();
+    let mut idle = target.connect().await.unwrap();
+    call(&mut idle, "/embed", r#"{"inputs":"kept"}"#).await;
+    conn.outbox.send(&request("/embed", r#"{"inputs":"a"}"#)).await.unwrap();
+    while running.shared.model.slots_free() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let drained = tokio::spawn(running.drain(Duration::from_secs(30)));
+    idle.inbox.until_closed().await;
+    assert!(target.connect().await.is_err(), "the port is closed");
+    let answer = conn.inbox.answer().await.unwrap();
+    assert_eq!((answer.status, answer.close), (200, true));
+    assert!(drained.await.unwrap(), "everything was answered");
+}

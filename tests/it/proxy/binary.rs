@@ -92,18 +92,24 @@ impl Binary {
 
     /// With a file of the test's own, or without one.
     pub(super) async fn with(upstream: &str, config: Option<&Path>, args: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
-        command.args(["proxy", "--log-format", "json", "--upstream", upstream]);
+        let mut command = command();
+        command.args(["--upstream", upstream]);
         if let Some(config) = config {
             command.arg("--config").arg(config);
         }
         command.args(args);
-        // Whoever runs the tests may have set these for a proxy of their own.
-        for (name, _) in std::env::vars_os() {
-            if name == "RUST_LOG" || name.to_string_lossy().starts_with("GROUPAGE_") {
-                command.env_remove(name);
-            }
-        }
+        Self::run(command).await
+    }
+
+    /// As a sidecar that captures these ports, with what the injector puts into its environment.
+    pub(super) async fn in_a_pod(captures: &[String], env: &[(&str, &str)], args: &[&str]) -> Self {
+        let mut command = command();
+        command.args(captures.iter().flat_map(|capture| ["--capture", capture]));
+        command.args(["--metrics", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(args).envs(env.iter().copied());
+        Self::run(command).await
+    }
+
+    async fn run(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (access, log) = (Piped::new(child.stdout.take().unwrap()), Piped::new(child.stderr.take().unwrap()));
         log.until(|line| line["msg"] == "listening").await;
@@ -190,6 +196,19 @@ impl Binary {
         })
         .await;
     }
+}
+
+/// `groupage proxy` with nothing around it.
+fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
+    command.args(["proxy", "--log-format", "json"]);
+    // Whoever runs the tests may have set these for a proxy of their own.
+    for (name, _) in std::env::vars_os() {
+        if name == "RUST_LOG" || name.to_string_lossy().starts_with("GROUPAGE_") {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 impl Drop for Binary {

@@ -21,13 +21,17 @@ use super::support::wire::{End, Headers, values};
 /// Longer than anything here takes, also on a machine that is busy with other things.
 pub(super) const HANG: Duration = Duration::from_secs(20);
 
+/// What the application's hook must know.
+pub(super) const TOKEN: &str = "6f1c0e2d9a";
+
 /// A running proxy.
 #[derive(Debug)]
 pub(super) struct Proxy {
     pub(super) running: Running,
     /// The data port.
     pub(super) address: SocketAddr,
-    upstream: String,
+    /// What its policies are laid under.
+    flags: Overrides,
 }
 
 /// A call on its way, on a connection of its own; aborting it closes the connection.
@@ -65,12 +69,10 @@ pub(super) fn policy_text(spec: &Value) -> String {
     all.to_string()
 }
 
-fn policy(upstream: &str, spec: &Value) -> Policy {
+fn policy(flags: &Overrides, spec: &Value) -> Policy {
     let loaded =
         config::load(&policy_text(spec), "test.yaml").unwrap_or_else(|errors| panic!("{}", errors.render(false)));
-    let flags = Overrides { upstream: Some(Given::flag("--upstream", upstream.to_owned())), ..Overrides::default() };
-    config::build(Some(&loaded), &flags, &Machine::default())
-        .unwrap_or_else(|errors| panic!("{}", errors.render(false)))
+    config::build(Some(&loaded), flags, &Machine::default()).unwrap_or_else(|errors| panic!("{}", errors.render(false)))
 }
 
 /// Lays keys over others.
@@ -108,14 +110,28 @@ impl Proxy {
     }
 
     pub(super) fn start(upstream: &str, spec: &Value) -> Result<Self, BoxError> {
-        let running = start(Starting { policy: policy(upstream, spec), level: LevelHandle::none(), seed: 1 })?;
+        let upstream = Some(Given::flag("--upstream", upstream.to_owned()));
+        Self::with(Overrides { upstream, ..Overrides::default() }, spec)
+    }
+
+    /// As a sidecar that captures these ports of its pod.
+    pub(super) fn captured(captures: &[String], pod_ips: &str, spec: &Value) -> Self {
+        let capture = Some(Given::flag("--capture", captures.to_vec()));
+        let pod_ips = Some(Given::flag("GROUPAGE_POD_IPS", pod_ips.to_owned()));
+        Self::with(Overrides { capture, pod_ips, ..Overrides::default() }, spec).unwrap()
+    }
+
+    fn with(flags: Overrides, spec: &Value) -> Result<Self, BoxError> {
+        let drain_token = Some(TOKEN.to_owned());
+        let running =
+            start(Starting { policy: policy(&flags, spec), level: LevelHandle::none(), seed: 1, drain_token })?;
         let address = *running.listen.first().unwrap();
-        Ok(Self { running, address, upstream: upstream.to_owned() })
+        Ok(Self { running, address, flags })
     }
 
     /// Puts other settings in force.
     pub(super) async fn apply(&self, spec: &Value) -> Applied {
-        within(self.running.control().apply(policy(&self.upstream, spec))).await.unwrap()
+        within(self.running.control().apply(policy(&self.flags, spec))).await.unwrap()
     }
 
     pub(super) fn stats(&self) -> &Stats {

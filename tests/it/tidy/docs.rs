@@ -5,8 +5,12 @@ use std::fmt::Write as _;
 use groupage::batching::Cause;
 use groupage::config::Code;
 use groupage::error::FailureKind;
+use groupage::injector;
 use groupage::protocol::{Label, MismatchKind, Reason};
-use groupage::telemetry::names::{EXPIRED, Kind, Metric, Outcome, REJECTED, Reload, SLO_RESULTS, Stage};
+use groupage::telemetry::names::{
+    Admission, ControllerMetric, Done, EXPIRED, Kind, Metric, Outcome, REJECTED, Relayed, Reload, SLO_RESULTS, Stage,
+    Told, Unpredicted,
+};
 
 use super::{files, golden_section, read, sources};
 
@@ -25,13 +29,28 @@ fn the_error_page_is_the_table_in_the_code() {
         writeln!(config, "| `{}` | {} |", code.as_str(), code.message()).unwrap();
     }
     golden_section("docs/errors.md", "configuration errors", &config);
+    let mut injection = String::from("| code | what it says |\n|---|---|\n");
+    for code in injector::Code::ALL {
+        writeln!(injection, "| `{}` | {} |", code.as_str(), code.message()).unwrap();
+    }
+    golden_section("docs/errors.md", "injection errors", &injection);
     let mut more = String::from("| code | why | what to do |\n|---|---|---|\n");
     let own = FailureKind::ALL.map(|kind| (kind.code(), kind.why(), kind.advice()));
     let config = Code::ALL.map(|code| (code.as_str(), code.why(), code.advice()));
-    for (code, why, advice) in own.into_iter().chain(config) {
+    let injection = injector::Code::ALL.map(|code| (code.as_str(), code.why(), code.advice()));
+    for (code, why, advice) in own.into_iter().chain(config).chain(injection) {
         writeln!(more, "| `{code}` | {why} | {advice} |").unwrap();
     }
     golden_section("docs/errors.md", "why and what to do", &more);
+}
+
+#[test]
+fn the_page_of_injection_names_every_reason_to_leave_a_pod_alone() {
+    let mut reasons = String::from("| reason | why |\n|---|---|\n");
+    for skip in injector::Skip::ALL {
+        writeln!(reasons, "| `{}` | {} |", skip.as_str(), skip.means()).unwrap();
+    }
+    golden_section("docs/injection.md", "skip reasons", &reasons);
 }
 
 #[test]
@@ -51,6 +70,14 @@ fn the_metrics_page_is_the_list_in_the_code() {
         .unwrap();
     }
     golden_section("docs/metrics.md", "metrics", &names);
+    let mut names = String::from("| metric | type | labels | what it counts |\n|---|---|---|---|\n");
+    for metric in ControllerMetric::ALL {
+        let labels: Vec<_> =
+            metric.labels().split(", ").filter(|label| !label.is_empty()).map(|label| format!("`{label}`")).collect();
+        let (name, kind, help) = (metric.name(), metric.kind().as_str(), metric.help());
+        writeln!(names, "| `{name}` | {kind} | {} | {help} |", labels.join(" ")).unwrap();
+    }
+    golden_section("docs/metrics.md", "controller metrics", &names);
 
     let mut words = String::from("| label | values |\n|---|---|\n");
     let mut row = |label: &str, values: Vec<&str>| {
@@ -63,8 +90,13 @@ fn the_metrics_page_is_the_list_in_the_code() {
     row("`reason` of calls", Reason::ALL.iter().map(|word| word.as_str()).collect());
     row("`reason` of rejected items", REJECTED.iter().map(|kind| kind.reason()).collect());
     row("`reason` of expired items", EXPIRED.iter().map(|kind| kind.reason()).collect());
+    row("`reason` of `groupage_unpredicted_calls_total`", Unpredicted::ALL.iter().map(|word| word.as_str()).collect());
+    row("`reason` of relayed connections", Relayed::ALL.iter().map(|word| word.as_str()).collect());
     row("`result`", SLO_RESULTS.to_vec());
     row("`result` of reloads", Reload::ALL.iter().map(|word| word.as_str()).collect());
+    row("`result` of `groupage_webhook_requests_total`", Admission::ALL.iter().map(|word| word.as_str()).collect());
+    row("`result` of the controller's writes", Done::ALL.iter().map(|word| word.as_str()).collect());
+    row("`result` of events", Told::ALL.iter().map(|word| word.as_str()).collect());
     row("`stage`", Stage::ALL.iter().map(|word| word.as_str()).collect());
     golden_section("docs/metrics.md", "label values", &words);
 
@@ -78,24 +110,21 @@ fn the_metrics_page_is_the_list_in_the_code() {
 
 #[test]
 fn metric_names_follow_the_conventions_and_stand_in_one_place() {
-    for metric in Metric::ALL {
-        let name = metric.name();
+    let proxy = Metric::ALL.map(|metric| (metric.name(), metric.kind(), metric.help()));
+    let controller = ControllerMetric::ALL.map(|metric| (metric.name(), metric.kind(), metric.help()));
+    for (name, kind, help) in proxy.into_iter().chain(controller) {
         assert!(
             name.starts_with("groupage_") && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()),
             "{name}"
         );
-        assert_eq!(
-            metric.kind() == Kind::Counter,
-            name.ends_with("_total"),
-            "{name}: counters and nothing else end in _total"
-        );
+        assert_eq!(kind == Kind::Counter, name.ends_with("_total"), "{name}: counters and nothing else end in _total");
         // A gauge may be a ratio too.
         let ratio = name.ends_with("_ratio");
-        assert_eq!(metric.kind() == Kind::Ratio, ratio && metric.kind() != Kind::Gauge, "{name}");
+        assert_eq!(kind == Kind::Ratio, ratio && kind != Kind::Gauge, "{name}");
         assert!(!name.ends_with("_ms") && !name.ends_with("_micros"), "{name}: base units");
-        assert!(metric.help().ends_with('.'), "{name} has no sentence");
+        assert!(help.ends_with('.'), "{name} has no sentence");
     }
-    for source in sources("src").iter().filter(|source| source.path != "src/telemetry/names.rs") {
+    for source in sources("src").iter().filter(|source| !source.path.starts_with("src/telemetry/names")) {
         for token in source.code() {
             let named = token.kind == super::lex::Kind::Text && token.text.starts_with("groupage_");
             assert!(!named, "{}:{}: a metric's name stands in telemetry::names only", source.path, token.line);
@@ -105,7 +134,11 @@ fn metric_names_follow_the_conventions_and_stand_in_one_place() {
 
 #[test]
 fn label_words_are_lower_case_and_none_stands_twice() {
-    let lists: [Vec<&str>; 7] = [
+    let lists: [Vec<&str>; 11] = [
+        Admission::ALL.iter().map(|word| word.as_str()).collect(),
+        Done::ALL.iter().map(|word| word.as_str()).collect(),
+        Told::ALL.iter().map(|word| word.as_str()).collect(),
+        Relayed::ALL.iter().map(|word| word.as_str()).collect(),
         Outcome::ALL.iter().map(|word| word.as_str()).collect(),
         Stage::ALL.iter().map(|word| word.as_str()).collect(),
         Reload::ALL.iter().map(|word| word.as_str()).collect(),

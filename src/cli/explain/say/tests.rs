@@ -169,6 +169,15 @@ fn standing_aside_is_told_with_both_means_and_silences_the_rest() {
 }
 
 #[test]
+fn a_process_that_crashed_says_so_before_the_first_call() {
+    let facts = Facts { crashed_seconds: Some(540), ..Facts::default() };
+    let told = explain(&facts);
+    assert_eq!((told[0].what, told[1].what), ("crash_guard", "no_calls"));
+    let expected = "everything passes through for 9 min more, since the process crashed 3 times in 60 s: the log of the process before may say why it ended";
+    assert_eq!(told[0].text, expected);
+}
+
+#[test]
 fn reasons_for_not_merging_come_with_shares_the_largest_first() {
     let passed = words(&[("streaming", 80), ("not_recognised", 300), ("header", 1)]);
     let facts = Facts { calls: 1000, passed, ..Facts::default() };

@@ -1,4 +1,4 @@
-//! One `GET` from the admin port.
+//! One request to the admin port of a proxy on this machine.
 //!
 //! It asks in HTTP/1.0, so the answer has neither chunks nor a connection that stays: a client of a few lines will do, and the command needs no runtime.
 
@@ -16,7 +16,23 @@ const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// # Errors
 /// What went wrong, in words.
 pub(super) fn get(address: &str, path: &str) -> Result<Vec<u8>, String> {
-    let answer = exchange(address, path).map_err(|error| {
+    ask(address, path, &format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n"))
+}
+
+/// Changes something, and gives the body of a good answer.
+///
+/// # Errors
+/// As [`get`].
+pub(super) fn post(address: &str, path: &str, json: &str) -> Result<Vec<u8>, String> {
+    let length = json.len();
+    let head = format!(
+        "POST {path} HTTP/1.0\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
+    ask(address, path, &(head + json))
+}
+
+fn ask(address: &str, path: &str, request: &str) -> Result<Vec<u8>, String> {
+    let answer = exchange(address, request).map_err(|error| {
         format!("cannot ask {address}: {error}; is a proxy running there with its admin port on (--admin ADDR)?")
     })?;
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
@@ -29,7 +45,7 @@ pub(super) fn get(address: &str, path: &str) -> Result<Vec<u8>, String> {
     Ok(body.to_vec())
 }
 
-fn exchange(address: &str, path: &str) -> std::io::Result<Vec<u8>> {
+fn exchange(address: &str, request: &str) -> std::io::Result<Vec<u8>> {
     let mut last = std::io::Error::new(std::io::ErrorKind::InvalidInput, "no such address");
     for target in address.to_socket_addrs()? {
         let mut stream = match TcpStream::connect_timeout(&target, TIMEOUT) {
@@ -42,7 +58,7 @@ fn exchange(address: &str, path: &str) -> std::io::Result<Vec<u8>> {
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
         // The port answers to names of this machine only, whatever forwarding led here.
-        write!(stream, "GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n")?;
+        stream.write_all(request.as_bytes())?;
         let mut answer = Vec::new();
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
         return Ok(answer);

@@ -1,0 +1,79 @@
+//! Many sidecars on one controller: `just bench-streams`, or `cargo bench --bench streams -- [STREAMS]`.
+//!
+//! The controller is the real one, in a process of its own, before the tests' API server; the sidecars are real clients over TLS with a token each, in this
+//! process. Measured are the controller's memory and processor time while they report every 5 s, and the time from an edit of the policy at the API server to
+//! the last sidecar that was told. Tokens are reviewed at 50 a second by design, so opening ten thousand streams takes over three minutes.
+//!
+//! Without `--bench`, as `cargo test` calls it, it takes a thousand streams and asks only that every one is told.
+
+#![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
+#![expect(clippy::unwrap_used, reason = "a bench that cannot go on should say where")]
+
+use std::time::Duration;
+
+/// The API server of the tests, and the bench that uses it.
+#[path = "../tests/it/controller"]
+mod controller {
+    #[expect(dead_code, unused_imports, reason = "the tests of the controller use all of it")]
+    mod api;
+    #[path = "../../../benches/streams/rig.rs"]
+    pub(crate) mod rig;
+}
+
+use controller::rig::Rig;
+
+/// As many as the issue asks for, and as CI takes.
+const STREAMS: usize = 10_000;
+const STREAMS_IN_TESTS: usize = 1000;
+/// Bars: memory in MiB, time to tell all in seconds.
+const MEMORY_MIB_MAX: u64 = 1024;
+const TOLD_MAX: Duration = Duration::from_secs(5);
+/// Edits of the policy, and the time over which the controller's processor time is taken.
+const EDITS: usize = 5;
+const STEADY: Duration = Duration::from_secs(30);
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| args.iter().any(|arg| arg == flag);
+    let test = !has("--bench") || has("--test");
+    let wanted = args.iter().find_map(|arg| arg.parse().ok());
+    let streams = wanted.unwrap_or(if test { STREAMS_IN_TESTS } else { STREAMS });
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(run(streams, test));
+    runtime.shutdown_background();
+}
+
+async fn run(streams: usize, test: bool) {
+    let mut rig = Rig::start(streams).await;
+    let empty = rig.memory_mib();
+    let opened = rig.open().await;
+    println!("{streams} streams open and told after {opened:.1?} (tokens are reviewed at 50/s)");
+    if test {
+        rig.edit().await;
+        println!("ok: an edit was told to all");
+        return;
+    }
+    let before = rig.processor();
+    tokio::time::sleep(STEADY).await;
+    let used = rig.processor() - before;
+    let memory = rig.memory_mib();
+    println!("memory: {memory} MiB resident, {empty} MiB before the first stream");
+    println!(
+        "processor: {:.1} % of a core while all report every 5 s",
+        100.0 * used.as_secs_f64() / STEADY.as_secs_f64()
+    );
+    let mut times = Vec::new();
+    for _ in 0..EDITS {
+        times.push(rig.edit().await);
+    }
+    times.sort();
+    let (median, worst) = (times[EDITS / 2], times[EDITS - 1]);
+    println!("an edit told to all: median {median:.2?}, worst {worst:.2?} of {EDITS}");
+    println!("memory after them: {} MiB resident", rig.memory_mib());
+    let met = |met: bool| if met { "met" } else { "missed" };
+    println!(
+        "bars: memory {} ({memory} of {MEMORY_MIB_MAX} MiB), time {} ({worst:.2?} of {TOLD_MAX:?})",
+        met(memory <= MEMORY_MIB_MAX),
+        met(worst <= TOLD_MAX)
+    );
+}

@@ -1,0 +1,274 @@
+//! The controller's process, the API server before it, and the sidecars.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use groupage::clock::Clock;
+use groupage::control::client::{Address, Client, Config as Dial, Sidecar, Status, Times, Trust};
+use groupage::control::wire::{Config, Hello, InForce, Outcomes, Pod, Report, RouteReport, UpstreamReport};
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use super::api::Api;
+
+/// No step takes longer, also on a machine that is busy with other things.
+const HANG: Duration = Duration::from_secs(120);
+/// Below what the controller reviews, so that nobody is sent away and comes again.
+const OPENED_A_SECOND: u64 = 45;
+
+/// Everything that runs.
+pub(crate) struct Rig {
+    api: Api,
+    child: Child,
+    dial: Address,
+    bundle: String,
+    shared: Arc<Shared>,
+    streams: usize,
+    generation: u64,
+    clock: Clock,
+    tasks: tokio::task::JoinSet<()>,
+    _dir: tempfile::TempDir,
+    tokens: std::path::PathBuf,
+}
+
+/// What the sidecars were told.
+struct Shared {
+    generation: AtomicU64,
+    told: AtomicUsize,
+    all: Notify,
+}
+
+struct Process {
+    uid: String,
+    name: String,
+    told: std::sync::Mutex<Option<Config>>,
+    shared: Arc<Shared>,
+    streams: usize,
+}
+
+// === impl Rig ===
+
+impl Rig {
+    /// A controller that knows so many pods, and nobody on a stream.
+    #[expect(clippy::disallowed_methods, reason = "a bench may be told which binary it measures")]
+    pub(crate) async fn start(streams: usize) -> Self {
+        let api = Api::start().await;
+        api.put(policy());
+        for index in 0..streams {
+            api.put(pod(index));
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("kubeconfig");
+        let server = api.config().cluster_url.to_string();
+        let text = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": server}}], "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "groupage-system"}}],
+        });
+        std::fs::write(&file, text.to_string()).unwrap();
+        let binary = std::env::var("GROUPAGE_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_groupage").to_owned());
+        let mut command = Command::new(binary);
+        command.args(["controller", "--namespace", "groupage-system", "--single"]);
+        for listen in ["--webhook-listen", "--metrics-listen", "--stream-listen"] {
+            command.args([listen, "127.0.0.1:0"]);
+        }
+        command.arg("--kubeconfig").arg(&file).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (send, found) = tokio::sync::oneshot::channel();
+        // Reads on, so that the controller never waits for us.
+        std::thread::spawn(move || {
+            let mut send = Some(send);
+            for line in lines.map_while(Result::ok) {
+                let address = serde_json::from_str::<Value>(&line).ok().and_then(|line| streams_of(&line));
+                if let (Some(address), Some(send)) = (address, send.take_if(|_| true)) {
+                    send.send(address).ok();
+                }
+            }
+        });
+        let address = tokio::time::timeout(HANG, found).await.unwrap().expect("the controller says where it listens");
+        let secret = api.until_object(("secrets", "groupage-system", "groupage-tls"), |secret| {
+            secret["data"]["ca.crt"].is_string()
+        });
+        let data: BTreeMap<String, ByteString> = serde_json::from_value(secret.await["data"].take()).unwrap();
+        let bundle = String::from_utf8(data["ca.crt"].0.clone()).unwrap();
+        let shared = Arc::new(Shared { generation: AtomicU64::new(1), told: AtomicUsize::new(0), all: Notify::new() });
+        Self {
+            api,
+            child,
+            dial: Address { host: "127.0.0.1".into(), port: address },
+            bundle,
+            shared,
+            streams,
+            generation: 1,
+            clock: Clock::start(),
+            tasks: tokio::task::JoinSet::new(),
+            tokens: dir.path().to_path_buf(),
+            _dir: dir,
+        }
+    }
+
+    /// Opens every stream, and waits until every sidecar was told its policy.
+    pub(crate) async fn open(&mut self) -> Duration {
+        let began = self.clock.now();
+        let mut pace = tokio::time::interval(Duration::from_nanos(1_000_000_000 / OPENED_A_SECOND));
+        for index in 0..self.streams {
+            pace.tick().await;
+            let name = name(index);
+            let token = self.tokens.join(&name);
+            std::fs::write(&token, self.api.token("a", &name)).unwrap();
+            let uid = self.api.get("pods", "a", &name).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+            let dial = Dial {
+                address: self.dial.clone(),
+                server_name: "groupage-stream.groupage-system.svc".into(),
+                trust: Trust::given(&self.bundle).unwrap(),
+                token,
+                times: Times::default(),
+            };
+            let (shared, streams) = (self.shared.clone(), self.streams);
+            let process = Process { uid, name, told: std::sync::Mutex::default(), shared, streams };
+            let client = Client::new(dial, Clock::start(), index as u64 + 1);
+            self.tasks.spawn(client.run(Arc::new(process)));
+        }
+        self.all().await;
+        self.clock.now().since(began)
+    }
+
+    /// Edits the policy: the time until the last sidecar was told.
+    pub(crate) async fn edit(&mut self) -> Duration {
+        self.generation += 1;
+        self.shared.told.store(0, Ordering::SeqCst);
+        self.shared.generation.store(self.generation, Ordering::SeqCst);
+        let began = self.clock.now();
+        let slots = 1 + self.generation % 7;
+        self.api.merge("batchpolicies", "a", "emb", &json!({"spec": {"limits": {"slotsMax": slots}}}));
+        self.all().await;
+        self.clock.now().since(began)
+    }
+
+    async fn all(&self) {
+        let wait = async {
+            loop {
+                let woken = self.shared.all.notified();
+                if self.shared.told.load(Ordering::SeqCst) >= self.streams {
+                    return;
+                }
+                woken.await;
+            }
+        };
+        let told = || self.shared.told.load(Ordering::SeqCst);
+        assert!(tokio::time::timeout(HANG, wait).await.is_ok(), "{} of {} were told", told(), self.streams);
+    }
+
+    /// The controller's resident memory.
+    pub(crate) fn memory_mib(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
+    }
+
+    /// The controller's processor time so far.
+    pub(crate) fn processor(&self) -> Duration {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        // The name may hold anything; fields 14 and 15 are hundredths of a second in user and system.
+        let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+        Duration::from_millis(ticks * 10)
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+// === impl Process ===
+
+impl Process {
+    fn in_force(&self) -> Option<InForce> {
+        let told = self.told.lock().unwrap();
+        let config = told.as_ref()?;
+        Some(InForce {
+            source: config.source.clone(),
+            generation: config.generation,
+            profile: config.profile.clone(),
+            hash: config.hash.clone(),
+            settings: config.settings.in_force(),
+            ..InForce::default()
+        })
+    }
+}
+
+impl Sidecar for Process {
+    fn hello(&self) -> Hello {
+        let pod = Pod { uid: self.uid.clone(), name: self.name.clone(), namespace: "a".into(), node: String::new() };
+        Hello { pod, config: self.in_force(), ..Hello::default() }
+    }
+
+    /// A pod with traffic on one route: some tens of buckets.
+    fn report(&self) -> BoxFuture<'_, Report> {
+        let calls = Outcomes { served: 100, ..Outcomes::default() };
+        let mut route = RouteReport { route: "default".into(), calls, items: calls, ..RouteReport::default() };
+        for at in 0..100_u64 {
+            let micros = 20_000 + at * 300;
+            for sketch in [&mut route.latency, &mut route.slo_latency, &mut route.execution] {
+                sketch.add(micros);
+            }
+            route.queue_delay.add(micros / 10);
+            route.batch_items.add(1 + at % 8);
+        }
+        let upstreams =
+            vec![UpstreamReport { port: 8080, ready: true, routes: vec![route], ..UpstreamReport::default() }];
+        std::future::ready(Report { config: self.in_force(), upstreams, ..Report::default() }).boxed()
+    }
+
+    fn config(&self, config: Config) -> BoxFuture<'_, ()> {
+        let before = self.told.lock().unwrap().replace(config.clone());
+        let wanted = self.shared.generation.load(Ordering::SeqCst);
+        let new = before.is_none_or(|before| before.generation < config.generation);
+        if new && config.generation == wanted && self.shared.told.fetch_add(1, Ordering::SeqCst) + 1 >= self.streams {
+            self.shared.all.notify_waiters();
+        }
+        std::future::ready(()).boxed()
+    }
+
+    fn bundle(&self, _: String) -> BoxFuture<'_, ()> {
+        std::future::ready(()).boxed()
+    }
+
+    fn status(&self, _: &Status) {}
+}
+
+/// Where the controller takes streams, if this line of its log says so.
+fn streams_of(line: &Value) -> Option<u16> {
+    let fields = line.get("fields").unwrap_or(line);
+    fields.get("streams")?.as_str()?.rsplit_once(':')?.1.parse().ok()
+}
+
+fn name(index: usize) -> String {
+    format!("emb-{index}")
+}
+
+fn policy() -> Value {
+    json!({"apiVersion": "groupage.dev/v1alpha1", "kind": "BatchPolicy", "metadata": {"name": "emb", "namespace": "a"},
+        "spec": {"selector": {"matchLabels": {"app": "x"}}, "slo": {"latencyP99": "150ms"}}})
+}
+
+fn pod(index: usize) -> Value {
+    let status = json!({"capture": [{"port": 8080, "bypass": []}]}).to_string();
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name(index), "namespace": "a", "labels": {"app": "x", "groupage.dev/injected": "true"},
+            "annotations": {"groupage.dev/inject": "enabled", "groupage.dev/status": status},
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "emb", "uid": "u", "controller": true}]},
+        "spec": {"containers": [{"name": "server", "image": "i", "ports": [{"name": "http", "containerPort": 8080}]}]},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}})
+}

@@ -1,0 +1,115 @@
+//! What a user types in place of `kubectl annotate`: `groupage inject` and `uninject` with `kubectl apply` after them, `groupage enable` and `disable`.
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::manifests::Model;
+use super::sidecar::{CALLERS, predictions, same};
+use super::{Case, case};
+use crate::Verdict;
+use crate::caller::Caller;
+use crate::installation::{has_sidecar, installed};
+use crate::space::Space;
+
+pub(super) const CASES: &[Case] = &[
+    case!("by_hand", manifests_are_injected_serve_through_batches_and_are_as_before_after),
+    case!("by_hand", enable_and_disable_do_what_they_say),
+    case!("by_hand", a_redirect_captures_what_names_the_number),
+];
+
+async fn manifests_are_injected_serve_through_batches_and_are_as_before_after(space: &Space) -> Verdict {
+    let model = Model { annotations: "", args: ", --items-max, '0', --base, 20ms", ..Model::default() };
+    let manifest = space.fill(&model.yaml());
+    space.apply(&manifest).await?;
+    let before = space.deployment_ready("model").await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let alone = caller.in_turn("model:80", &predictions()).await?;
+    let image = &space.cluster.kit.images.groupage.reference;
+    // No controller is needed for any of it.
+    let inject = ["inject", "--file", "-", "--namespace", &space.name, "--image", image, "--controller", "off"];
+    let injected = space.cluster.groupage(&inject, &manifest).await?;
+    space.apply(&injected).await?;
+    let pods = space.deployment_alone("model").await?;
+    if before.iter().any(has_sidecar) || !pods.iter().all(has_sidecar) {
+        return Err("the injected manifest makes no sidecar".into());
+    }
+    caller.reaches("model:80", "/health").await?;
+    let batched = caller.at_once("model:80", &predictions()).await?;
+    if let Some((alone, batched)) = alone.iter().zip(&batched).find(|(alone, batched)| !same(alone, batched)) {
+        return Err(format!("alone {alone:?}, batched {batched:?}").into());
+    }
+    let metrics = space.metrics_of(&pods).await?;
+    if metrics.shared_batches() < 1.0 {
+        return Err("nothing was shared".into());
+    }
+    let plain = space.cluster.groupage(&["uninject", "--file", "-"], &injected).await?;
+    space.apply(&plain).await?;
+    let after = space.deployment_alone("model").await?;
+    let template =
+        |pods: &[Pod]| pods.first().and_then(|pod| pod.metadata.labels.as_ref()?.get("pod-template-hash").cloned());
+    if template(&before).is_none() || template(&before) != template(&after) {
+        return Err("what was taken out is another template than before".into());
+    }
+    caller.reaches("model:80", "/health").await?;
+    Ok(format!(
+        "{CALLERS} answers equal, mean batch {:.1}; taken out, the template is the one before",
+        metrics.batch_mean()
+    ))
+}
+
+async fn enable_and_disable_do_what_they_say(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.apply(&Model { annotations: "", ..Model::default() }.yaml()).await?;
+    space.deployment_ready("model").await?;
+    let groupage = async |args: &[&str]| {
+        space.cluster.groupage(&[args, &["deploy/model", "--namespace", &space.name]].concat(), "").await
+    };
+    let enabled = groupage(&["enable", "--slo-p99", "400ms"]).await?;
+    let with = space.deployment_ready("model").await?;
+    if !with.iter().all(has_sidecar) || !enabled.contains("has the sidecar") {
+        return Err(format!("enabled, it said {enabled}").into());
+    }
+    let slo = space.kubectl(&["get", "bpol", "model", "--output=jsonpath={.spec.slo.latencyP99}"]).await?;
+    let disabled = groupage(&["disable"]).await?;
+    let without = space.deployment_ready("model").await?;
+    if without.iter().any(has_sidecar) || !disabled.contains("has no sidecar") {
+        return Err(format!("disabled, it said {disabled}").into());
+    }
+    Ok(format!("the sidecar came and went, with a policy of {slo}"))
+}
+
+/// The kernel leads what comes from outside to the sidecar: by the number, at every address, with nothing changed of application or Service.
+async fn a_redirect_captures_what_names_the_number(space: &Space) -> Verdict {
+    let annotations = "groupage.dev/capture: Redirect";
+    let model = Model { annotations, args: ", --base, 20ms", target: "8080", ..Model::default() };
+    let image = &space.cluster.kit.images.groupage.reference;
+    let inject = ["inject", "--file", "-", "--namespace", &space.name, "--image", image, "--controller", "off"];
+    let inject = [&inject[..], &["--allow-redirect"]].concat();
+    let injected = space.cluster.groupage(&inject, &space.fill(&model.yaml())).await?;
+    space.apply(&injected).await?;
+    let pods = space.deployment_ready("model").await?;
+    batched_at_every_address(space, &pods).await
+}
+
+/// Calls the Service and every address of the pods by the number, and wants shared batches of each.
+pub(super) async fn batched_at_every_address(space: &Space, pods: &[Pod]) -> Verdict {
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let ips = pods.iter().flat_map(|pod| pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten()));
+    let mut places = vec!["model:80".to_owned()];
+    for ip in ips {
+        places.push(std::net::SocketAddr::new(ip.ip.parse()?, 8080).to_string());
+    }
+    let mut told = Vec::new();
+    for place in &places {
+        let before = space.metrics_of(pods).await?.shared_batches();
+        let answers = caller.at_once(place, &predictions()).await?;
+        let good = answers.iter().filter(|answer| answer.status == 200).count();
+        let shared = space.metrics_of(pods).await?.shared_batches() - before;
+        if good != CALLERS || shared < 1.0 {
+            return Err(format!("{place}: {good} of {CALLERS} answered 200, {shared} shared batches").into());
+        }
+        told.push(format!("{shared} shared batches at {place}"));
+    }
+    Ok(told.join(", "))
+}

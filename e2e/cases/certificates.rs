@@ -1,0 +1,80 @@
+//! Certificates of the webhook that are lost or have run out: new ones are made, the API server is told, and pods are injected again.
+
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
+
+use super::manifests::Model;
+use super::{Case, case};
+use crate::cluster::until;
+use crate::installation::{Installation, NAMESPACE, has_sidecar, installed};
+use crate::space::Space;
+use crate::{Fault, Verdict};
+
+pub(super) const CASES: &[Case] =
+    &[case!("certificates", those_that_are_lost_or_have_run_out_are_made_anew_and_believed)];
+
+/// The leader looks every ten seconds, and replicas after it.
+const MADE_MAX: Duration = Duration::from_secs(60);
+/// Where they are kept.
+const SECRET: &str = "groupage-tls";
+
+async fn those_that_are_lost_or_have_run_out_are_made_anew_and_believed(space: &Space) -> Verdict {
+    let installation = installed(space).await?;
+    let first = installation.believed().await?;
+    installation.kubectl(&["delete", "secret", SECRET]).await?;
+    let second = until_other(&installation, &first).await?;
+    installation.injects().await?;
+    installation.kubectl(&["patch", "secret", SECRET, "--type=merge", "--patch", &expired()?]).await?;
+    let third = until_other(&installation, &second).await?;
+    installation.injects().await?;
+    // By a pod that is really made, and by either replica.
+    space.apply(&Model { replicas: 4, ..Model::default() }.yaml()).await?;
+    let pods = space.deployment_ready("model").await?;
+    let injected = pods.iter().filter(|pod| has_sidecar(pod)).count();
+    if injected != pods.len() {
+        return Err(format!("{injected} of {} pods are injected", pods.len()).into());
+    }
+    let count = |bundle: &[u8]| String::from_utf8_lossy(bundle).matches("BEGIN CERTIFICATE").count();
+    let counts: Vec<_> = [&first, &second, &third].iter().map(|all| all.first().map_or(0, |one| count(one))).collect();
+    Ok(format!("made anew twice; believed authorities {counts:?}; {injected} of {} pods injected", pods.len()))
+}
+
+/// Waits until the API server believes others than these, the same in each entry.
+async fn until_other(installation: &Installation, before: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Fault> {
+    until("other certificates", MADE_MAX, async || {
+        let now = installation.believed().await?;
+        let same = now.iter().all(|bundle| Some(bundle) == now.first() && !bundle.is_empty());
+        let other = now.iter().zip(before).all(|(now, before)| now != before);
+        if same && other { Ok(now) } else { Err("the webhook is believed by the old ones".into()) }
+    })
+    .await
+}
+
+/// A Secret's data with an authority and a certificate that have run out.
+fn expired() -> Result<String, Fault> {
+    let run_out = |params: &mut CertificateParams| {
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2020, 2, 1);
+    };
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    run_out(&mut params);
+    let authority = params.self_signed(&key)?.pem();
+    let authority_key = key.serialize_pem();
+    let issuer = Issuer::new(params, key);
+    let leaf_key = KeyPair::generate()?;
+    let names = ["webhook", "stream"].map(|service| format!("groupage-{service}.{NAMESPACE}.svc"));
+    let mut params = CertificateParams::new(names.to_vec())?;
+    run_out(&mut params);
+    let leaf = params.signed_by(&leaf_key, &issuer)?.pem();
+    let data = serde_json::json!({"stringData": {
+        "ca.crt": authority,
+        "ca.key": authority_key,
+        "tls.crt": leaf,
+        "tls.key": leaf_key.serialize_pem(),
+    }});
+    Ok(data.to_string())
+}

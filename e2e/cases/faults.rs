@@ -1,0 +1,160 @@
+//! What happens when something dies or hangs.
+
+use std::time::Duration;
+
+use groupage::standin::Route;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use rustix::process::Signal;
+
+use super::manifests::{Model, batched};
+use super::policies::{POLICY, until_counted};
+use super::{Case, case};
+use crate::caller::Caller;
+use crate::cluster::until;
+use crate::installation::installed;
+use crate::space::{Space, is_ready};
+use crate::tools::now;
+use crate::{Fault, Verdict};
+
+pub(super) const CASES: &[Case] = &[
+    case!("faults", a_sidecar_that_is_killed_is_back_and_the_pod_serves_again, Node),
+    case!("faults", a_model_that_hangs_makes_no_sidecar_restart, Node),
+    case!("faults", calls_go_on_while_the_control_plane_is_away, Node),
+    case!("faults", control_streams_stay_while_the_api_server_is_away, Node),
+];
+
+/// Whoever has not answered by now hangs.
+const HANGS: Duration = Duration::from_secs(2);
+/// Longer than a lease lasts, so that nobody leads.
+const AWAY: Duration = Duration::from_secs(20);
+/// The API server is back within three seconds; a busy machine takes longer.
+const BACK_MAX: Duration = Duration::from_secs(60);
+
+async fn a_sidecar_that_is_killed_is_back_and_the_pod_serves_again(space: &Space) -> Verdict {
+    space.apply(&batched(1, "", "", "")).await?;
+    let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    space.cluster.node()?.signal(&pod, "groupage", Signal::KILL)?;
+    let restarted = |pod: Option<&Pod>| pod.is_some_and(|pod| restarts(pod, "groupage") == 1 && is_ready(pod));
+    let pod = space.wait(&pod.name_any(), "the sidecar was started again", restarted).await?;
+    caller.reaches("model:80", "/health").await?;
+    match restarts(&pod, "model") {
+        0 => Ok("one restart of the sidecar, none of the model".to_owned()),
+        count => Err(format!("the model was restarted {count} times").into()),
+    }
+}
+
+async fn a_model_that_hangs_makes_no_sidecar_restart(space: &Space) -> Verdict {
+    space.apply(&batched(1, "", "", "")).await?;
+    let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let load = caller.load("model:80", Route::Predict, 50.0).await?;
+    let node = space.cluster.node()?;
+    node.signal(&pod, "model", Signal::STOP)?;
+    // Accepted and unanswered: the model's queue is full, then ours, and callers hear of it.
+    let queued = until("a queue", Duration::from_secs(30), async || {
+        let queued = space.metrics(&pod).await?.sum("groupage_queue_items", &[]);
+        if queued > 5.0 { Ok(queued) } else { Err(Fault::from(format!("{queued} items wait"))) }
+    });
+    let queued = queued.await?;
+    node.signal(&pod, "model", Signal::CONT)?;
+    load.until_served(50).await?;
+    let report = load.end().await?;
+    let pod = space.pod_ready(&pod.name_any()).await?;
+    let restarted = restarts(&pod, "groupage") + restarts(&pod, "model");
+    if restarted > 0 || report.wrong > 0 {
+        return Err(format!("{restarted} restarts, {report:?}").into());
+    }
+    Ok(format!("{queued} items waited, then {} of {} calls were served, none wrong", report.served, report.offered))
+}
+
+async fn calls_go_on_while_the_control_plane_is_away(space: &Space) -> Verdict {
+    space.apply(&batched(2, "", "", "")).await?;
+    space.deployment_ready("model").await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let load = caller.load("model:80", Route::Predict, 100.0).await?;
+    let node = space.cluster.node()?;
+    node.kill("kube-apiserver")?;
+    node.kill("etcd")?;
+    let client = &space.cluster.client;
+    if client.apiserver_version().await.is_ok() {
+        return Err("the API server answers though it was killed".into());
+    }
+    node.start("etcd")?;
+    node.start("kube-apiserver")?;
+    until("the API server", BACK_MAX, async || Ok(client.apiserver_version().await.map(drop)?)).await?;
+    // One that hangs is worse than one that is gone: connections stay open.
+    node.hang("kube-apiserver", true)?;
+    let hung = tokio::time::timeout(HANGS, client.apiserver_version()).await.is_err();
+    node.hang("kube-apiserver", false)?;
+    if !hung {
+        return Err("the API server answers though it was stopped".into());
+    }
+    until("the load", BACK_MAX, async || load.now().await.map(drop)).await?;
+    load.until_served(100).await?;
+    let report = load.end().await?;
+    let told = format!("{} calls, {} lost", report.offered, report.lost());
+    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+}
+
+async fn control_streams_stay_while_the_api_server_is_away(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.apply(POLICY).await?;
+    space.apply(&Model { replicas: 2, ..Model::default() }.yaml()).await?;
+    let pods = space.deployment_ready("model").await?;
+    until_counted(space, "model", |pods| pods.connected == 2).await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let load = caller.load("model:80", Route::Predict, 100.0).await?;
+    let before = streams(space, &pods).await?;
+    let node = space.cluster.node()?;
+    node.kill("kube-apiserver")?;
+    let begun = now();
+    let stayed = until("a while without an API server", AWAY * 2, async || match streams(space, &pods).await? {
+        now_open if now_open != before => Ok(Err(Fault::from(format!(
+            "open and ended streams: {before:?} before, {now_open:?} after {:.0} s without an API server",
+            now().duration_since(begun).as_secs_f64()
+        )))),
+        _ if now().duration_since(begun) >= AWAY => Ok(Ok(())),
+        _ => Err(Fault::from("it is not over yet")),
+    })
+    .await?;
+    node.start("kube-apiserver")?;
+    let client = &space.cluster.client;
+    until("the API server", BACK_MAX, async || Ok(client.apiserver_version().await.map(drop)?)).await?;
+    stayed?;
+    load.until_served(100).await?;
+    // Where another replica leads now, sidecars are sent there.
+    until_counted(space, "model", |pods| pods.connected == 2).await?;
+    let after = streams(space, &pods).await?;
+    let report = load.end().await?;
+    let told = format!(
+        "{before:?} streams open and ended before, the same for {} s, {after:?} after; {} calls, {} lost",
+        AWAY.as_secs(),
+        report.offered,
+        report.lost()
+    );
+    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+}
+
+/// How many control streams are open, and how many have ended so far.
+async fn streams(space: &Space, pods: &[Pod]) -> Result<(f64, f64), Fault> {
+    let (mut open, mut ended) = (0.0, 0.0);
+    for pod in pods {
+        let metrics = space.metrics_from_node(pod).await?;
+        open += metrics.sum("groupage_controller_connected", &[]);
+        ended += metrics.sum("groupage_controller_stream_ends_total", &[]);
+    }
+    Ok((open, ended))
+}
+
+fn restarts(pod: &Pod, container: &str) -> i32 {
+    let Some(status) = &pod.status else { return 0 };
+    let lists = [&status.container_statuses, &status.init_container_statuses];
+    let all = lists.into_iter().flatten().flatten();
+    all.filter(|one| one.name == container).map(|one| one.restart_count).sum()
+}

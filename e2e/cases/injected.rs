@@ -1,0 +1,209 @@
+//! Pods that got their sidecar from the webhook, because an annotation or a namespace asks for it.
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt;
+
+use super::by_hand::batched_at_every_address;
+use super::manifests::{ASKS, Model};
+use super::sidecar::{CALLERS, embeddings, predictions, same};
+use super::{Case, case};
+use crate::caller::{Caller, model_stats};
+use crate::installation::{has_sidecar, installed};
+use crate::space::Space;
+use crate::{Fault, Verdict};
+
+pub(super) const CASES: &[Case] = &[
+    case!("injected", an_annotation_makes_answers_come_through_batches_and_changes_none),
+    case!("injected", a_plain_container_serves_where_a_native_one_is_not_wanted),
+    case!("injected", both_families_lead_through_the_sidecar),
+    case!("injected", a_namespace_may_ask_and_a_pod_may_say_no),
+    case!("injected", a_guaranteed_pod_stays_guaranteed),
+    case!("injected", a_job_completes),
+    case!("injected", a_redirect_is_made_once_the_installation_allows_it, Helm),
+];
+
+/// What writes the rules, before all other containers.
+const REDIRECT: &str = "groupage-redirect";
+/// As the notes of the chart have it.
+const ANNOTATE: &str = r#"{"spec":{"template":{"metadata":{"annotations":{"groupage.dev/inject":"enabled"}}}}}"#;
+
+async fn an_annotation_makes_answers_come_through_batches_and_changes_none(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.restrict().await?;
+    let model = Model { annotations: "", args: ", --items-max, '0', --base, 20ms", ..Model::default() };
+    space.apply(&model.yaml()).await?;
+    let bare = space.deployment_ready("model").await?;
+    if bare.iter().any(has_sidecar) {
+        return Err("a pod that did not ask has a sidecar".into());
+    }
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let mut alone = Vec::new();
+    for calls in [embeddings(), predictions()] {
+        alone.push(caller.in_turn("model:80", &calls).await?);
+    }
+    space.kubectl(&["patch", "deployment", "model", "--patch", ANNOTATE]).await?;
+    let pods = space.deployment_alone("model").await?;
+    let pod = pods.first().ok_or("no pod")?;
+    if !has_sidecar(pod) {
+        return Err("the pod asked for a sidecar and has none".into());
+    }
+    caller.reaches("model:80", "/health").await?;
+    let mut told = Vec::new();
+    for (calls, alone) in [embeddings(), predictions()].iter().zip(&alone) {
+        let before = model_stats(space, &pod.name_any()).await?;
+        let batched = caller.at_once("model:80", calls).await?;
+        let runs = model_stats(space, &pod.name_any()).await?.since(&before).calls;
+        if let Some((alone, batched)) = alone.iter().zip(&batched).find(|(alone, batched)| !same(alone, batched)) {
+            return Err(format!("alone {alone:?}, batched {batched:?}").into());
+        }
+        told.push(format!("{CALLERS} answers equal, {runs} calls of the model"));
+    }
+    let metrics = space.metrics_of(&pods).await?;
+    let (mean, shared) = (metrics.batch_mean(), metrics.shared_batches());
+    if mean <= 1.0 || shared < 1.0 {
+        return Err(format!("{}: mean batch {mean:.2}, {shared} shared", told.join(", ")).into());
+    }
+    Ok(format!("{}; mean batch {mean:.1}, {shared} shared", told.join(", ")))
+}
+
+async fn a_plain_container_serves_where_a_native_one_is_not_wanted(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.restrict().await?;
+    let annotations = format!("{ASKS}, groupage.dev/native-sidecar: Never");
+    space.apply(&Model { annotations: &annotations, args: ", --base, 20ms", ..Model::default() }.yaml()).await?;
+    let pods = space.deployment_ready("model").await?;
+    let plain =
+        |pod: &Pod| pod.spec.iter().flat_map(|spec| &spec.containers).any(|container| container.name == "groupage");
+    if !pods.iter().all(plain) {
+        return Err("the sidecar is no plain container".into());
+    }
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let answers = caller.at_once("model:80", &predictions()).await?;
+    let good = answers.iter().filter(|answer| answer.status == 200).count();
+    let shared = space.metrics_of(&pods).await?.shared_batches();
+    if good != CALLERS || shared < 1.0 {
+        return Err(format!("{good} of {CALLERS} answered 200, {shared} shared batches").into());
+    }
+    Ok(format!("{good} answered, {shared} shared batches"))
+}
+
+async fn both_families_lead_through_the_sidecar(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.apply(&Model::default().yaml()).await?;
+    let pods = space.deployment_ready("model").await?;
+    let caller = Caller::start(space).await?;
+    let service: Service = space.api().get("model").await?;
+    let ips = service.spec.and_then(|spec| spec.cluster_ips).unwrap_or_default();
+    let mut told = Vec::new();
+    for ip in &ips {
+        let to = std::net::SocketAddr::new(ip.parse()?, 80).to_string();
+        caller.reaches(&to, "/health").await?;
+        let before = served(space, &pods).await?;
+        let answers = caller.at_once(&to, &predictions()).await?;
+        let through = served(space, &pods).await? - before;
+        let good = answers.iter().filter(|answer| answer.status == 200).count();
+        #[expect(clippy::cast_precision_loss, reason = "a few calls")]
+        if good != CALLERS || through < CALLERS as f64 {
+            return Err(format!("{to}: {good} of {CALLERS} answered 200, {through} through the sidecar").into());
+        }
+        told.push(format!("{good} through {to}"));
+    }
+    if space.cluster.node.is_some() && told.len() != 2 {
+        return Err(format!("{} addresses of the Service", told.len()).into());
+    }
+    Ok(told.join(", "))
+}
+
+/// Calls that sidecars have served.
+async fn served(space: &Space, pods: &[Pod]) -> Result<f64, Fault> {
+    Ok(space.metrics_of(pods).await?.sum("groupage_calls_total", &["outcome=\"served\""]))
+}
+
+async fn a_namespace_may_ask_and_a_pod_may_say_no(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.cluster.kubectl.run(&["label", "namespace", &space.name, "groupage.dev/inject=enabled"]).await?;
+    space.apply(&Model { annotations: "", ..Model::default() }.yaml()).await?;
+    let no = Model { annotations: "groupage.dev/inject: disabled", ..Model::default() }.yaml();
+    space.apply(&no.replace("name: model", "name: other").replace("app: model", "app: other")).await?;
+    let asked = space.deployment_ready("model").await?;
+    let left = space.deployment_ready("other").await?;
+    match (asked.iter().all(has_sidecar), left.iter().any(has_sidecar)) {
+        (true, false) => Ok("injected by the namespace's label, left alone by the pod's annotation".to_owned()),
+        (asked, left) => Err(format!("asked by its namespace: {asked}; said no: {left}").into()),
+    }
+}
+
+async fn a_guaranteed_pod_stays_guaranteed(space: &Space) -> Verdict {
+    installed(space).await?;
+    let resources = "{requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 100m, memory: 64Mi}}";
+    space.apply(&Model { resources, ..Model::default() }.yaml()).await?;
+    let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
+    let class = pod.status.as_ref().and_then(|status| status.qos_class.clone()).unwrap_or_default();
+    if class != "Guaranteed" || !has_sidecar(&pod) {
+        return Err(format!("class {class}, sidecar {}", has_sidecar(&pod)).into());
+    }
+    Ok(format!("injected, and {class}"))
+}
+
+async fn a_job_completes(space: &Space) -> Verdict {
+    installed(space).await?;
+    let job = format!(
+        "
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: once}}
+spec:
+  backoffLimit: 0
+  template:
+    metadata: {{labels: {{job: once}}, annotations: {{{ASKS}}}}}
+    spec:
+      restartPolicy: Never
+      containers:
+        - name: once
+          image: $stand-in
+          command: [/groupage, --version]
+          ports: [{{name: http, containerPort: 8080}}]
+          securityContext: $restricted
+"
+    );
+    space.apply(&job).await?;
+    let complete = |job: Option<&Job>| {
+        let status = job.and_then(|job| job.status.as_ref());
+        status.is_some_and(|status| {
+            status.conditions.iter().flatten().any(|one| one.type_ == "Complete" && one.status == "True")
+        })
+    };
+    space.wait("once", "is complete", complete).await?;
+    match space.pods("job=once").await?.iter().all(has_sidecar) {
+        true => Ok("complete, and its pod had the sidecar".to_owned()),
+        false => Err("complete, but its pod was not injected".into()),
+    }
+}
+
+async fn a_redirect_is_made_once_the_installation_allows_it(space: &Space) -> Verdict {
+    let installation = installed(space).await?;
+    let annotations = format!("{ASKS}, groupage.dev/capture: Redirect");
+    let model = Model { annotations: &annotations, args: ", --base, 20ms", target: "8080", ..Model::default() };
+    space.apply(&model.yaml()).await?;
+    if space.deployment_ready("model").await?.iter().any(has_sidecar) {
+        return Err("it was made though the installation does not allow it".into());
+    }
+    installation.set(&["--set=injector.redirect=true"]).await?;
+    let redirected = async {
+        space.kubectl(&["rollout", "restart", "deployment/model"]).await?;
+        let pods = space.deployment_alone("model").await?;
+        let redirects = |pod: &Pod| {
+            pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten()).any(|one| one.name == REDIRECT)
+        };
+        if !pods.iter().all(redirects) {
+            return Err(format!("the pod has no {REDIRECT}").into());
+        }
+        batched_at_every_address(space, &pods).await
+    };
+    let told = redirected.await;
+    installation.set(&["--set=injector.redirect=false"]).await?;
+    Ok(format!("left alone at first, then {}", told?))
+}

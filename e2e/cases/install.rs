@@ -1,0 +1,115 @@
+//! The installation: the chart as a user installs and upgrades it, the rights of its controller, and what it says of itself.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+
+use super::{Case, case};
+use crate::installation::{self, NAMESPACE, RELEASE, installed};
+use crate::space::Space;
+use crate::tools::root;
+use crate::{Fault, Verdict};
+
+pub(super) const CASES: &[Case] = &[
+    case!("install", replicas_are_ready_under_their_own_account_and_inject),
+    case!("install", the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it, Helm),
+    case!("install", the_charts_own_test_passes, Helm),
+    case!("install", an_upgrade_leaves_what_the_controller_wrote, Helm),
+];
+
+/// After what the other cases made it do.
+pub(super) const CASES_AT_LAST: &[Case] = &[case!("install", its_rights_were_enough_and_nothing_failed)];
+
+/// The account that the chart makes.
+const ACCOUNT: &str = "groupage-controller";
+
+async fn replicas_are_ready_under_their_own_account_and_inject(space: &Space) -> Verdict {
+    let installation = installed(space).await?;
+    let pods = installation.pods().await?;
+    let account = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
+    if pods.len() != 2 || pods.iter().any(|pod| account(pod).as_deref() != Some(ACCOUNT)) {
+        return Err(format!("{} pods, accounts {:?}", pods.len(), pods.iter().map(account).collect::<Vec<_>>()).into());
+    }
+    sound(&installation.logs().await?)?;
+    let held = installation
+        .kubectl(&["get", "lease", "groupage-controller", "--output=jsonpath={.spec.holderIdentity}"])
+        .await?;
+    if !pods.iter().any(|pod| held.starts_with(&pod.name_any())) {
+        return Err(format!("nobody leads: the lease is held by {held:?}").into());
+    }
+    let checked = space.cluster.groupage(&["check", "--try-in", &space.name], "").await?;
+    if checked.contains('×') || !checked.contains("a pod that asks for a sidecar gets one") {
+        return Err(format!("groupage check: {checked}").into());
+    }
+    Ok(format!("{} replicas, {held} leads, groupage check finds nothing wrong", pods.len()))
+}
+
+async fn the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it(space: &Space) -> Verdict {
+    let chart = root().join("charts/groupage").to_string_lossy().into_owned();
+    space.cluster.helm(&["lint", "--strict", &chart]).await?;
+    // As manifests/render.sh has it.
+    let template =
+        ["template", RELEASE, &chart, "--namespace", NAMESPACE, "--set", "crds.enabled=false", "--skip-tests"];
+    let rendered = space.cluster.helm(&template).await?;
+    let rendered: Vec<_> = rendered.lines().filter(|line| !line.starts_with("# Source: ")).collect();
+    let manifest = std::fs::read_to_string(root().join("manifests/install.yaml"))?;
+    if !manifest.trim_end().ends_with(rendered.join("\n").trim_end()) {
+        return Err("manifests/install.yaml is not what the chart renders: run manifests/render.sh".into());
+    }
+    let all = space.cluster.groupage(&["install", "--namespace", &space.name], "").await?;
+    // In a namespace that is there: a dry run makes none for what comes after it.
+    let taken = ["apply", "--server-side", "--dry-run=server", "--force-conflicts", "--filename", "-"];
+    let taken = space.cluster.kubectl.run_with(&taken, &all).await?;
+    Ok(format!("linted, the same as rendered, {} objects taken", taken.lines().count()))
+}
+
+async fn the_charts_own_test_passes(space: &Space) -> Verdict {
+    installed(space).await?;
+    let said = space.cluster.helm(&["test", RELEASE, "--namespace", NAMESPACE, "--logs"]).await?;
+    if !said.contains("Succeeded") {
+        return Err(said.into());
+    }
+    Ok("helm test succeeded".to_owned())
+}
+
+async fn an_upgrade_leaves_what_the_controller_wrote(space: &Space) -> Verdict {
+    let installation = installed(space).await?;
+    let before = installation.believed().await?;
+    let chart = root().join("charts/groupage").to_string_lossy().into_owned();
+    let values = installation::values(&space.cluster)?;
+    let upgrade = ["upgrade", RELEASE, &chart, "--namespace", NAMESPACE, "--wait", "--timeout", "2m"];
+    let other = ["--set=controller.logLevel=debug", "--set=injector.excludedNamespaces={left-alone}"];
+    space.cluster.helm(&[&upgrade[..], &other, &values.each_ref().map(String::as_str)].concat()).await?;
+    installation.ready().await?;
+    let after = installation.believed().await?;
+    if before != after {
+        return Err("the webhook's certificates are others after an upgrade".into());
+    }
+    let revision = space.cluster.helm(&["status", RELEASE, "--namespace", NAMESPACE, "--output=json"]).await?;
+    let revision: serde_json::Value = serde_json::from_str(&revision)?;
+    Ok(format!("revision {}, {} entries believe the same certificate", revision["version"], after.len()))
+}
+
+async fn its_rights_were_enough_and_nothing_failed(space: &Space) -> Verdict {
+    let installation = installed(space).await?;
+    let logs = installation.logs().await?;
+    sound(&logs)?;
+    let pods = installation.pods().await?;
+    let restarts: i32 = pods
+        .iter()
+        .flat_map(|pod| pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten()))
+        .map(|status| status.restart_count)
+        .sum();
+    if restarts > 0 {
+        return Err(format!("{restarts} restarts of the controller").into());
+    }
+    Ok(format!("{} lines of logs, none about a right that is missing, none an error; no restart", logs.lines().count()))
+}
+
+/// Whether a controller's log is one of a controller that is well.
+fn sound(logs: &str) -> Result<(), Fault> {
+    // A library calls it an error where the API server was away for a moment.
+    let error = |line: &str| line.contains(r#""level":"ERROR","target":"groupage"#);
+    let bad = |line: &&str| error(line) || line.to_ascii_lowercase().contains("forbidden") || line.contains("panicked");
+    let bad: Vec<_> = logs.lines().filter(bad).take(5).collect();
+    if bad.is_empty() { Ok(()) } else { Err(bad.join("\n").into()) }
+}

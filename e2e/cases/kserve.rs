@@ -1,0 +1,146 @@
+//! A real Python model server in pods without an image of their own: the machine's interpreter and libraries, mounted where they are.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use groupage::standin::remote::Call;
+use kube::ResourceExt;
+
+use super::sidecar::until_started;
+use super::{Case, case};
+use crate::caller::Caller;
+use crate::installation::{has_sidecar, installed};
+use crate::space::{Space, is_ready};
+use crate::tools::{quietly, root, said};
+use crate::{Fault, Verdict};
+
+pub(super) const CASES: &[Case] = &[case!(
+    "kserve",
+    an_annotated_python_server_is_ready_with_its_model_and_gives_through_batches_what_it_gives_alone,
+    Node,
+    Python
+)];
+
+const PREDICT: &str = "/v1/models/digits:predict";
+/// Callers at once.
+const CALLERS: usize = 48;
+
+/// `PYTHON` is the interpreter, `SCRIPTS` the folder of the server, `MODEL` that of the model; `MOUNTS` and `VOLUMES` what it takes to run.
+const DIGITS: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: digits}
+spec:
+  selector: {matchLabels: {app: digits}}
+  template:
+    metadata: {labels: {app: digits}, annotations: {groupage.dev/inject: enabled}}
+    spec:
+      containers:
+        - name: digits
+          image: $stand-in
+          command: [PYTHON, -B, SCRIPTS/digits.py, MODEL/model.joblib]
+          env: [{name: HOME, value: /tmp}, {name: OMP_NUM_THREADS, value: '1'}, {name: PYTHONNOUSERSITE, value: '1'}]
+          ports: [{name: http, containerPort: 8080}]
+          readinessProbe: {httpGet: {path: /v2/health/ready, port: http}, periodSeconds: 1}
+          securityContext: {runAsUser: 65534, runAsNonRoot: true, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+          volumeMounts:
+            - {name: tmp, mountPath: /tmp}
+MOUNTS      volumes:
+        - {name: tmp, emptyDir: {}}
+VOLUMES---
+apiVersion: v1
+kind: Service
+metadata: {name: digits}
+spec:
+  selector: {app: digits}
+  ports: [{name: http, port: 80, targetPort: http}]
+";
+
+async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_batches_what_it_gives_alone(
+    space: &Space,
+) -> Verdict {
+    installed(space).await?;
+    let kit = &space.cluster.kit;
+    let python = kit.python.clone()?;
+    let venv = python.parent().and_then(|bin| bin.parent()).ok_or("an interpreter without an environment")?;
+    let scripts = root().join("e2e/python");
+    let trained = kit.kept.join(format!("digits-{}", kit.run));
+    let model = trained.join("served");
+    std::fs::create_dir_all(&model)?;
+    train(&python, &trained)?;
+    let rows = std::fs::read_to_string(trained.join("rows.json"))?;
+    let (mounts, volumes) = machine(&python, &[venv, &scripts, &model])?;
+    let manifest = DIGITS
+        .replace("MOUNTS", &mounts)
+        .replace("VOLUMES", &volumes)
+        .replace("PYTHON", &python.to_string_lossy())
+        .replace("SCRIPTS", &scripts.to_string_lossy())
+        .replace("MODEL", &model.to_string_lossy());
+    space.apply(&manifest).await?;
+    let pod = until_started(space, "app=digits").await?;
+    if !has_sidecar(&pod) {
+        return Err("the pod asked for a sidecar and has none".into());
+    }
+    if is_ready(&pod) {
+        return Err("the pod is ready before its model is there".into());
+    }
+    std::fs::rename(trained.join("model.joblib"), model.join("model.joblib"))?;
+    let pod = space.pod_ready(&pod.name_any()).await?;
+    space.deployment_ready("digits").await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("digits:80", "/v2/health/ready").await?;
+    let around = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).ok_or("no address")?;
+    let around = std::net::SocketAddr::new(around.parse()?, 8080).to_string();
+    let calls: Vec<_> = rows
+        .lines()
+        .cycle()
+        .take(CALLERS)
+        .map(|row| Call::post(PREDICT, format!(r#"{{"instances": [{row}]}}"#)))
+        .collect();
+    let alone = caller.in_turn(&around, &calls).await?;
+    let batched = caller.at_once("digits:80", &calls).await?;
+    for (at, (alone, batched)) in alone.iter().zip(&batched).enumerate() {
+        if alone.status != 200 || (alone.status, &alone.body) != (batched.status, &batched.body) {
+            return Err(Fault::from(format!("call {at}: alone {alone:?}, batched {batched:?}")));
+        }
+    }
+    let metrics = space.metrics(&pod).await?;
+    if metrics.shared_batches() < 1.0 {
+        return Err("nothing was shared".into());
+    }
+    std::fs::remove_dir_all(&trained)?;
+    Ok(format!("not ready without its model, then {CALLERS} answers equal, mean batch {:.1}", metrics.batch_mean()))
+}
+
+/// Mounts and volumes for these folders of the machine, for its libraries, and for the interpreter that the environment was made with, which may stand
+/// elsewhere.
+fn machine(python: &Path, folders: &[&Path]) -> Result<(String, String), Fault> {
+    let base = quietly(Command::new(python).args(["-c", "import sys; print(sys.base_prefix)"]))?;
+    let mut places = vec![("/usr/lib".to_owned(), "/lib".to_owned()), ("/usr/lib64".to_owned(), "/lib64".to_owned())];
+    for folder in [Path::new("/usr"), Path::new(base.trim())].iter().chain(folders) {
+        let folder = folder.to_string_lossy().into_owned();
+        if !places.iter().any(|(_, at)| *at == folder) {
+            places.push((folder.clone(), folder));
+        }
+    }
+    let places: Vec<_> = places.into_iter().enumerate().collect();
+    let mount = |(index, (_, at)): &(usize, (String, String))| {
+        format!("            - {{name: machine-{index}, mountPath: {at}, readOnly: true}}\n")
+    };
+    let volume = |(index, (folder, _)): &(usize, (String, String))| {
+        format!("        - {{name: machine-{index}, hostPath: {{path: {folder}}}}}\n")
+    };
+    Ok((places.iter().map(mount).collect(), places.iter().map(volume).collect()))
+}
+
+/// A model that was trained here; the rows that it has not seen stand beside it.
+fn train(python: &Path, model: &Path) -> Result<(), Fault> {
+    let mut train = Command::new(python);
+    train.arg("-B").arg(root().join("tests/servers/train.py")).arg(model);
+    let mut child = train.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    // The script ends when this does.
+    let held = child.stdin.take();
+    let output = child.wait_with_output()?;
+    drop(held);
+    said("train.py", &output).map(drop)
+}

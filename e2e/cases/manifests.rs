@@ -1,0 +1,155 @@
+//! What several cases apply. `NAME` and its like are replaced by the case, `$…` by the namespace.
+
+/// The stand-in model alone, with a Service to it, and how it is probed.
+pub(super) const MODEL: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: model}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: model}}
+  template:
+    metadata: {labels: {app: model}}
+    spec:
+      containers:
+        - name: model
+          image: $stand-in
+          args: [model]
+          ports: [{name: http, containerPort: 8080}]
+          readinessProbe: {httpGet: {path: /health, port: http}, periodSeconds: 1}
+          securityContext: $restricted
+---
+apiVersion: v1
+kind: Service
+metadata: {name: model}
+spec:
+  ipFamilyPolicy: PreferDualStack
+  selector: {app: model}
+  ports: [{name: http, port: 80, targetPort: http}]
+";
+
+/// The stand-in model behind a sidecar that was written by hand: a native one, of our image. `REPLICAS`, `MODEL_ARGS`, `SIDECAR_ARGS`, `LIFECYCLE`.
+///
+/// The Service `model` leads through the sidecar, `direct` past it.
+pub(super) const BATCHED: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: model}
+spec:
+  replicas: REPLICAS
+  strategy: {rollingUpdate: {maxUnavailable: 0, maxSurge: 1}}
+  selector: {matchLabels: {app: model}}
+  template:
+    metadata: {labels: {app: model}}
+    spec:
+      terminationGracePeriodSeconds: 30
+      initContainers:
+        - name: groupage
+          image: $groupage
+          args: [proxy, --upstream, 'http://127.0.0.1:8080', --listen, '[::]:15080', --metrics, '[::]:9190'SIDECAR_ARGS]
+          restartPolicy: Always
+          ports: [{name: batched, containerPort: 15080}, {name: metrics, containerPort: 9190}]
+          startupProbe: {httpGet: {path: /livez, port: 9190}, periodSeconds: 1, failureThreshold: 30}
+          readinessProbe: {httpGet: {path: /readyz, port: 9190}, periodSeconds: 1}
+          lifecycle: {preStop: {exec: {command: [/groupage, drain]}}}
+          securityContext: $restricted
+          resources: {requests: {cpu: 50m, memory: 48Mi}, limits: {memory: 128Mi}}
+      containers:
+        - name: model
+          image: $stand-in
+          args: [modelMODEL_ARGS]
+          ports: [{name: http, containerPort: 8080}]
+          securityContext: $restricted
+          LIFECYCLE
+---
+apiVersion: v1
+kind: Service
+metadata: {name: model}
+spec:
+  ipFamilyPolicy: PreferDualStack
+  selector: {app: model}
+  ports: [{name: http, port: 80, targetPort: batched}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: direct}
+spec:
+  selector: {app: model}
+  ports: [{name: http, port: 80, targetPort: http}]
+";
+
+/// [`BATCHED`] with these; arguments are YAML that follows a list's last element.
+pub(super) fn batched(replicas: u32, model_args: &str, sidecar_args: &str, lifecycle: &str) -> String {
+    BATCHED
+        .replace("REPLICAS", &replicas.to_string())
+        .replace("MODEL_ARGS", model_args)
+        .replace("SIDECAR_ARGS", sidecar_args)
+        .replace("LIFECYCLE", lifecycle)
+}
+
+/// The stand-in model as a user has it, for the injector: a Deployment and a Service.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Model<'a> {
+    /// Pods.
+    pub(super) replicas: u32,
+    /// Of the pod template, as YAML inside of braces.
+    pub(super) annotations: &'a str,
+    /// YAML that follows a list's last element.
+    pub(super) args: &'a str,
+    /// How the Service names its port.
+    pub(super) target: &'a str,
+    /// Of the container, as YAML.
+    pub(super) resources: &'a str,
+}
+
+/// What asks for a sidecar.
+pub(super) const ASKS: &str = "groupage.dev/inject: enabled";
+
+const INJECTED: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: model}
+spec:
+  replicas: REPLICAS
+  strategy: {rollingUpdate: {maxUnavailable: 0, maxSurge: 1}}
+  selector: {matchLabels: {app: model}}
+  template:
+    metadata: {labels: {app: model}, annotations: {ANNOTATIONS}}
+    spec:
+      containers:
+        - name: model
+          image: $stand-in
+          args: [modelMODEL_ARGS]
+          ports: [{name: http, containerPort: 8080}]
+          readinessProbe: {httpGet: {path: /health, port: http}, periodSeconds: 1}
+          resources: RESOURCES
+          securityContext: $restricted
+---
+apiVersion: v1
+kind: Service
+metadata: {name: model}
+spec:
+  ipFamilyPolicy: PreferDualStack
+  selector: {app: model}
+  ports: [{name: http, port: 80, targetPort: TARGET}]
+";
+
+// === impl Model ===
+
+impl Default for Model<'_> {
+    fn default() -> Self {
+        Self { replicas: 1, annotations: ASKS, args: "", target: "http", resources: "{}" }
+    }
+}
+
+impl Model<'_> {
+    /// The manifest.
+    pub(super) fn yaml(&self) -> String {
+        INJECTED
+            .replace("REPLICAS", &self.replicas.to_string())
+            .replace("ANNOTATIONS", self.annotations)
+            .replace("MODEL_ARGS", self.args)
+            .replace("TARGET", self.target)
+            .replace("RESOURCES", self.resources)
+    }
+}

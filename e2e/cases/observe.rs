@@ -1,0 +1,115 @@
+//! Mode `Observe`: nothing is batched, and the status says what batching would have done; then it is switched on under load.
+
+use std::time::Duration;
+
+use groupage::api::v1alpha1::Summary;
+use groupage::standin::Route;
+use kube::ResourceExt;
+
+use super::manifests::Model;
+use super::policies::{status, until_counted};
+use super::sidecar::{CALLERS, embeddings, predictions, same};
+use super::{Case, case};
+use crate::caller::{Caller, model_stats};
+use crate::cluster::until;
+use crate::installation::installed;
+use crate::space::Space;
+use crate::tools::now;
+use crate::{Fault, Verdict};
+
+pub(super) const CASES: &[Case] = &[case!("observe", it_tells_what_batching_would_do_and_then_batching_does_it)];
+
+/// A sidecar reports every five seconds, and a status that has just been written waits for the next one.
+const TOLD_MAX: Duration = Duration::from_secs(60);
+/// What is promised of an edit is two seconds; then two calls have to meet.
+const BATCHED_MAX: Duration = Duration::from_secs(10);
+/// Two thirds of what the model can do one by one, so calls often find it busy.
+const RATE: f64 = 80.0;
+
+const OBSERVE: &str = "
+apiVersion: groupage.dev/v1alpha1
+kind: BatchPolicy
+metadata: {name: model}
+spec:
+  targetRefs: [{group: apps, kind: Deployment, name: model}]
+  mode: Observe
+  slo: {latencyP99: 1s}
+";
+
+async fn it_tells_what_batching_would_do_and_then_batching_does_it(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.apply(OBSERVE).await?;
+    space.apply(&Model { args: ", --items-max, '0', --base, 8ms", ..Model::default() }.yaml()).await?;
+    let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
+    let pods = [pod.clone()];
+    let name = pod.name_any();
+    until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (1, 1)).await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+
+    // What callers get, and what the server gets.
+    let around = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).ok_or("no address")?;
+    let around = std::net::SocketAddr::new(around.parse()?, 8080).to_string();
+    for calls in [embeddings(), predictions()] {
+        let alone = caller.in_turn(&around, &calls).await?;
+        let before = model_stats(space, &name).await?;
+        let observed = caller.at_once("model:80", &calls).await?;
+        let seen = model_stats(space, &name).await?.since(&before);
+        if let Some((alone, observed)) = alone.iter().zip(&observed).find(|(alone, observed)| !same(alone, observed)) {
+            return Err(format!("alone {alone:?}, observed {observed:?}").into());
+        }
+        if seen.calls != CALLERS as u64 {
+            return Err(format!("{CALLERS} calls were made, and the model had {}", seen.calls).into());
+        }
+    }
+    let before = model_stats(space, &name).await?;
+    let load = caller.load("model:80", Route::Predict, RATE).await?;
+    let predicted = until("what is predicted", TOLD_MAX, async || {
+        let predicted = status(space, "model").await?.predicted;
+        predicted.as_ref().and_then(words).ok_or_else(|| Fault::from(format!("{predicted:?}")))
+    })
+    .await?;
+    let alone = load.end().await?;
+    let seen = model_stats(space, &name).await?.since(&before);
+    let metrics = space.metrics(&pod).await?;
+    let counted = metrics.sum("groupage_predicted_calls_total", &[]);
+    let told = format!("{} calls one by one, {counted} predicted: {predicted}", seen.calls);
+    if (alone.lost(), seen.calls, seen.items) != (0, alone.served, alone.served) || metrics.shared_batches() > 0.0 {
+        return Err(format!("{told}; {} shared, {seen:?}, {alone:?}", metrics.shared_batches()).into());
+    }
+    #[expect(clippy::cast_precision_loss, reason = "some thousands of calls")]
+    if counted < 0.9 * alone.served as f64 {
+        return Err(format!("{told}: of the others nothing was predicted").into());
+    }
+
+    // The same load, and the policy says so.
+    let load = caller.load("model:80", Route::Predict, RATE).await?;
+    let begun = now();
+    space.kubectl(&["patch", "bpol", "model", "--type=merge", "--patch", r#"{"spec":{"mode":"Batch"}}"#]).await?;
+    until("a shared batch", BATCHED_MAX, async || match space.metrics_of(&pods).await?.shared_batches() {
+        shared if shared > 0.0 => Ok(()),
+        _ => Err(Fault::from("nothing was shared")),
+    })
+    .await?;
+    let shared_after = now().duration_since(begun).as_secs_f64();
+    load.until_served(200).await?;
+    let report = load.end().await?;
+    let mean = space.metrics_of(&pods).await?.batch_mean();
+    let told = format!(
+        "{told}; a first shared batch {shared_after:.1} s after the edit, mean batch {mean:.2}; {} calls, {} lost",
+        report.offered,
+        report.lost()
+    );
+    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+}
+
+/// What is predicted, where all of it is there and batching would save something.
+fn words(predicted: &Summary) -> Option<String> {
+    let items = predicted.batch_items.as_ref().filter(|items| items.p90 > 1)?;
+    let (p99, saved) = (predicted.latency_p99.as_ref()?, predicted.saved.as_ref()?);
+    let measured = predicted.measured_items.filter(|items| *items > 0)?;
+    Some(format!(
+        "{} items in nine of ten at most, p99 {}, {} saved, measured to {measured}",
+        items.p90, p99.0, saved.0
+    ))
+}

@@ -1,0 +1,152 @@
+//! Policies, as the controller sees them: what their status says, and what it says when traffic goes around a sidecar.
+
+use std::time::Duration;
+
+use groupage::api::v1alpha1::{BatchPolicyStatus, PodCounts};
+use kube::ResourceExt;
+use serde_json::Value;
+
+use super::manifests::{ASKS, Model};
+use super::sidecar::predictions;
+use super::{Case, case};
+use crate::caller::Caller;
+use crate::cluster::until;
+use crate::installation::installed;
+use crate::space::Space;
+use crate::{Fault, Verdict};
+
+pub(super) const CASES: &[Case] = &[
+    case!("policies", a_policy_says_who_follows_it_and_a_wrong_one_what_is_wrong),
+    case!("policies", a_numeric_target_port_is_reported_and_loopback_captures_it),
+];
+
+/// A round of the controller comes a second after a change, and every five.
+const SAID_MAX: Duration = Duration::from_secs(30);
+
+/// For [`Model`].
+pub(super) const POLICY: &str = "
+apiVersion: groupage.dev/v1alpha1
+kind: BatchPolicy
+metadata: {name: model}
+spec:
+  targetRefs: [{group: apps, kind: Deployment, name: model}]
+  slo: {latencyP99: 500ms}
+";
+
+/// The status of a policy.
+pub(super) async fn status(space: &Space, name: &str) -> Result<BatchPolicyStatus, Fault> {
+    let said = space.kubectl(&["get", "bpol", name, "--output=json"]).await?;
+    let mut policy: Value = serde_json::from_str(&said)?;
+    match policy["status"].take() {
+        Value::Null => Err("the policy has no status".into()),
+        status => Ok(serde_json::from_value(status)?),
+    }
+}
+
+/// Waits until a condition of a policy is so: `Accepted=True`, or `Accepted=False/Invalid`; its message.
+pub(super) async fn until_said(space: &Space, name: &str, condition: &str) -> Result<String, Fault> {
+    until_said_within(space, name, condition, SAID_MAX).await
+}
+
+/// The same, for what takes longer.
+pub(super) async fn until_said_within(
+    space: &Space,
+    name: &str,
+    condition: &str,
+    limit: Duration,
+) -> Result<String, Fault> {
+    until(&format!("policy {name}, {condition}"), limit, async || {
+        let status = status(space, name).await?;
+        let said: Vec<_> = status
+            .conditions
+            .iter()
+            .map(|one| (format!("{}={}/{}", one.type_, one.status, one.reason), &one.message))
+            .collect();
+        let wanted =
+            |said: &str| said == condition || said.strip_prefix(condition).is_some_and(|rest| rest.starts_with('/'));
+        match said.iter().find(|(said, _)| wanted(said)) {
+            Some((_, message)) => Ok((*message).clone()),
+            None => Err(format!("{said:?}").into()),
+        }
+    })
+    .await
+}
+
+/// Waits until the counts of a policy's pods are so.
+pub(super) async fn until_counted(
+    space: &Space,
+    name: &str,
+    is_so: impl Fn(&PodCounts) -> bool,
+) -> Result<PodCounts, Fault> {
+    until(&format!("the pods of policy {name}"), SAID_MAX, async || {
+        let pods = status(space, name).await?.pods.ok_or("no counts")?;
+        if is_so(&pods) { Ok(pods) } else { Err(format!("{pods:?}").into()) }
+    })
+    .await
+}
+
+async fn a_policy_says_who_follows_it_and_a_wrong_one_what_is_wrong(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.apply(POLICY).await?;
+    until_said(space, "model", "Accepted=False/TargetNotFound").await?;
+    space.apply(&Model { replicas: 2, ..Model::default() }.yaml()).await?;
+    space.deployment_ready("model").await?;
+    until_said(space, "model", "Accepted=True").await?;
+    let captured = until_said(space, "model", "TrafficCaptured=True").await?;
+    let pods = until_counted(space, "model", |pods| (pods.matched, pods.injected, pods.captured) == (2, 2, 2)).await?;
+    let profile = status(space, "model").await?.current_profile.ok_or("no profile is in force")?;
+    space.kubectl(&["get", "bprof", &profile]).await?;
+    // The younger of two for the same loses.
+    space.apply(&POLICY.replace("name: model}\nspec", "name: younger}\nspec")).await?;
+    let conflict = until_said(space, "younger", "Accepted=False/Conflicted").await?;
+    space.kubectl(&["delete", "bpol", "younger"]).await?;
+    let table = space.kubectl(&["get", "bpol"]).await?;
+    if !table.contains("500ms") {
+        return Err(format!("kubectl get bpol does not show the SLO: {table}").into());
+    }
+    let listed = space.cluster.groupage(&["status", "--namespace", &space.name], "").await?;
+    let named = space.pods("app=model").await?;
+    if let Some(pod) = named.iter().find(|pod| !listed.contains(&pod.name_any())) {
+        return Err(format!("groupage status does not name {}: {listed}", pod.name_any()).into());
+    }
+    Ok(format!(
+        "{} matched, {} injected, profile {profile}; {captured}; the younger one: {conflict}",
+        pods.matched, pods.injected
+    ))
+}
+
+async fn a_numeric_target_port_is_reported_and_loopback_captures_it(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.apply(POLICY).await?;
+    space.apply(&Model { target: "8080", ..Model::default() }.yaml()).await?;
+    space.deployment_ready("model").await?;
+    let around = until_said(space, "model", "TrafficCaptured=False/Bypassed").await?;
+    if !around.contains("svc/model") {
+        return Err(format!("it does not name the Service: {around}").into());
+    }
+    let annotations = format!("{ASKS}, groupage.dev/app-listen: 'arg:--listen=127.0.0.1:8080'");
+    let model = Model { target: "8080", annotations: &annotations, args: ", --base, 20ms", ..Model::default() };
+    space.apply(&model.yaml()).await?;
+    let pods = space.deployment_ready("model").await?;
+    until_said(space, "model", "TrafficCaptured=True").await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    // The same port, at every address of the pod.
+    let ips = pods.iter().flat_map(|pod| pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten()));
+    let mut places = vec!["model:80".to_owned()];
+    for ip in ips {
+        places.push(std::net::SocketAddr::new(ip.ip.parse()?, 8080).to_string());
+    }
+    let before = space.metrics_of(&pods).await?.shared_batches();
+    for place in &places {
+        let answers = caller.at_once(place, &predictions()).await?;
+        if let Some(bad) = answers.iter().find(|answer| answer.status != 200) {
+            return Err(format!("{place}: {bad:?}").into());
+        }
+    }
+    let shared = space.metrics_of(&pods).await?.shared_batches() - before;
+    if shared < 1.0 {
+        return Err(format!("nothing was shared at {places:?}").into());
+    }
+    Ok(format!("reported as \"{around}\"; with app-listen {shared} shared batches at {}", places.join(", ")))
+}

@@ -1,0 +1,57 @@
+//! Rolling restarts under load: of hand-written sidecars, and of injected ones.
+
+use groupage::standin::Route;
+
+use super::manifests::{Model, batched};
+use super::{Case, case};
+use crate::Verdict;
+use crate::caller::Caller;
+use crate::installation::{has_sidecar, installed};
+use crate::space::Space;
+
+pub(super) const CASES: &[Case] = &[
+    case!("rollout", a_rolling_restart_under_load_loses_no_call),
+    case!("rollout", a_rolling_restart_of_injected_pods_loses_no_call),
+];
+
+/// Calls in a second: far below what the models can do, so that nothing is refused for want of capacity.
+const RATE: f64 = 200.0;
+
+/// An application with a hook of its own, which the injector leaves to it: the endpoint goes first, the model some seconds later, and the sidecar is told of
+/// the end by its own hook, which runs at once although the sidecar ends last.
+const LINGER: &str = "lifecycle: {preStop: {sleep: {seconds: 5}}}";
+
+async fn a_rolling_restart_under_load_loses_no_call(space: &Space) -> Verdict {
+    space.apply(&batched(2, ", --base, 5ms", "", LINGER)).await?;
+    space.deployment_ready("model").await?;
+    restarted_under_load(space).await
+}
+
+/// What the injector writes is all that there is: the application says nothing of how it ends.
+async fn a_rolling_restart_of_injected_pods_loses_no_call(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.apply(&Model { replicas: 2, args: ", --base, 5ms", ..Model::default() }.yaml()).await?;
+    if !space.deployment_ready("model").await?.iter().all(has_sidecar) {
+        return Err("a pod asked for a sidecar and has none".into());
+    }
+    restarted_under_load(space).await
+}
+
+async fn restarted_under_load(space: &Space) -> Verdict {
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let load = caller.load("model:80", Route::Predict, RATE).await?;
+    let restarts = if space.at_length() { 20 } else { 3 };
+    for _ in 0..restarts {
+        space.kubectl(&["rollout", "restart", "deployment/model"]).await?;
+        space.kubectl(&["rollout", "status", "deployment/model", "--timeout=120s"]).await?;
+        space.deployment_ready("model").await?;
+    }
+    load.until_served(100).await?;
+    let report = load.end().await?;
+    let told = format!(
+        "{restarts} restarts, {} calls, {} refused, {} failed, {} wrong, p99 {:.1?}",
+        report.offered, report.refused, report.failed, report.wrong, report.p99
+    );
+    if report.lost() > 0 { Err(told.into()) } else { Ok(told) }
+}

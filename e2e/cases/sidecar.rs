@@ -1,0 +1,135 @@
+//! A sidecar that was written by hand: our image as a native sidecar before the stand-in model.
+
+use std::time::Duration;
+
+use groupage::standin::Route;
+use groupage::standin::remote::{Answer, Call, ModelChange};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+
+use super::manifests::batched;
+use super::{Case, case};
+use crate::caller::{Caller, change_model, model_stats, open_model};
+use crate::cluster::until;
+use crate::space::{Space, condition, is_ready};
+use crate::{Fault, Verdict};
+
+pub(super) const CASES: &[Case] = &[
+    case!("sidecar", callers_get_through_batches_what_they_get_alone),
+    case!("sidecar", a_pod_is_ready_only_when_model_and_sidecar_are),
+    case!("sidecar", a_model_that_becomes_slower_is_learned_anew),
+];
+
+/// Hundreds of calls.
+const LEARNED_MAX: Duration = Duration::from_secs(60);
+/// So many callers at once, each on a connection of its own.
+pub(super) const CALLERS: usize = 64;
+
+/// Different texts, some of them with what a parser might repair.
+pub(super) fn embeddings() -> Vec<Call> {
+    let body = |at| format!(r#"{{"model":"stand-in","input":"parcel {at} \u00e5 å \" \\"}}"#);
+    (0..CALLERS).map(|at| Call::post("/v1/embeddings", body(at))).collect()
+}
+
+/// Rows of numbers in spellings that no printer would choose.
+pub(super) fn predictions() -> Vec<Call> {
+    let body = |at| format!(r#"{{"instances": [[{at}.50, 1e2, -0.0], [ 7 ,{at}]]}}"#);
+    (0..CALLERS).map(|at| Call::post("/v1/models/stand-in:predict", body(at))).collect()
+}
+
+async fn callers_get_through_batches_what_they_get_alone(space: &Space) -> Verdict {
+    space.restrict().await?;
+    space.apply(&batched(1, ", --items-max, '0', --base, 20ms", "", "")).await?;
+    let pods = space.deployment_ready("model").await?;
+    let model = pods.first().ok_or("no pod")?.name_any();
+    let caller = Caller::start(space).await?;
+    caller.reaches("direct:80", "/health").await?;
+    caller.reaches("model:80", "/health").await?;
+    let mut told = Vec::new();
+    for (name, calls) in [("embeddings", embeddings()), ("predict", predictions())] {
+        let alone = caller.in_turn("direct:80", &calls).await?;
+        let before = model_stats(space, &model).await?;
+        let batched = caller.at_once("model:80", &calls).await?;
+        let runs = model_stats(space, &model).await?.since(&before).calls;
+        let equal = alone.iter().zip(&batched).filter(|(alone, batched)| same(alone, batched)).count();
+        if equal != CALLERS {
+            let other = alone.iter().zip(&batched).find(|(alone, batched)| !same(alone, batched));
+            return Err(format!("{name}: {equal} of {CALLERS} answers are equal; {other:?}").into());
+        }
+        if runs * 2 > CALLERS as u64 {
+            return Err(format!("{name}: {CALLERS} calls at once became {runs} calls of the model").into());
+        }
+        told.push(format!("{CALLERS} {name} answers equal, {runs} calls of the model"));
+    }
+    let metrics = space.metrics_of(&pods).await?;
+    let (mean, shared) = (metrics.batch_mean(), metrics.shared_batches());
+    let served = metrics.sum("groupage_calls_total", &["outcome=\"served\""]);
+    #[expect(clippy::cast_precision_loss, reason = "a few calls")]
+    let sent = (2 * CALLERS) as f64;
+    if shared < 1.0 || mean <= 1.0 || served < sent {
+        return Err(format!("mean batch {mean:.1}, {shared} shared, {served} served").into());
+    }
+    Ok(format!("{}; the sidecar counts {served} calls, mean batch {mean:.1}", told.join(", ")))
+}
+
+/// What a caller sees; `usage` of embeddings is the caller's own part, so all of the body.
+pub(super) fn same(alone: &Answer, batched: &Answer) -> bool {
+    (alone.status, alone.header("content-type"), &alone.body)
+        == (batched.status, batched.header("content-type"), &batched.body)
+}
+
+async fn a_pod_is_ready_only_when_model_and_sidecar_are(space: &Space) -> Verdict {
+    space.apply(&batched(1, ", --closed", "", "")).await?;
+    let pod = until_started(space, "app=model").await?;
+    // The sidecar says no while its upstream refuses, and the pod says so too; the model's container has no probe of its own.
+    if is_ready(&pod) {
+        return Err("the pod is ready before its model listens".into());
+    }
+    open_model(space, &pod.name_any()).await?;
+    space.pod_ready(&pod.name_any()).await?;
+    space.deployment_ready("model").await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    Ok("not ready while the model was closed, ready once it listened".to_owned())
+}
+
+async fn a_model_that_becomes_slower_is_learned_anew(space: &Space) -> Verdict {
+    space.apply(&batched(1, ", --base, 5ms, --per-item, 50us", "", "")).await?;
+    let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let load = caller.load("model:80", Route::Predict, 100.0).await?;
+    let before = learned(space, &pod, 0.004, 0.008).await?;
+    let curve = Some((Duration::from_millis(40), Duration::from_micros(50)));
+    change_model(space, &pod.name_any(), &ModelChange { curve, ..ModelChange::default() }).await?;
+    let after = learned(space, &pod, 0.035, 0.050).await?;
+    let report = load.end().await?;
+    if report.wrong > 0 {
+        return Err(format!("{report:?}").into());
+    }
+    let (before, after, lost) = (before * 1e3, after * 1e3, report.lost());
+    Ok(format!("{before:.1} ms a call, then {after:.1} ms; {} calls, {lost} lost", report.offered))
+}
+
+/// What a call costs whatever is in it, once the sidecar has found it to be between these, in seconds.
+async fn learned(space: &Space, pod: &Pod, least: f64, most: f64) -> Result<f64, Fault> {
+    until("what the sidecar learned", LEARNED_MAX, async || {
+        let fixed = space.metrics(pod).await?.sum("groupage_model_fixed_seconds", &[]);
+        if (least..most).contains(&fixed) { Ok(fixed) } else { Err(Fault::from(format!("{fixed} s"))) }
+    })
+    .await
+}
+
+/// The one pod with this label, once both containers run and the sidecar has been asked whether it is ready.
+pub(super) async fn until_started(space: &Space, label: &str) -> Result<Pod, Fault> {
+    let named =
+        until("a pod", Duration::from_secs(30), async || space.pods(label).await?.pop().ok_or_else(|| "none".into()));
+    let name = named.await?.name_any();
+    let both = |pod: Option<&Pod>| {
+        let Some(status) = pod.and_then(|pod| pod.status.as_ref()) else { return false };
+        let models = status.container_statuses.iter().flatten();
+        let mut all = status.init_container_statuses.iter().flatten().chain(models);
+        pod.is_some_and(|pod| condition(pod, "Initialized")) && all.all(|one| one.started == Some(true))
+    };
+    space.wait(&name, "both containers have started", both).await
+}

@@ -1,0 +1,49 @@
+//! The stand-in model from its image, as a user's model server would be: nobody's user, nothing to write to.
+
+use groupage::standin::remote::Call;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+
+use super::manifests::MODEL;
+use super::{Case, case};
+use crate::Verdict;
+use crate::caller::{Caller, model_stats};
+use crate::space::Space;
+
+pub(super) const CASES: &[Case] =
+    &[case!("stand_in", it_serves_as_nobody_with_a_read_only_root_where_pods_are_restricted)];
+
+async fn it_serves_as_nobody_with_a_read_only_root_where_pods_are_restricted(space: &Space) -> Verdict {
+    space.restrict().await?;
+    space.apply(MODEL).await?;
+    let pods = space.deployment_ready("model").await?;
+    let pod = pods.first().ok_or("no pod")?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let predict = caller.call("model:80", Call::post("/v1/models/m:predict", r#"{"instances":[[1,2],[3,4]]}"#)).await?;
+    let embed = caller.call("model:80", Call::post("/v1/embeddings", r#"{"model":"m","input":["a","b"]}"#)).await?;
+    if predict.status != 200 || embed.status != 200 {
+        return Err(format!("{predict:?} {embed:?}").into());
+    }
+    let stats = model_stats(space, &pod.name_any()).await?;
+    if (stats.calls, stats.items) != (2, 4) {
+        return Err(format!("two calls with two items each, and the model says {stats:?}").into());
+    }
+    let user = user(space, pod)?;
+    Ok(format!("{user}{} calls, {} items", stats.calls, stats.items))
+}
+
+/// The user that it really runs as, where that can be seen.
+fn user(space: &Space, pod: &Pod) -> Verdict {
+    let Some(node) = &space.cluster.node else { return Ok(String::new()) };
+    let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid(pod, "model")?))?;
+    let field =
+        |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned();
+    // The group is root's: the kubelet takes an image's user from it and leaves its group out.
+    let (uid, capabilities, seccomp) = (field("Uid:"), field("CapEff:"), field("Seccomp:"));
+    let nobody = "65532\t65532\t65532\t65532";
+    if uid != nobody || !capabilities.trim_start_matches('0').is_empty() || seccomp != "2" {
+        return Err(format!("user {uid}, capabilities {capabilities}, seccomp {seccomp}").into());
+    }
+    Ok("user 65532, no capability, seccomp on, ".to_owned())
+}

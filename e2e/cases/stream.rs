@@ -1,0 +1,224 @@
+//! The control stream on a cluster: sidecars connect, an edit reaches them, whose token it is, and a controller that dies.
+
+use std::time::Duration;
+
+use groupage::standin::Route;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+
+use super::manifests::Model;
+use super::policies::{POLICY, until_counted, until_said};
+use super::{Case, case};
+use crate::caller::Caller;
+use crate::cluster::until;
+use crate::installation::installed;
+use crate::space::Space;
+use crate::tools::now;
+use crate::{Fault, Verdict};
+
+pub(super) const CASES: &[Case] = &[
+    case!("stream", sidecars_connect_and_an_edit_is_in_force_within_two_seconds),
+    case!("stream", a_token_of_somebody_else_opens_none),
+    case!("stream", calls_go_on_while_the_controller_is_killed_and_streams_come_back),
+];
+
+/// What is promised of an edit.
+const IN_FORCE_MAX: Duration = Duration::from_secs(2);
+/// A leader's lease is another's after 15 s; a sidecar waits up to 30 s for its next try.
+const BACK_MAX: Duration = Duration::from_secs(90);
+/// Edits, one after the other.
+const EDITS: [u32; 5] = [4, 9, 16, 25, 36];
+
+async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.apply(POLICY).await?;
+    space.apply(&Model { replicas: 2, ..Model::default() }.yaml()).await?;
+    let pods = space.deployment_ready("model").await?;
+    until_counted(space, "model", |pods| (pods.injected, pods.connected, pods.on_current) == (2, 2, 2)).await?;
+    until_said(space, "model", "Programmed=True").await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let load = caller.load("model:80", Route::Predict, 100.0).await?;
+    let mut slowest = Duration::ZERO;
+    for edit in EDITS {
+        let patch = format!(r#"{{"spec":{{"limits":{{"batchItemsMax":{edit}}}}}}}"#);
+        let begun = now();
+        space.kubectl(&["patch", "bpol", "model", "--type=merge", "--patch", &patch]).await?;
+        until(&format!("batchItemsMax {edit}"), IN_FORCE_MAX * 5, async || {
+            for pod in &pods {
+                let wanted = ["limit=\"batch_items_max\"", "source=\"policy\""];
+                let found = space.metrics(pod).await?.sum("groupage_limit", &wanted);
+                if (found - f64::from(edit)).abs() > 0.5 {
+                    return Err(Fault::from(format!("{} has {found}", pod.name_any())));
+                }
+            }
+            Ok(())
+        })
+        .await?;
+        slowest = slowest.max(now().duration_since(begun));
+    }
+    let report = load.end().await?;
+    let told = format!(
+        "{} edits in force in both sidecars after {:.2} s at most; {} calls, {} lost",
+        EDITS.len(),
+        slowest.as_secs_f64(),
+        report.offered,
+        report.lost()
+    );
+    if slowest > IN_FORCE_MAX || report.lost() > 0 {
+        return Err(format!("{told}: {report:?}").into());
+    }
+    until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
+    Ok(told)
+}
+
+/// A sidecar that was written by hand, with a token that it should not have. `$name`, `$uid`, `$token` and `$ca` are filled in by the case.
+const THIEF: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: $name, labels: {thief: $name}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: groupage
+      image: $groupage
+      args: [proxy, --upstream, 'http://127.0.0.1:8080', --listen, '[::]:15080', --metrics, '[::]:9190']
+      env:
+        - {name: GROUPAGE_CONTROLLER, value: 'https://groupage-stream.groupage-system.svc:9444'}
+        - {name: GROUPAGE_TOKEN_FILE, value: /token/token}
+        - {name: GROUPAGE_POD_UID, value: $uid}
+        - {name: GROUPAGE_POD_NAME, value: $name}
+        - {name: GROUPAGE_POD_NAMESPACE, value: $namespace}
+        - name: GROUPAGE_CA
+          value: |
+$ca      volumeMounts: [{name: token, mountPath: /token, readOnly: true}]
+      securityContext: $restricted
+  volumes: [{name: token, secret: {secretName: $name}}]
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: $name}
+stringData: {token: $token}
+";
+
+async fn a_token_of_somebody_else_opens_none(space: &Space) -> Verdict {
+    let installation = installed(space).await?;
+    space.apply(&Model::default().yaml()).await?;
+    let victim = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
+    space.apply(&bare("plain")).await?;
+    let plain = space.pod_ready("plain").await?;
+    let ended = space.token_of(&plain, "groupage.dev").await?;
+    space.apply(&bare("other")).await?;
+    let other = space.pod_ready("other").await?;
+    space.api::<Pod>().delete("plain", &DeleteParams::default().grace_period(0)).await?;
+    let bundle = installation.believed().await?.pop().unwrap_or_default();
+    let ca: String = String::from_utf8(bundle)?.lines().map(|line| format!("            {line}\n")).collect();
+    let stolen = space.token_of(&victim, "groupage.dev").await?;
+    // Who, with whose token, as whom, and what becomes of it.
+    let thieves = [
+        ("wrong-audience", space.token_of(&victim, "somebody.else").await?, &victim, "unauthorized"),
+        ("of-the-api-server", space.token("default", None).await?, &victim, "unauthorized"),
+        ("no-token", "no-token".to_owned(), &victim, "unauthorized"),
+        ("of-a-pod-that-is-gone", ended, &plain, "unauthorized"),
+        ("not-injected", space.token_of(&other, "groupage.dev").await?, &other, "forbidden"),
+        ("stolen-for-itself", stolen, &other, "goaway"),
+    ];
+    for (name, token, whom, _) in &thieves {
+        let uid = whom.metadata.uid.as_deref().unwrap_or_default();
+        let manifest = THIEF
+            .replace("$namespace", &space.name)
+            .replace("$name", name)
+            .replace("$uid", uid)
+            .replace("$token", token)
+            .replace("$ca", &ca);
+        space.apply(&manifest).await?;
+    }
+    let mut told = Vec::new();
+    for (name, _, _, reason) in &thieves {
+        let pod = space
+            .wait(name, "has started", |pod: Option<&Pod>| {
+                let status = pod.and_then(|pod| pod.status.as_ref());
+                status.is_some_and(|status| {
+                    status.container_statuses.iter().flatten().any(|one| one.started == Some(true))
+                })
+            })
+            .await?;
+        let what = format!("the end of {name}'s stream");
+        let count = until(&what, BACK_MAX, async || {
+            let metrics = space.metrics(&pod).await?;
+            if metrics.sum("groupage_controller_connected", &[]) > 0.0 {
+                return Ok(Err(Fault::from(format!("{name} has a stream"))));
+            }
+            let ends =
+                |reason: &str| metrics.sum("groupage_controller_stream_ends_total", &[&format!("reason=\"{reason}\"")]);
+            match ends(reason) {
+                none if none < 1.0 => {
+                    let all: Vec<_> = metrics.named("groupage_controller_stream_ends_total");
+                    Err(format!("not {reason}: {all:?}").into())
+                }
+                count => Ok(Ok(count)),
+            }
+        });
+        count.await??;
+        told.push(format!("{name}: {reason}"));
+    }
+    // Whom they wanted to be has its stream still.
+    let connected = space.metrics(&victim).await?.sum("groupage_controller_connected", &[]);
+    if connected < 1.0 {
+        return Err(format!("{}, and {} has no stream", told.join(", "), victim.name_any()).into());
+    }
+    Ok(told.join(", "))
+}
+
+/// A pod that did not ask.
+fn bare(name: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{{name: model, image: $stand-in, args: [model]}}]
+"
+    )
+}
+
+async fn calls_go_on_while_the_controller_is_killed_and_streams_come_back(space: &Space) -> Verdict {
+    let installation = installed(space).await?;
+    space.apply(POLICY).await?;
+    space.apply(&Model { replicas: 2, ..Model::default() }.yaml()).await?;
+    let pods = space.deployment_ready("model").await?;
+    until_counted(space, "model", |pods| pods.connected == 2).await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let load = caller.load("model:80", Route::Predict, 100.0).await?;
+    let begun = now();
+    for pod in installation.pods().await? {
+        // As a node that is gone: nobody is told anything.
+        installation.kubectl(&["delete", "pod", &pod.name_any(), "--grace-period=0", "--force"]).await?;
+    }
+    until("the break", BACK_MAX, async || {
+        let open = space.metrics_of(&pods).await?.sum("groupage_controller_connected", &[]);
+        if open < 2.0 { Ok(()) } else { Err(Fault::from("both streams are open")) }
+    })
+    .await?;
+    let back = until("the streams", BACK_MAX, async || {
+        let open = space.metrics_of(&pods).await?.sum("groupage_controller_connected", &[]);
+        if open > 1.5 { Ok(now().duration_since(begun)) } else { Err(Fault::from(format!("{open} are open"))) }
+    })
+    .await?;
+    installation.ready().await?;
+    until_counted(space, "model", |pods| pods.connected == 2).await?;
+    load.until_served(100).await?;
+    let report = load.end().await?;
+    let told = format!(
+        "both streams were back after {:.1} s, the status after {:.1} s; {} calls, {} lost",
+        back.as_secs_f64(),
+        now().duration_since(begun).as_secs_f64(),
+        report.offered,
+        report.lost()
+    );
+    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+}

@@ -1,0 +1,235 @@
+//! What the controller does by itself: an SLO that is broken is told, tuned and met again, and a profile that does harm is taken back.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use groupage::standin::Route;
+use groupage::standin::remote::ModelChange;
+use kube::ResourceExt;
+
+use super::manifests::Model;
+use super::policies::{status, until_counted, until_said_within};
+use super::{Case, case};
+use crate::caller::{Caller, Running, change_model};
+use crate::cluster::until;
+use crate::installation::installed;
+use crate::space::Space;
+use crate::tools::now;
+use crate::{Fault, Verdict};
+
+pub(super) const CASES: &[Case] = &[
+    case!("tuning", a_canary_with_a_bad_profile_goes_back_by_itself),
+    case!("tuning", of_two_arms_the_worse_is_found_and_gets_no_more_pods),
+    case!("tuning", a_broken_slo_is_told_tuned_and_met_again),
+];
+
+/// It looks every five seconds, asks for half a minute of lateness, and forgets within a minute.
+const MOVES_MAX: Duration = Duration::from_secs(180);
+/// Steps of ten seconds, looks every five.
+const ROLLED_BACK_MAX: Duration = Duration::from_secs(120);
+
+const CANARY: &str = "
+apiVersion: groupage.dev/v1alpha1
+kind: BatchPolicy
+metadata: {name: model}
+spec:
+  targetRefs: [{group: apps, kind: Deployment, name: model}]
+  rollout:
+    strategy: Canary
+    canary: {steps: [{percent: 50, hold: 10s}]}
+    analysis: {interval: 5s}
+";
+
+/// Every call waits a third of a second for company that does not come.
+const BAD: &str =
+    r#"{"spec":{"scheduling":{"policy":"Static","items":128,"delay":"300ms"},"limits":{"queueDelayMax":"300ms"}}}"#;
+
+async fn a_canary_with_a_bad_profile_goes_back_by_itself(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.apply(CANARY).await?;
+    space.apply(&Model { replicas: 2, args: ", --base, 5ms", ..Model::default() }.yaml()).await?;
+    space.deployment_ready("model").await?;
+    until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
+    let good = status(space, "model").await?.current_profile.ok_or("no profile is in force")?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let load = caller.load("model:80", Route::Predict, 100.0).await?;
+    space.kubectl(&["patch", "bpol", "model", "--type=merge", "--patch", BAD]).await?;
+    let begun = now();
+    until("a candidate", ROLLED_BACK_MAX, async || match status(space, "model").await?.candidate_profile {
+        Some(candidate) if candidate != good => Ok(()),
+        other => Err(Fault::from(format!("{other:?}"))),
+    })
+    .await?;
+    let why = until_said_within(space, "model", "RolloutHealthy=False/RolledBack", ROLLED_BACK_MAX).await?;
+    let took = now().duration_since(begun);
+    let after = status(space, "model").await?;
+    if after.current_profile.as_deref() != Some(&good) {
+        return Err(format!("{good} was in force before, {:?} is now", after.current_profile).into());
+    }
+    until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
+    let report = load.end().await?;
+    let told =
+        format!("back after {:.0} s: {why}; {} calls, {} lost", took.as_secs_f64(), report.offered, report.lost());
+    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+}
+
+/// The second arm lets every call wait for company that does not come.
+const ARMS: &str = "
+apiVersion: groupage.dev/v1alpha1
+kind: BatchProfile
+metadata: {name: prompt}
+spec:
+  scheduling: {policy: WorkConserving}
+---
+apiVersion: groupage.dev/v1alpha1
+kind: BatchProfile
+metadata: {name: patient}
+spec:
+  limits: {queueDelayMax: 300ms}
+  scheduling: {policy: Static, items: 128, delay: 300ms}
+---
+apiVersion: groupage.dev/v1alpha1
+kind: BatchPolicy
+metadata: {name: model}
+spec:
+  targetRefs: [{group: apps, kind: Deployment, name: model}]
+  profileRef: {name: prompt}
+  rollout:
+    strategy: Experiment
+    experiment:
+      arms: [{profileRef: {name: prompt}}, {profileRef: {name: patient}}]
+      minSamples: 500
+    analysis: {interval: 5s}
+";
+
+async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.apply(ARMS).await?;
+    space.apply(&Model { replicas: 2, args: ", --base, 5ms", ..Model::default() }.yaml()).await?;
+    space.deployment_ready("model").await?;
+    until_counted(space, "model", |pods| pods.connected == 2).await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let load = caller.load("model:80", Route::Predict, 100.0).await?;
+    let begun = now();
+    until("a pod for each arm", ROLLED_BACK_MAX, async || {
+        let rollout = status(space, "model").await?.rollout.unwrap_or_default();
+        match rollout.arms.iter().map(|arm| arm.pods).collect::<Vec<_>>()[..] {
+            [1, 1] => Ok(()),
+            _ => Err(Fault::from(format!("{rollout:?}"))),
+        }
+    })
+    .await?;
+    let verdict = until("a verdict", ROLLED_BACK_MAX, async || {
+        let said = space.kubectl(&["get", "bprof", "patient", "--output=json"]).await?;
+        let verdict = serde_json::from_str::<serde_json::Value>(&said)?["status"]["verdict"].take();
+        match (verdict["outcome"].as_str(), verdict["against"].as_str(), verdict["message"].as_str()) {
+            (Some("Worse"), Some("prompt"), Some(message)) => Ok(message.to_owned()),
+            _ => Err(Fault::from(verdict.to_string())),
+        }
+    })
+    .await?;
+    let took = now().duration_since(begun);
+    until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
+    let after = status(space, "model").await?;
+    if after.current_profile.as_deref() != Some("prompt") {
+        return Err(format!("{:?} is in force", after.current_profile).into());
+    }
+    let report = load.end().await?;
+    let told = format!(
+        "after {:.0} s patient was found worse than prompt: {verdict}; {} calls, {} lost",
+        took.as_secs_f64(),
+        report.offered,
+        report.lost()
+    );
+    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+}
+
+/// Sixteen calls at once, set by hand, of a server that runs one after the other: each of them waits for fifteen others there.
+const PROMISE: &str = "
+apiVersion: groupage.dev/v1alpha1
+kind: BatchPolicy
+metadata: {name: model}
+spec:
+  targetRefs: [{group: apps, kind: Deployment, name: model}]
+  slo: {latencyP99: 1160ms}
+  scheduling: {policy: WorkConserving, slots: 16}
+  tuning: {bounds: {deadlineShift: {max: '0%'}}}
+";
+const PROMISED: Duration = Duration::from_millis(1160);
+const SLOTS: u32 = 16;
+/// An execution takes 10 ms at first, and then this: 16 and the wait for the first of them are more than promised, 12 and that wait are not.
+const SLOW: Duration = Duration::from_millis(80);
+const RATE: f64 = 100.0;
+/// Answers in time, one after the other, that a caller gets once the promise is kept.
+const IN_TIME: u64 = 300;
+
+async fn a_broken_slo_is_told_tuned_and_met_again(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.apply(PROMISE).await?;
+    space.apply(&Model { args: ", --base, 10ms, --per-item, 10us", ..Model::default() }.yaml()).await?;
+    let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
+    until_counted(space, "model", |pods| pods.connected == 1).await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let load = caller.load("model:80", Route::Predict, RATE).await?;
+    until_said_within(space, "model", "SLOMet=True", MOVES_MAX).await?;
+    let begun = now();
+    let after = || now().duration_since(begun).as_secs_f64();
+    let curve = |base| ModelChange { curve: Some((base, Duration::from_micros(10))), ..ModelChange::default() };
+    change_model(space, &pod.name_any(), &curve(SLOW)).await?;
+    let missed = until_said_within(space, "model", "SLOMet=False/Missed", MOVES_MAX).await?;
+    let missed_after = after();
+    let slots = until("a step of the tuner", MOVES_MAX, async || {
+        let tunings = status(space, "model").await?.pod_tunings;
+        let moved = tunings.iter().find(|one| one.reason.is_some() && one.message.is_some());
+        let moved = moved.and_then(|one| one.slots_max).filter(|slots| *slots < SLOTS);
+        moved.ok_or_else(|| Fault::from(format!("{tunings:?}")))
+    })
+    .await?;
+    let moved_after = after();
+    // A status may say what came after the step already; the Event is of the step.
+    let why = until("the Event of it", MOVES_MAX, async || {
+        let selector = format!("reason=SlotsLowered,involvedObject.name={}", pod.name_any());
+        let events = ["get", "events", "--field-selector", &selector, "--output=jsonpath={.items[*].message}"];
+        let said = space.kubectl(&events).await?;
+        if said.contains("slotsMax 16 → ") { Ok(said) } else { Err(Fault::from(format!("it says {said:?}"))) }
+    })
+    .await?;
+    until("the sidecar's slots", MOVES_MAX, async || {
+        let found = space.metrics(&pod).await?.sum("groupage_limit", &["limit=\"slots_max\"", "source=\"policy\""]);
+        if (1.0..=f64::from(slots)).contains(&found) { Ok(()) } else { Err(Fault::from(format!("{found}"))) }
+    })
+    .await?;
+    in_time(&load).await?;
+    let kept_after = after();
+    let mut told = format!(
+        "missed after {missed_after:.0} s ({missed}); moved after {moved_after:.0} s ({why}); \
+         callers are answered in time after {kept_after:.0} s, the model as slow as before"
+    );
+    // A status speaks of a whole minute, and this one has to be over first.
+    if space.at_length() {
+        until_said_within(space, "model", "SLOMet=True", MOVES_MAX).await?;
+        told = format!("{told}; met again after {:.0} s", after());
+    }
+    let report = load.end().await?;
+    told = format!("{told}; {} calls, {} lost", report.offered, report.lost());
+    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+}
+
+/// Waits until a caller's answers come as early as promised, one after the other.
+async fn in_time(load: &Running<'_>) -> Result<(), Fault> {
+    let late = AtomicU64::new(load.now().await?.served);
+    until("answers in time", MOVES_MAX, async || {
+        let report = load.now().await?;
+        if report.p99 > PROMISED {
+            late.store(report.served, Ordering::Relaxed);
+        }
+        match report.served - late.load(Ordering::Relaxed) {
+            enough if enough >= IN_TIME => Ok(()),
+            few => Err(Fault::from(format!("{few} since the last late one; p99 {:?}", report.p99))),
+        }
+    })
+    .await
+}

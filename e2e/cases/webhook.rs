@@ -1,0 +1,60 @@
+//! The controller away: pods start all the same, and are reported once it is back.
+
+use std::time::Duration;
+
+use super::manifests::Model;
+use super::policies::{POLICY, until_counted, until_said};
+use super::{Case, case};
+use crate::Verdict;
+use crate::caller::Caller;
+use crate::cluster::until;
+use crate::installation::{Installation, has_sidecar, installed};
+use crate::space::Space;
+
+pub(super) const CASES: &[Case] =
+    &[case!("webhook", pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_after)];
+
+/// A leader's lease runs out, it lists the cluster, it reads the pods, it writes.
+const REPORTED_MAX: Duration = Duration::from_secs(60);
+
+async fn pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_after(space: &Space) -> Verdict {
+    let installation = installed(space).await?;
+    installation.scale(0).await?;
+    let told = while_away(space, &installation).await;
+    // Whatever came of it: the other cases want it back.
+    installation.scale(2).await?;
+    installation.ready().await?;
+    told?;
+    let message = until_said(space, "model", "TrafficCaptured=False/SidecarMissing").await?;
+    let event = until("the event", REPORTED_MAX, async || {
+        let args = ["get", "events", "--field-selector", "reason=SidecarMissing,involvedObject.kind=Deployment"];
+        let events = space.kubectl(&[&args[..], &["--output=jsonpath={.items[*].message}"]].concat()).await?;
+        if events.contains("without the sidecar") { Ok(events) } else { Err("no event".into()) }
+    });
+    let event = event.await?;
+    // As the notes of the chart have it.
+    let ours = space.kubectl(&["get", "events", "--field-selector", "reportingComponent=groupage-controller"]).await?;
+    if !ours.contains("SidecarMissing") {
+        return Err(format!("not found by who reported it: {ours}").into());
+    }
+    space.kubectl(&["rollout", "restart", "deployment/model"]).await?;
+    let pods = space.deployment_ready("model").await?;
+    if !pods.iter().all(has_sidecar) {
+        return Err("a pod that was made anew has no sidecar".into());
+    }
+    until_counted(space, "model", |pods| (pods.matched, pods.injected) == (1, 1)).await?;
+    until_said(space, "model", "TrafficCaptured=True").await?;
+    Ok(format!("policy: {message}; event: {event}; made anew it was injected"))
+}
+
+async fn while_away(space: &Space, installation: &Installation) -> Verdict {
+    space.apply(POLICY).await?;
+    space.apply(&Model::default().yaml()).await?;
+    let pods = space.deployment_ready("model").await?;
+    if pods.iter().any(has_sidecar) || !installation.pods().await?.is_empty() {
+        return Err("injected though the controller is away".into());
+    }
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    Ok(String::new())
+}

@@ -1,0 +1,89 @@
+//! One process of the cluster: started with a log of its own, ended, stopped and started again by cases about faults.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::Fault;
+
+/// Of a log, in the report of a failure.
+const TAIL_LINES: usize = 12;
+
+/// A process that shall run; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Component {
+    name: &'static str,
+    program: PathBuf,
+    args: Vec<String>,
+    log: PathBuf,
+    child: Option<Child>,
+}
+
+// === impl Component ===
+
+impl Component {
+    /// Starts it; its log is added to on every start.
+    pub(super) fn start(name: &'static str, program: &Path, args: Vec<String>, logs: &Path) -> Result<Self, Fault> {
+        let log = logs.join(name);
+        let mut component = Self { name, program: program.to_owned(), args, log, child: None };
+        component.restart()?;
+        Ok(component)
+    }
+
+    /// Starts it where it does not run.
+    pub(super) fn restart(&mut self) -> Result<(), Fault> {
+        if self.ended().is_none() && self.child.is_some() {
+            return Ok(());
+        }
+        let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        self.child = Some(command.spawn().map_err(|error| format!("cannot start {}: {error}", self.name))?);
+        Ok(())
+    }
+
+    /// As `kill -9` does; it is over when this returns.
+    pub(super) fn kill(&mut self) -> Result<(), Fault> {
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Sends it a signal.
+    pub(super) fn signal(&self, signal: Signal) -> Result<(), Fault> {
+        let child = self.child.as_ref().ok_or_else(|| format!("{} does not run", self.name))?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("no such process")?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    /// Says so where it has ended by itself.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        let status = self.child.as_mut()?.try_wait().ok()??;
+        Some(format!("{} has ended ({status}):\n{}", self.name, self.tail()))
+    }
+
+    fn tail(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<_> = text.lines().collect();
+        let last = lines.len().saturating_sub(TAIL_LINES);
+        lines.get(last..).unwrap_or_default().iter().map(|line| format!("  | {line}\n")).collect()
+    }
+}
+
+impl Drop for Component {
+    fn drop(&mut self) {
+        // It fails only where the process is gone already.
+        self.kill().ok();
+    }
+}
+
+/// Writes a component's file of settings.
+pub(super) fn settings(file: &Path, text: &str) -> Result<String, Fault> {
+    std::io::Write::write_all(&mut File::create(file)?, text.as_bytes())?;
+    Ok(file.to_string_lossy().into_owned())
+}

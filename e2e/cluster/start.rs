@@ -1,0 +1,290 @@
+//! Starts everything: some five seconds to a node that is ready.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1;
+use kube::runtime::wait::await_condition;
+use kube::{Api, Client};
+use tokio::sync::OnceCell;
+
+use super::certificates::{Certificates, path_text};
+use super::component::{Component, settings};
+use super::network::{HOST, HOST6, PODS, SERVICES};
+use super::node::Node;
+use super::{Cluster, Kubectl, client, names, network, until};
+use crate::Fault;
+use crate::enter::cgroup;
+use crate::kit::Kit;
+use crate::tools::quietly;
+
+/// Everything of a run; in memory, and gone with the mount namespace.
+const FOLDER: &str = "/run/groupage-e2e";
+/// Ten times what it takes on two busy cores.
+const START_MAX: Duration = Duration::from_secs(60);
+
+/// What is being started.
+struct Starting {
+    folder: PathBuf,
+    certificates: Certificates,
+    components: BTreeMap<&'static str, Component>,
+    kit: Kit,
+}
+
+/// Starts a cluster with one node in this process's namespaces.
+pub(crate) async fn start(kit: Kit) -> Result<Cluster, Fault> {
+    network::mounts()?;
+    network::links()?;
+    let folder = PathBuf::from(FOLDER);
+    for inner in ["log", "cni", "pods", "plugins"] {
+        std::fs::create_dir_all(folder.join(inner))?;
+    }
+    let certificates = Certificates::make(folder.join("pki"))?;
+    let mut starting = Starting { folder, certificates, components: BTreeMap::new(), kit };
+    let up = starting.up().await;
+    let Starting { folder, certificates, components, kit } = starting;
+    let node = Node { components: Mutex::new(components), socket: folder.join("containerd.sock") };
+    let client = up.map_err(|fault| format!("{fault}\n{}", node.faults().join("\n")))?;
+    tokio::spawn(names::serve(client.clone()));
+    let kubectl = Kubectl::new(kit.kube.clone(), certificates.kubeconfig("admin")?);
+    Ok(Cluster { client, kubectl, node: Some(node), kit, installed: OnceCell::new() })
+}
+
+/// Copies the logs of every component.
+pub(crate) fn keep_logs(to: &Path) -> Result<(), Fault> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(Path::new(FOLDER).join("log"))? {
+        let entry = entry?;
+        std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+    }
+    Ok(())
+}
+
+// === impl Starting ===
+
+impl Starting {
+    async fn up(&mut self) -> Result<Client, Fault> {
+        self.control_plane()?;
+        self.containers().await?;
+        let client = client(&self.certificates.kubeconfig("admin")?).await?;
+        let components = std::cell::RefCell::new(&mut self.components);
+        let answered = until("the API server", START_MAX, async || {
+            let ready = http::Request::get("/readyz").body(Vec::new())?;
+            let ended = components.borrow_mut().values_mut().find_map(Component::ended);
+            match ended {
+                // No use in asking further.
+                Some(fault) => Ok(Err(Fault::from(fault))),
+                None => Ok(Ok(client.request_text(ready).await.map(drop)?)),
+            }
+        });
+        answered.await??;
+        self.followers()?;
+        let nodes: Api<v1::Node> = Api::all(client.clone());
+        let ready = await_condition(nodes, "node1", |node: Option<&v1::Node>| {
+            let conditions = node.and_then(|node| node.status.as_ref()?.conditions.as_ref());
+            conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"))
+        });
+        tokio::time::timeout(START_MAX, ready)
+            .await
+            .map_err(|_| format!("the node is not ready within {} s", START_MAX.as_secs()))??;
+        // The controller manager is at work once it has made this one, and pods are refused before.
+        let accounts: Api<v1::ServiceAccount> = Api::default_namespaced(client.clone());
+        let there = await_condition(accounts, "default", |account: Option<&v1::ServiceAccount>| account.is_some());
+        tokio::time::timeout(START_MAX, there).await.map_err(|_| "no service account is made")??;
+        Ok(client)
+    }
+
+    /// A component of Kubernetes.
+    fn kube(&mut self, name: &'static str, args: &[String]) -> Result<(), Fault> {
+        let args: Vec<_> = std::iter::once(name.to_owned()).chain(args.iter().cloned()).collect();
+        let component = Component::start(name, &self.kit.kube, args, &self.folder.join("log"))?;
+        self.components.insert(name, component);
+        Ok(())
+    }
+
+    fn path(&self, name: &str) -> String {
+        path_text(&self.folder.join(name))
+    }
+
+    fn key(&self, name: &str) -> String {
+        path_text(&self.certificates.file(name))
+    }
+
+    fn control_plane(&mut self) -> Result<(), Fault> {
+        self.kube(
+            "etcd",
+            &[
+                flag("data-dir", self.path("etcd")),
+                "--unsafe-no-fsync".to_owned(),
+                flag("listen-client-urls", "http://127.0.0.1:2379"),
+                flag("advertise-client-urls", "http://127.0.0.1:2379"),
+                flag("listen-peer-urls", "http://127.0.0.1:2380"),
+            ],
+        )?;
+        self.kube(
+            "kube-apiserver",
+            &[
+                flag("etcd-servers", "http://127.0.0.1:2379"),
+                flag("secure-port", "6443"),
+                flag("advertise-address", HOST),
+                flag("service-cluster-ip-range", SERVICES),
+                flag("tls-cert-file", self.key("apiserver.crt")),
+                flag("tls-private-key-file", self.key("apiserver.key")),
+                flag("client-ca-file", self.key("ca.crt")),
+                flag("service-account-issuer", "https://kubernetes.default.svc"),
+                flag("service-account-signing-key-file", self.key("sa.key")),
+                flag("service-account-key-file", self.key("sa.pub")),
+                flag("authorization-mode", "Node,RBAC"),
+                flag("enable-admission-plugins", "NodeRestriction"),
+                flag("allow-privileged", "true"),
+                // Webhooks are dialled at their pods, without kube-proxy, and there is no name for the node.
+                flag("enable-aggregator-routing", "true"),
+                flag("kubelet-preferred-address-types", "InternalIP"),
+                flag("kubelet-client-certificate", self.key("admin.crt")),
+                flag("kubelet-client-key", self.key("admin.key")),
+                flag("kubelet-certificate-authority", self.key("ca.crt")),
+            ],
+        )
+    }
+
+    /// The container runtime, with our images in it.
+    async fn containers(&mut self) -> Result<(), Fault> {
+        settings(&self.folder.join("cni/10.conflist"), &self.cni())?;
+        let toml = settings(&self.folder.join("containerd.toml"), &self.containerd())?;
+        let args = vec!["-c".to_owned(), toml];
+        let component = Component::start("containerd", Path::new("containerd"), args, &self.folder.join("log"))?;
+        self.components.insert("containerd", component);
+        let socket = self.path("containerd.sock");
+        until("containerd", START_MAX, async || {
+            quietly(Command::new("ctr").args(["-a", &socket, "version"])).map(drop)
+        })
+        .await?;
+        for image in self.kit.images.all() {
+            let import = ["-a", &socket, "-n", "k8s.io", "images", "import"];
+            quietly(Command::new("ctr").args(import).arg(&image.archive))?;
+        }
+        Ok(())
+    }
+
+    /// What needs an API server that answers.
+    fn followers(&mut self) -> Result<(), Fault> {
+        let kubeconfig = |starting: &Self, who| starting.certificates.kubeconfig(who).map(|file| path_text(&file));
+        let manager = "kube-controller-manager";
+        let args = [
+            flag("kubeconfig", kubeconfig(self, manager)?),
+            flag("service-account-private-key-file", self.key("sa.key")),
+            flag("root-ca-file", self.key("ca.crt")),
+            flag("leader-elect", "false"),
+            flag("use-service-account-credentials", "true"),
+        ];
+        self.kube(manager, &args)?;
+        let scheduler = "kube-scheduler";
+        let args = [flag("kubeconfig", kubeconfig(self, scheduler)?), flag("leader-elect", "false")];
+        self.kube(scheduler, &args)?;
+        let file = settings(&self.folder.join("kubelet.yaml"), &self.kubelet())?;
+        let args = [
+            flag("config", file),
+            flag("kubeconfig", kubeconfig(self, "kubelet")?),
+            flag("root-dir", self.path("kubelet")),
+            flag("hostname-override", "node1"),
+            flag("node-ip", format!("{HOST},{HOST6}")),
+        ];
+        self.kube("kubelet", &args)?;
+        let proxy = Self::proxy(&kubeconfig(self, "kube-proxy")?);
+        let file = settings(&self.folder.join("proxy.yaml"), &proxy)?;
+        self.kube("kube-proxy", &[flag("config", file)])
+    }
+
+    fn cni(&self) -> String {
+        let [pods, pods6] = PODS;
+        format!(
+            r#"{{"cniVersion":"1.0.0","name":"pods","plugins":[
+ {{"type":"bridge","bridge":"cni0","isGateway":true,"hairpinMode":true,"ipam":{{"type":"host-local","dataDir":"{}",
+   "ranges":[[{{"subnet":"{pods}"}}],[{{"subnet":"{pods6}"}}]],"routes":[{{"dst":"0.0.0.0/0"}},{{"dst":"::/0"}}]}}}},
+ {{"type":"portmap","capabilities":{{"portMappings":true}}}}]}}
+"#,
+            self.path("ipam")
+        )
+    }
+
+    fn containerd(&self) -> String {
+        format!(
+            r#"version = 2
+root = "{}"
+state = "{}"
+[grpc]
+  address = "{}"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{}"
+  restrict_oom_score_adj = true # where CAP_SYS_RESOURCE is missing
+  disable_apparmor = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{}"
+"#,
+            self.path("containerd"),
+            self.path("containerd-state"),
+            self.path("containerd.sock"),
+            self.kit.images.pause.reference,
+            self.path("cni"),
+        )
+    }
+
+    fn kubelet(&self) -> String {
+        format!(
+            "apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: unix://{}
+cgroupDriver: cgroupfs
+cgroupRoot: /{}
+failCgroupV1: false
+failSwapOn: false
+oomScoreAdj: 0
+authentication: {{anonymous: {{enabled: false}}, webhook: {{enabled: true}}, x509: {{clientCAFile: {}}}}}
+authorization: {{mode: Webhook}}
+tlsCertFile: {}
+tlsPrivateKeyFile: {}
+clusterDNS: [{HOST}]
+clusterDomain: {}
+resolvConf: ''
+podLogsDir: {}
+volumePluginDir: {}
+evictionHard: {{memory.available: 100Mi}}
+imageGCHighThresholdPercent: 100
+localStorageCapacityIsolation: false
+nodeStatusUpdateFrequency: 2s
+syncFrequency: 5s
+",
+            self.path("containerd.sock"),
+            cgroup(self.kit.run),
+            self.key("ca.crt"),
+            self.key("kubelet.crt"),
+            self.key("kubelet.key"),
+            names::DOMAIN,
+            self.path("pods"),
+            self.path("plugins"),
+        )
+    }
+
+    fn proxy(kubeconfig: &str) -> String {
+        format!(
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+hostnameOverride: node1
+clientConnection: {{kubeconfig: {kubeconfig}}}
+clusterCIDR: {}
+conntrack: {{maxPerCore: 0, min: 0}}
+nftables: {{minSyncPeriod: 100ms, syncPeriod: 10s}}
+",
+            PODS.join(",")
+        )
+    }
+}
+
+fn flag(name: &str, value: impl AsRef<str>) -> String {
+    format!("--{name}={}", value.as_ref())
+}

@@ -1,0 +1,107 @@
+//! Packs one binary as an OCI image archive: a tar of an image layout (opencontainers/image-spec, `image-layout.md`), as containerd, podman and skopeo take it.
+//!
+//! The same binary gives the same bytes: no time, no user, no order of a folder goes in. One layer with one file.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use aws_lc_rs::digest;
+use flate2::{Compression, GzBuilder};
+use serde_json::{Value, json};
+use tar::{Builder, Header};
+
+use crate::Fault;
+
+/// What an image holds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Contents<'a> {
+    /// The only file; it stands in the root under its own name.
+    pub(super) binary: &'a Path,
+    /// How it is started.
+    pub(super) entrypoint: &'a [&'a str],
+    /// `UID:GID`.
+    pub(super) user: &'a str,
+    /// In the words of Go.
+    pub(super) architecture: &'a str,
+    /// Of what is in it.
+    pub(super) version: &'a str,
+}
+
+/// Writes the archive; returns the bytes that a node has to download.
+pub(super) fn pack(archive: &Path, reference: &str, contents: &Contents<'_>) -> Result<u64, Fault> {
+    let name = contents.binary.file_name().and_then(|name| name.to_str()).ok_or("a binary without a name")?;
+    let mut layer = Builder::new(Vec::new());
+    append(&mut layer, name, &std::fs::read(contents.binary)?, 0o755)?;
+    let layer = layer.into_inner()?;
+    let unpacked = sha256(&layer);
+    let mut gzip = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());
+    gzip.write_all(&layer)?;
+    let layer = gzip.finish()?;
+    let config = serde_json::to_vec(&json!({
+        "architecture": contents.architecture,
+        "os": "linux",
+        "config": {
+            "Entrypoint": contents.entrypoint,
+            "User": contents.user,
+            "WorkingDir": "/",
+            "Labels": {
+                "org.opencontainers.image.licenses": env!("CARGO_PKG_LICENSE"),
+                "org.opencontainers.image.title": env!("CARGO_PKG_NAME"),
+                "org.opencontainers.image.description": env!("CARGO_PKG_DESCRIPTION"),
+                "org.opencontainers.image.version": contents.version,
+            },
+        },
+        "rootfs": {"type": "layers", "diff_ids": [unpacked]},
+    }))?;
+    let manifest = serde_json::to_vec(&json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": descriptor("config.v1+json", &config),
+        "layers": [descriptor("layer.v1.tar+gzip", &layer)],
+    }))?;
+    let mut described = descriptor("manifest.v1+json", &manifest);
+    described["platform"] = json!({"architecture": contents.architecture, "os": "linux"});
+    described["annotations"] = json!({
+        // The name as containerd takes it, and the tag as the image layout has it.
+        "io.containerd.image.name": reference,
+        "org.opencontainers.image.ref.name": reference.rsplit(':').next().unwrap_or("latest"),
+    });
+    let index = serde_json::to_vec(&json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "manifests": [described],
+    }))?;
+    let mut tar = Builder::new(BufWriter::new(File::create(archive)?));
+    append(&mut tar, "oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#, 0o644)?;
+    append(&mut tar, "index.json", &index, 0o644)?;
+    for blob in [&config, &manifest, &layer] {
+        append(&mut tar, &format!("blobs/{}", sha256(blob).replace(':', "/")), blob, 0o644)?;
+    }
+    tar.into_inner()?.flush()?;
+    Ok([&config, &manifest, &layer].iter().map(|blob| blob.len() as u64).sum())
+}
+
+fn descriptor(kind: &str, blob: &[u8]) -> Value {
+    json!({"mediaType": format!("application/vnd.oci.image.{kind}"), "digest": sha256(blob), "size": blob.len()})
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    let hex: String =
+        digest::digest(&digest::SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+fn append(tar: &mut Builder<impl Write>, path: &str, bytes: &[u8], mode: u32) -> Result<(), Fault> {
+    let mut header = Header::new_ustar();
+    header.set_path(path)?;
+    header.set_size(bytes.len() as u64);
+    header.set_mode(mode);
+    // Root's, from the beginning of time.
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_cksum();
+    tar.append(&header, bytes)?;
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! The product, installed once in a run as a user would: the chart by the real helm, or where there is none `groupage install`.
+//!
+//! Its namespace is under Pod Security `restricted`, and its controller has its own `ServiceAccount`: what the roles do not give shows as `forbidden` in its
+//! log. It stays for all cases that follow; whoever takes it away (a case about faults) brings it back.
+
+use std::time::Duration;
+
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{Api, ListParams, PostParams};
+use kube::runtime::wait::await_condition;
+
+use super::Fault;
+use super::cluster::{Cluster, until};
+use super::space::{Space, is_ready, is_rolled_out};
+use super::tools::root;
+
+/// Where it is installed.
+pub(crate) const NAMESPACE: &str = "groupage-system";
+/// The release, for helm.
+pub(crate) const RELEASE: &str = "groupage";
+/// The Deployment of the controller.
+const CONTROLLER: &str = "groupage-controller";
+/// The webhook's configuration.
+pub(crate) const WEBHOOKS: &str = "groupage-injector";
+/// What its pods have.
+const LABEL: &str = "groupage.dev/component=controller";
+/// Ten times what two replicas take to start on two busy cores.
+const READY_MAX: Duration = Duration::from_secs(60);
+/// The leader looks at certificates every ten seconds.
+const INJECTS_MAX: Duration = Duration::from_secs(60);
+
+/// A pod that asks, to be tried without being made.
+const ASKS: &str = r#"{
+    "metadata": {"generateName": "asks-", "annotations": {"groupage.dev/inject": "enabled"}},
+    "spec": {
+        "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{
+            "name": "model", "image": "groupage.test/none", "ports": [{"name": "http", "containerPort": 8080}],
+            "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}
+        }]
+    }
+}"#;
+
+/// The installation, as seen from a case.
+#[derive(Debug, Clone)]
+pub(crate) struct Installation {
+    space: Space,
+}
+
+/// The installation, there and ready.
+pub(crate) async fn installed(space: &Space) -> Result<Installation, Fault> {
+    let cluster = &space.cluster;
+    cluster.installed.get_or_try_init(|| install(cluster)).await?;
+    let installation = Installation { space: space.clone() };
+    installation.ready().await?;
+    Ok(installation)
+}
+
+async fn install(cluster: &Cluster) -> Result<(), Fault> {
+    let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
+    let mut namespace = Namespace::default();
+    namespace.metadata.name = Some(NAMESPACE.to_owned());
+    let restricted = ("pod-security.kubernetes.io/enforce".to_owned(), "restricted".to_owned());
+    namespace.metadata.labels = Some([restricted].into());
+    match namespaces.create(&PostParams::default(), &namespace).await {
+        Ok(_) => {}
+        // One that is there already, on a cluster of somebody else's.
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+        Err(error) => return Err(error.into()),
+    }
+    if cluster.kit.helm.is_ok() {
+        let chart = root().join("charts/groupage").to_string_lossy().into_owned();
+        let args = ["upgrade", "--install", RELEASE, &chart, "--namespace", NAMESPACE, "--wait", "--timeout", "2m"];
+        cluster.helm(&[&args[..], &values(cluster)?.each_ref().map(String::as_str)].concat()).await?;
+        return Ok(());
+    }
+    let image = &cluster.kit.images.groupage.reference;
+    let all = cluster.groupage(&["install", "--namespace", NAMESPACE, "--image", image], "").await?;
+    cluster.kubectl.run_with(&["apply", "--server-side", "--filename", "-"], &all).await?;
+    Ok(())
+}
+
+/// Values for the chart: the images of this run, which are on the nodes already, and a slow loop that looks at every report.
+pub(crate) fn values(cluster: &Cluster) -> Result<[String; 4], Fault> {
+    let (repository, tag) =
+        cluster.kit.images.groupage.reference.rsplit_once(':').ok_or("a reference of an image without a tag")?;
+    Ok([
+        format!("--set=image.repository={repository}"),
+        format!("--set=image.tag={tag}"),
+        "--set=image.pullPolicy=IfNotPresent".to_owned(),
+        "--set=tuner.interval=5s".to_owned(),
+    ])
+}
+
+/// Takes it away, so that another way of installing it can be tried; what comes after has none.
+pub(crate) async fn leave(cluster: &Cluster) -> Result<(), Fault> {
+    if !cluster.installed.initialized() {
+        return Ok(());
+    }
+    if cluster.kit.helm.is_ok() {
+        cluster.helm(&["uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"]).await?;
+    } else {
+        let all = cluster.groupage(&["install", "--namespace", NAMESPACE, "--without-crds"], "").await?;
+        cluster.kubectl.run_with(&["delete", "--ignore-not-found", "--filename", "-"], &all).await?;
+    }
+    cluster.kubectl.run(&["delete", "namespace", NAMESPACE, "--ignore-not-found"]).await?;
+    Ok(())
+}
+
+/// Takes it away, on a cluster that is not ours.
+pub(crate) async fn uninstall(cluster: &Cluster) -> Result<(), Fault> {
+    if cluster.node.is_none() && cluster.installed.initialized() && cluster.kit.helm.is_ok() {
+        cluster.helm(&["uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found"]).await?;
+        cluster.kubectl.run(&["delete", "namespace", NAMESPACE, "--ignore-not-found"]).await?;
+    }
+    Ok(())
+}
+
+// === impl Installation ===
+
+impl Installation {
+    fn client(&self) -> kube::Client {
+        self.space.cluster.client.clone()
+    }
+
+    /// Waits until every replica is ready, and a pod that asks for a sidecar gets one.
+    pub(crate) async fn ready(&self) -> Result<(), Fault> {
+        let deployments: Api<Deployment> = Api::namespaced(self.client(), NAMESPACE);
+        let ready = await_condition(deployments, CONTROLLER, |deployment: Option<&Deployment>| {
+            deployment.is_some_and(is_rolled_out)
+        });
+        if tokio::time::timeout(READY_MAX, ready).await.is_err() {
+            return Err(format!("the controller is not ready:\n{}", self.logs().await?).into());
+        }
+        self.injects().await
+    }
+
+    /// Waits until a pod that asks for a sidecar gets one; none is made.
+    pub(crate) async fn injects(&self) -> Result<(), Fault> {
+        until("injection", INJECTS_MAX, async || match self.would_inject().await? {
+            true => Ok(()),
+            false => Err("a pod that asks for a sidecar gets none".into()),
+        })
+        .await
+    }
+
+    /// Whether a pod that asks for a sidecar gets one.
+    pub(crate) async fn would_inject(&self) -> Result<bool, Fault> {
+        let pod: Pod = serde_json::from_str(ASKS)?;
+        let only = PostParams { dry_run: true, ..PostParams::default() };
+        Ok(has_sidecar(&self.space.api::<Pod>().create(&only, &pod).await?))
+    }
+
+    /// Upgrades it with these values beside those that it has, by helm.
+    pub(crate) async fn set(&self, values: &[&str]) -> Result<(), Fault> {
+        let chart = root().join("charts/groupage").to_string_lossy().into_owned();
+        let upgrade = ["upgrade", RELEASE, &chart, "--namespace", NAMESPACE, "--reuse-values", "--wait"];
+        self.space.cluster.helm(&[&upgrade[..], values].concat()).await?;
+        self.ready().await?;
+        self.alone(None).await
+    }
+
+    /// Waits until no pod of it is there but those that are ready: who is ending answers still, as it was told to before.
+    async fn alone(&self, replicas: Option<usize>) -> Result<(), Fault> {
+        until("the controller's pods", READY_MAX, async || {
+            let pods: Api<Pod> = Api::namespaced(self.client(), NAMESPACE);
+            let pods = pods.list(&ListParams::default().labels(LABEL)).await?.items;
+            let ready = pods.iter().filter(|pod| is_ready(pod)).count();
+            if pods.len() == replicas.unwrap_or(ready) && pods.len() == ready {
+                Ok(())
+            } else {
+                Err(format!("{} pods, {ready} ready", pods.len()).into())
+            }
+        })
+        .await
+    }
+
+    /// Its pods, but for those that are ending.
+    pub(crate) async fn pods(&self) -> Result<Vec<Pod>, Fault> {
+        let pods: Api<Pod> = Api::namespaced(self.client(), NAMESPACE);
+        let mut pods = pods.list(&ListParams::default().labels(LABEL)).await?.items;
+        pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+        Ok(pods)
+    }
+
+    /// `kubectl` in its namespace.
+    pub(crate) async fn kubectl(&self, args: &[&str]) -> Result<String, Fault> {
+        self.space.cluster.kubectl.run(&[&["--namespace", NAMESPACE], args].concat()).await
+    }
+
+    /// The logs of all its pods.
+    pub(crate) async fn logs(&self) -> Result<String, Fault> {
+        self.kubectl(&["logs", "--selector", LABEL, "--tail", "-1", "--prefix"]).await
+    }
+
+    /// So many replicas; waits until it is so.
+    pub(crate) async fn scale(&self, replicas: usize) -> Result<(), Fault> {
+        let count = replicas.to_string();
+        self.kubectl(&["scale", &format!("deployment/{CONTROLLER}"), "--replicas", &count]).await?;
+        self.alone(Some(replicas)).await
+    }
+
+    /// The certificates that the API server believes the webhook by; one for each entry.
+    pub(crate) async fn believed(&self) -> Result<Vec<Vec<u8>>, Fault> {
+        let webhooks: Api<MutatingWebhookConfiguration> = Api::all(self.client());
+        let webhooks = webhooks.get(WEBHOOKS).await?.webhooks.unwrap_or_default();
+        let bundle = |ca: Option<k8s_openapi::ByteString>| ca.map(|ca| ca.0).unwrap_or_default();
+        Ok(webhooks.into_iter().map(|webhook| bundle(webhook.client_config.ca_bundle)).collect())
+    }
+}
+
+/// Whether a pod has our container.
+pub(crate) fn has_sidecar(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    spec.init_containers.iter().flatten().chain(&spec.containers).any(|container| container.name == "groupage")
+}

@@ -1,0 +1,210 @@
+//! What the cluster and its cases are made of, gathered before anything is started: inside the namespaces there is no network to get something from.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+use super::Fault;
+use super::cases::{self, Need};
+use super::image::{self, Image};
+use super::options::Options;
+use super::tools::{cache, cargo_target, find, quietly, root};
+
+/// Programs and the Debian packages that have them.
+const PROGRAMS: [(&str, &str); 5] = [
+    ("containerd", "containerd"),
+    ("runc", "runc"),
+    ("/usr/lib/cni/bridge", "containernetworking-plugins"),
+    ("nft", "nftables"),
+    ("ip", "iproute2"),
+];
+/// Kubernetes 1.36 asks for it.
+const GO_MIN: (u32, u32) = (1, 26);
+/// The one that the chart is made for.
+const HELM: &str = "v4.3.0";
+
+/// Everything that is needed, by paths; what is absent was not asked for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Kit {
+    /// Names of the cases to run.
+    pub(crate) cases: Vec<String>,
+    /// At full length.
+    pub(crate) all: bool,
+    /// A shell in place of the cases.
+    pub(crate) shell: bool,
+    /// etcd, Kubernetes and kubectl in one binary.
+    pub(crate) kube: PathBuf,
+    /// The real helm, or why there is none.
+    pub(crate) helm: Result<PathBuf, String>,
+    /// An interpreter with the packages of `tests/servers`, or why there is none.
+    pub(crate) python: Result<PathBuf, String>,
+    /// All images.
+    pub(crate) images: Images,
+    /// Where what a failure leaves is kept.
+    pub(crate) kept: PathBuf,
+    /// Tells runs side by side apart.
+    pub(crate) run: u32,
+    /// A cluster that is there already.
+    pub(crate) kubeconfig: Option<PathBuf>,
+}
+
+/// The images of a run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Images {
+    /// As released.
+    pub(crate) groupage: Image,
+    /// The stand-in model and caller.
+    pub(crate) stand_in: Image,
+    /// Of every pod.
+    pub(crate) pause: Image,
+    /// The program in the first two.
+    pub(crate) binary: PathBuf,
+}
+
+/// What this machine lacks, in one line; nothing where all is well.
+pub(crate) fn missing(options: &Options) -> Option<String> {
+    if !cfg!(target_os = "linux") {
+        return Some("needs Linux".to_owned());
+    }
+    if options.kubeconfig.is_some() && find("kubectl").is_some() {
+        return None;
+    }
+    if options.kubeconfig.is_none() && !rustix::process::geteuid().is_root() {
+        return Some("needs root, for namespaces and containers (or --kubeconfig FILE)".to_owned());
+    }
+    let (major, minor) = GO_MIN;
+    match go_version() {
+        Some(version) if version >= GO_MIN => None,
+        Some((has, has_minor)) => Some(format!("needs Go {major}.{minor} or newer, and this is {has}.{has_minor}")),
+        None => Some(format!("needs Go {major}.{minor} or newer, to build Kubernetes")),
+    }
+}
+
+fn go_version() -> Option<(u32, u32)> {
+    let said = quietly(Command::new("go").args(["env", "GOVERSION"])).ok()?;
+    let mut parts = said.trim().strip_prefix("go")?.split('.').map(|part| part.parse().unwrap_or(0));
+    Some((parts.next()?, parts.next()?))
+}
+
+/// Builds, packs, installs what is not there yet.
+pub(crate) fn gather(options: &Options) -> Result<Kit, Fault> {
+    let wanted: Vec<_> = cases::all().filter(|case| case.is_wanted(&options.cases)).collect();
+    if wanted.is_empty() && !options.shell {
+        return Err("no case has such a name; --list names all".into());
+    }
+    let needed = |need| wanted.iter().any(|case| case.needs.contains(&need));
+    let unused = || Err("not asked for".to_owned());
+    if options.kubeconfig.is_none() {
+        packages()?;
+    }
+    let kubectl = find("kubectl").filter(|_| options.kubeconfig.is_some());
+    let kube = kubectl.map_or_else(kubernetes, Ok)?;
+    let helm = if needed(Need::Helm) || options.shell { helm().map_err(|fault| fault.to_string()) } else { unused() };
+    let python = if needed(Need::Python) { python().map_err(|fault| fault.to_string()) } else { unused() };
+    let mut images = Images {
+        groupage: image::product(&options.profile)?,
+        stand_in: image::stand_in()?,
+        pause: image::pause()?,
+        binary: image::binary()?,
+    };
+    images.offer(options)?;
+    let kept = cargo_target().join("e2e");
+    std::fs::create_dir_all(&kept)?;
+    Ok(Kit {
+        cases: wanted.iter().map(|case| case.name.to_owned()).collect(),
+        all: options.all,
+        shell: options.shell,
+        kube,
+        helm,
+        python,
+        images,
+        kept,
+        run: std::process::id(),
+        kubeconfig: options.kubeconfig.clone(),
+    })
+}
+
+fn packages() -> Result<(), Fault> {
+    let absent =
+        |program: &str| if program.starts_with('/') { !Path::new(program).exists() } else { find(program).is_none() };
+    let packages: Vec<_> =
+        PROGRAMS.iter().filter(|(program, _)| absent(program)).map(|(_, package)| *package).collect();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    println!("installing {}", packages.join(" "));
+    let apt = |args: &[&str]| {
+        quietly(Command::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive"))
+            .map_err(|fault| format!("{} are needed: {fault}", packages.join(" ")))
+    };
+    apt(&["update", "-qq"])?;
+    let install = ["install", "-y", "-qq", "--no-install-recommends"];
+    apt(&install.into_iter().chain(packages.iter().copied()).collect::<Vec<_>>())?;
+    Ok(())
+}
+
+/// One binary for all of Kubernetes, named by what it is made of.
+fn kubernetes() -> Result<PathBuf, Fault> {
+    let module = root().join("e2e/kube");
+    let mut made_of = blake3::Hasher::new();
+    for file in ["go.mod", "go.sum", "main.go"] {
+        made_of.update(&std::fs::read(module.join(file))?);
+    }
+    let name = made_of.finalize().to_hex();
+    let folder = cache()?.join(format!("kube-{}", name.get(..16).unwrap_or(name.as_str())));
+    // It looks at its own name to know which of its programs to be.
+    let binary = folder.join("kube");
+    if !binary.exists() {
+        println!("building Kubernetes, some 5 minutes; it is kept as {}", binary.display());
+        std::fs::create_dir_all(&folder)?;
+        // Beside its place first: what was interrupted is not taken for whole.
+        let partial = binary.with_extension(std::process::id().to_string());
+        quietly(Command::new(module.join("build.sh")).arg(&partial))?;
+        std::fs::rename(partial, &binary)?;
+    }
+    Ok(binary)
+}
+
+fn helm() -> Result<PathBuf, Fault> {
+    let folder = cache()?.join(format!("helm-{HELM}"));
+    let binary = folder.join("helm");
+    if !binary.exists() {
+        println!("building helm {HELM}, some 2 minutes; it is kept as {}", binary.display());
+        let module = format!("helm.sh/helm/v4/cmd/helm@{HELM}");
+        quietly(Command::new("go").args(["install", &module]).env("GOBIN", &folder).env("CGO_ENABLED", "0"))?;
+    }
+    Ok(binary)
+}
+
+/// The virtual environment of `tests/servers`, made where it is not there.
+fn python() -> Result<PathBuf, Fault> {
+    let given = std::env::var_os("GROUPAGE_SERVERS_VENV").filter(|venv| !venv.is_empty());
+    let venv = given.map_or_else(|| cargo_target().join("servers-venv"), |venv| root().join(venv));
+    quietly(Command::new(root().join("tests/servers/setup.sh")).env("GROUPAGE_SERVERS_VENV", &venv))?;
+    Ok(venv.join("bin/python"))
+}
+
+// === impl Images ===
+
+impl Images {
+    pub(crate) fn all(&self) -> [&Image; 3] {
+        [&self.groupage, &self.stand_in, &self.pause]
+    }
+
+    /// Gives them to the nodes of a cluster that is there already, or takes them from where these get theirs.
+    fn offer(&mut self, options: &Options) -> Result<(), Fault> {
+        for image in [&mut self.groupage, &mut self.stand_in] {
+            if let Some(registry) = &options.registry {
+                let name = image.reference.split_once('/').map_or(image.reference.as_str(), |(_, name)| name);
+                image.reference = format!("{}/{name}", registry.trim_end_matches('/'));
+            }
+            if let Some(command) = &options.load_images {
+                let mut words = command.split_whitespace();
+                let program = words.next().ok_or("--load-images names no program")?;
+                quietly(Command::new(program).args(words).arg(&image.archive))?;
+            }
+        }
+        Ok(())
+    }
+}

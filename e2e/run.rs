@@ -1,0 +1,145 @@
+//! Runs the cases, one after the other on one cluster, and says how each ended and how long it took.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Fault;
+use super::cases::{self, Case, Need};
+use super::cluster::{self, Cluster};
+use super::installation;
+use super::keep::keep;
+use super::kit::Kit;
+use super::space::Space;
+use super::tools::now;
+
+/// A case that takes longer hangs.
+const CASE_MAX: Duration = Duration::from_secs(300);
+/// The same at full length.
+const CASE_AT_LENGTH_MAX: Duration = Duration::from_secs(3600);
+/// For what is kept of a failure.
+const KEEP_MAX: Duration = Duration::from_secs(60);
+
+/// How many cases ended how.
+#[derive(Debug, Default)]
+struct Totals {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+/// In namespaces of our own: starts the cluster, and has the cases run on it.
+pub(crate) fn inside(kit: &Path) -> Result<ExitCode, Fault> {
+    let kit: Kit = serde_json::from_slice(&std::fs::read(kit)?)?;
+    runtime()?.block_on(async {
+        let begun = now();
+        let kept = kit.kept.clone();
+        let cluster = match cluster::start(kit).await {
+            Ok(cluster) => cluster,
+            Err(fault) => {
+                let logs = kept.join("start");
+                cluster::keep_logs(&logs)?;
+                return Err(format!("the cluster does not start: {fault}\nkept: {}", logs.display()).into());
+            }
+        };
+        println!("cluster ready ({:.1} s)", now().duration_since(begun).as_secs_f64());
+        if cluster.kit.shell { shell(&cluster) } else { Ok(all(cluster).await) }
+    })
+}
+
+/// On a cluster that is there already.
+pub(crate) fn elsewhere(kit: Kit) -> Result<ExitCode, Fault> {
+    runtime()?.block_on(async {
+        let kubeconfig = kit.kubeconfig.clone().ok_or("no kubeconfig")?;
+        Ok(all(Cluster::there(kit, kubeconfig).await?).await)
+    })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Fault> {
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
+}
+
+fn shell(cluster: &Cluster) -> Result<ExitCode, Fault> {
+    let kubectl = cluster.kit.kept.join("kubectl");
+    // A name that the shell finds; the binary goes by how it is called.
+    std::fs::remove_file(&kubectl).ok();
+    std::os::unix::fs::symlink(&cluster.kit.kube, &kubectl)?;
+    println!("a shell in the cluster; it ends with `exit`");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(cluster.kit.kept.clone()).chain(std::env::split_paths(&path)))?;
+    let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/bash".into());
+    Command::new(shell).env("PATH", path).env("KUBECONFIG", cluster.kubectl.kubeconfig()).status()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn all(cluster: Cluster) -> ExitCode {
+    let begun = now();
+    let cluster = Arc::new(cluster);
+    let mut totals = Totals::default();
+    for case in cases::all().filter(|case| cluster.kit.cases.iter().any(|name| *name == case.name)) {
+        if let Some(why) = lacks(&cluster, &case) {
+            totals.skipped += 1;
+            println!("SKIPPED {}: {why}", case.name);
+            continue;
+        }
+        let begun = now();
+        let verdict = one(&cluster, &case).await;
+        let took = now().duration_since(begun).as_secs_f64();
+        match verdict {
+            Ok(numbers) => {
+                totals.passed += 1;
+                println!("ok      {}: {numbers} ({took:.1} s)", case.name);
+            }
+            Err(fault) => {
+                totals.failed += 1;
+                println!("FAILED  {}: {fault} ({took:.1} s)", case.name);
+            }
+        }
+    }
+    if let Err(fault) = installation::uninstall(&cluster).await {
+        println!("what was installed is left: {fault}");
+    }
+    let Totals { passed, failed, skipped } = totals;
+    let took = now().duration_since(begun).as_secs_f64();
+    println!("{passed} passed, {failed} failed, {skipped} skipped ({took:.1} s)");
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What a case needs and this run has not.
+fn lacks(cluster: &Cluster, case: &Case) -> Option<String> {
+    case.needs.iter().find_map(|need| match need {
+        Need::Node => cluster.node.is_none().then(|| "needs a node of ours".to_owned()),
+        Need::Helm => cluster.kit.helm.as_ref().err().cloned(),
+        Need::Python => cluster.kit.python.as_ref().err().cloned(),
+    })
+}
+
+/// One case in a namespace of its own, with whatever a failure leaves kept.
+async fn one(cluster: &Arc<Cluster>, case: &Case) -> Result<String, Fault> {
+    let space = Space::make(Arc::clone(cluster), case.namespace()).await?;
+    let limit = if cluster.kit.all { CASE_AT_LENGTH_MAX } else { CASE_MAX };
+    let verdict = match tokio::time::timeout(limit, case.run(&space)).await {
+        Ok(verdict) => verdict,
+        Err(_) => Err(format!("not over within {} s", limit.as_secs()).into()),
+    };
+    let faults = cluster.node.as_ref().map(cluster::Node::faults).unwrap_or_default();
+    let verdict = match (verdict, faults.is_empty()) {
+        (verdict, true) => verdict,
+        (Ok(numbers), false) => Err(format!("{numbers}, but {}", faults.join("\n")).into()),
+        (Err(fault), false) => Err(format!("{fault}\n{}", faults.join("\n")).into()),
+    };
+    let kept = match &verdict {
+        Ok(_) => None,
+        Err(_) => Some(match tokio::time::timeout(KEEP_MAX, keep(cluster, case.name)).await {
+            Ok(Ok(folder)) => format!("kept: {}", folder.display()),
+            Ok(Err(fault)) => format!("nothing kept: {fault}"),
+            Err(_) => format!("not all kept within {} s: {}", KEEP_MAX.as_secs(), cluster.kit.kept.display()),
+        }),
+    };
+    let dropped = space.drop_all().await;
+    match (verdict, kept) {
+        (Ok(numbers), _) => dropped.map(|()| numbers),
+        (Err(fault), kept) => Err(format!("{fault}\n{}", kept.unwrap_or_default()).into()),
+    }
+}

@@ -1,0 +1,28 @@
+//! Questions of an API server about pods.
+
+use std::sync::OnceLock;
+
+use groupage::controller::webhook::{Known, answer, decode, would};
+use groupage::controller::world::World;
+use groupage::injector::Context;
+use serde_json::Value;
+
+/// Any question is read or refused. What is read is answered: the pod is let through, the UID comes back, and what is said fits where it is said. A dry run
+/// leaves no news.
+pub fn admission_review(data: &[u8]) {
+    static KNOWN: OnceLock<(World, Context)> = OnceLock::new();
+    let Ok(question) = decode(data) else { return };
+    let (world, base) = KNOWN.get_or_init(|| (World { synced: true, ..World::default() }, Context::default()));
+    let known = Known { world, base, own_namespace: "groupage-system", token: "token", native: None };
+    let answered = answer(&question, known).expect("whatever can be read can be answered");
+    let review: Value = serde_json::from_slice(&answered.body).expect("an answer is JSON");
+    let response = &review["response"];
+    assert_eq!(response["uid"].as_str(), Some(question.uid.as_str()));
+    assert_eq!(response["allowed"], Value::Bool(true), "nobody is held up");
+    for warning in response["warnings"].as_array().into_iter().flatten() {
+        let warning = warning.as_str().expect("a warning is a text");
+        assert!(warning.chars().count() <= 120 && !warning.chars().any(char::is_control), "{warning:?}");
+    }
+    assert!(!question.dry_run || answered.news.is_none(), "a dry run leaves no trace");
+    assert!(question.makes_pod || would(&question, known).is_none(), "what is no pod cannot be missed");
+}

@@ -1,0 +1,304 @@
+use super::super::call::KeyId;
+use super::super::draw::Draw;
+use super::super::limits::{Policy, ScopeLimits};
+use super::super::tick::nanos;
+use super::*;
+
+const US: u64 = 1000;
+
+fn limits() -> Limits {
+    let scope = ScopeLimits { batch_items_max: 64, ..ScopeLimits::default() };
+    Limits { policy: Policy::Adaptive { hold_permille: 0 }, slots: 16, scopes: vec![scope], ..Limits::default() }
+}
+
+/// A server that runs calls side by side in so many places, each in turn, and what a call of so many items takes there.
+struct Real {
+    places: Vec<u64>,
+    takes: fn(u32) -> u64,
+}
+
+/// What there is to see of calls that pass before such a server: `every` nanoseconds on average one of `items` items.
+struct Run {
+    shadow: Shadow,
+    would: Vec<Would>,
+    /// Calls, of which so many were predicted.
+    came: (u64, u64),
+    /// How long calls took as they passed, together.
+    passed: u64,
+    calls: u64,
+}
+
+fn pass(mut real: Real, every: u64, calls: u64, items: fn(&mut Draw) -> u32, seed: u64) -> Run {
+    let mut draw = Draw::new(seed);
+    let mut shadow = Shadow::new(limits(), seed);
+    let mut would = Vec::new();
+    let (mut at, mut ends, mut predicted, mut passed) = (0_u64, BTreeMap::new(), 0, 0);
+    for id in 0..calls {
+        // Not a Poisson stream, but as uneven: between nothing and twice the mean.
+        at += draw.bits() % (2 * every).max(1);
+        while let Some(entry) = ends
+            .first_entry()
+            .filter(|entry: &std::collections::btree_map::OccupiedEntry<'_, (u64, u64), ()>| entry.key().0 <= at)
+        {
+            let ((end, id), ()) = entry.remove_entry();
+            shadow.answered(Tick(end), CallId(id), true);
+        }
+        let items = items(&mut draw);
+        let place = real.places.iter_mut().min().unwrap();
+        let end = at.max(*place) + (real.takes)(items);
+        *place = end;
+        passed += end - at;
+        ends.insert((end, id), ());
+        let call = Call { key: KeyId(1), items, weight: Weight { sum: items.into(), max: 1 }, ..Call::new(CallId(id)) };
+        predicted += u64::from(shadow.came(Tick(at), Tick(at), call));
+        would.extend(shadow.would());
+    }
+    shadow.advance(Tick(at + 60_000_000_000));
+    would.extend(shadow.would());
+    Run { shadow, would, came: (calls, predicted), passed, calls }
+}
+
+/// Mean latency in nanoseconds, thousandths of items in a batch, calls answered.
+fn told(run: &Run) -> (u64, u64, u64) {
+    let (mut latency, mut answered, mut sent, mut batches) = (0, 0, 0, 0);
+    for would in &run.would {
+        match would {
+            Would::Leave { items, .. } => (sent, batches) = (sent + u64::from(*items), batches + 1),
+            Would::End { how: End::Answered, latency: took, .. } => {
+                latency += nanos(*took);
+                answered += 1;
+            }
+            Would::End { .. } => {}
+        }
+    }
+    (latency / answered, 1000 * sent / batches, answered)
+}
+
+#[test]
+fn nothing_is_said_before_it_is_known_what_a_call_takes() {
+    let mut shadow = Shadow::new(limits(), 1);
+    for id in 0..7 {
+        let at = Tick::from_millis(id * 100);
+        assert!(!shadow.came(at, at, Call::new(CallId(id))));
+        shadow.answered(Tick::from_millis(id * 100 + 5), CallId(id), true);
+    }
+    let at = Tick::from_millis(1000);
+    assert!(!shadow.came(at, at, Call::new(CallId(7))));
+    assert!(shadow.would().is_empty() && shadow.known().classes.is_empty());
+    shadow.answered(Tick::from_millis(1005), CallId(7), true);
+    let at = Tick::from_millis(2000);
+    assert!(shadow.came(at, at, Call::new(CallId(8))));
+    shadow.advance(Tick::from_millis(3000));
+    let told = shadow.would();
+    let [Would::Leave { items: 1, .. }, Would::End { latency, how: End::Answered, .. }] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert!(latency.as_millis().abs_diff(5) <= 1, "{latency:?}");
+    assert_eq!(shadow.known(), Known { side_by_side: 1, classes: vec![(CostClassId(0), 5_000_000, 1)] });
+}
+
+#[test]
+fn a_server_that_is_too_slow_for_single_calls_would_be_fed_in_batches() {
+    // 5 ms for a call, one after the other; 180 calls a second are nine tenths of what it can do.
+    let real = Real { places: vec![0], takes: |_| 5000 * US };
+    let run = pass(real, 5_500 * US, 4000, |_| 1, 3);
+    let (latency, items, answered) = told(&run);
+    let passed = run.passed / run.calls;
+    assert!(run.came.1 > 3900 && answered == run.came.1, "{:?} {answered}", run.came);
+    assert!(items > 1100 && latency < passed * 8 / 10, "{items} items, {latency} beside {passed}");
+    assert_eq!(run.shadow.known().side_by_side, 1);
+}
+
+#[test]
+fn a_server_that_is_never_idle_is_learned_from_the_time_between_its_answers() {
+    let real = Real { places: vec![0], takes: |_| 5000 * US };
+    let run = pass(real, 4_000 * US, 3000, |_| 1, 4);
+    let known = run.shadow.known();
+    assert_eq!(known.side_by_side, 1);
+    let (_, lone, _) = known.classes[0];
+    assert!(lone.abs_diff(5000 * US) < 300 * US, "{lone}");
+}
+
+#[test]
+fn what_clients_send_in_batches_of_their_own_says_what_batches_take() {
+    // 4 ms and half a millisecond for every item.
+    let real = Real { places: vec![0], takes: |items| 4000 * US + 500 * US * u64::from(items) };
+    let run = pass(real, 30_000 * US, 2000, |draw| [1, 2, 4, 8, 16][usize::try_from(draw.bits() % 5).unwrap()], 5);
+    let known = run.shadow.known();
+    assert_eq!(known.classes[0].2, 16);
+    for (items, want) in [(1, 4500), (8, 8000), (16, 12_000), (32, 20_000)] {
+        let mut server = run.shadow.server.clone();
+        let mut times: Vec<u64> =
+            (0..9).map(|_| server.time(CostClassId(0), items, Weight { sum: items.into(), max: 1 })).collect();
+        times.sort_unstable();
+        assert!(times[4].abs_diff(want * US) < want * US / 10, "{items} items: {} of {want}", times[4] / US);
+    }
+}
+
+#[test]
+fn calls_that_run_side_by_side_are_seen_to() {
+    // First seldom enough to find it idle, then three at a time.
+    let mut draw = Draw::new(6);
+    let mut shadow = Shadow::new(limits(), 6);
+    let call = |id| Call { key: KeyId(1), ..Call::new(CallId(id)) };
+    for id in 0..20 {
+        let at = Tick::from_millis(100 * id);
+        shadow.came(at, at, call(id));
+        shadow.answered(Tick::from_millis(100 * id + 6), CallId(id), true);
+    }
+    let mut at = 10_000_000_000;
+    for round in 0..100_u64 {
+        for one in 0..3 {
+            shadow.came(Tick(at), Tick(at), call(1000 + 3 * round + one));
+        }
+        for one in 0..3 {
+            let end = at + 6_000_000 + draw.bits() % 1000;
+            shadow.answered(Tick(end), CallId(1000 + 3 * round + one), true);
+        }
+        at += 7_000_000;
+    }
+    assert_eq!(shadow.known().side_by_side, 3);
+}
+
+#[test]
+fn a_server_that_is_slower_under_load_is_predicted_to_be() {
+    let mut shadow = Shadow::new(limits(), 7);
+    let call = |id| Call { key: KeyId(1), ..Call::new(CallId(id)) };
+    let mut at = 0;
+    for id in 0..20 {
+        at += 100_000_000;
+        shadow.came(Tick(at), Tick(at), call(id));
+        shadow.answered(Tick(at + 5_000_000), CallId(id), true);
+    }
+    // Never idle from here on, and twice as slow.
+    at += 100_000_000;
+    shadow.came(Tick(at), Tick(at), call(20));
+    for id in 21..221 {
+        shadow.came(Tick(at + 1), Tick(at + 1), call(id));
+        at += 10_000_000;
+        shadow.answered(Tick(at), CallId(id - 1), true);
+    }
+    let mut times: Vec<u64> =
+        (0..9).map(|_| shadow.server.time(CostClassId(0), 1, Weight { sum: 1, max: 1 })).collect();
+    times.sort_unstable();
+    assert!(times[4].abs_diff(10_000 * US) < 1000 * US, "{times:?}");
+    assert_eq!(shadow.known().side_by_side, 1);
+}
+
+#[test]
+fn the_same_calls_say_the_same() {
+    let run = || pass(Real { places: vec![0, 0], takes: |_| 5000 * US }, 2_600 * US, 1500, |_| 1, 8);
+    let (one, other) = (run(), run());
+    assert_eq!(one.would, other.would);
+    assert_ne!(told(&one).2, 0);
+}
+
+#[test]
+fn who_leaves_is_out_of_the_shadow_as_well() {
+    let mut shadow = Shadow::new(limits(), 9);
+    let call = |id| Call { key: KeyId(1), ..Call::new(CallId(id)) };
+    for id in 0..10 {
+        let at = Tick::from_millis(100 * id);
+        shadow.came(at, at, call(id));
+        shadow.answered(Tick::from_millis(100 * id + 6), CallId(id), true);
+    }
+    shadow.advance(Tick::from_millis(5000));
+    shadow.would();
+    let at = Tick::from_millis(6000);
+    for id in 10..14 {
+        shadow.came(at, at, call(id));
+    }
+    for id in 10..14 {
+        shadow.left(at, CallId(id));
+    }
+    let ends = |would: Vec<Would>| would.into_iter().filter(|one| matches!(one, Would::End { .. })).collect::<Vec<_>>();
+    let told = ends(shadow.would());
+    assert_eq!(told.len(), 4, "{told:?}");
+    assert!(told.iter().all(|one| matches!(one, Would::End { how: End::Cancelled, .. })), "{told:?}");
+    shadow.advance(Tick::from_millis(9000));
+    assert!(ends(shadow.would()).is_empty() && shadow.calls.is_empty() && shadow.running.is_empty());
+}
+
+#[test]
+fn what_is_remembered_is_bounded() {
+    let mut shadow = Shadow::new(limits(), 10);
+    for id in 0..30_000 {
+        let at = Tick::from_millis(id);
+        let class = CostClassId(u32::try_from(id % 500).unwrap());
+        shadow.came(at, at, Call { cost_class: class, ..Call::new(CallId(id)) });
+        if id % 3 == 0 {
+            shadow.answered(at.after(Duration::from_micros(500)), CallId(id), true);
+        }
+        shadow.would();
+    }
+    let (classes, passing) = shadow.server.sizes();
+    assert!(classes <= 64 && passing <= 8192, "{classes} {passing}");
+    assert!(shadow.calls.len() <= 2048 + 16 * 64, "{}", shadow.calls.len());
+}
+
+/// The same calls as [`pass`] makes, batched by a core before such a server: mean latency in nanoseconds, thousandths of items in a batch.
+fn batched(mut real: Real, every: u64, calls: u64, items: fn(&mut Draw) -> u32, seed: u64) -> (u64, u64) {
+    let mut draw = Draw::new(seed);
+    let mut core = Batcher::new(limits(), seed);
+    let (mut at, mut running, mut came) = (0_u64, BTreeMap::new(), BTreeMap::new());
+    let (mut latency, mut sent, mut batches) = (0, 0_u64, 0);
+    let mut arrivals = (0..calls).map(|id| {
+        at += draw.bits() % (2 * every).max(1);
+        (at, id, items(&mut draw))
+    });
+    let mut next = arrivals.next();
+    let mut now = Tick(0);
+    loop {
+        while let Some(Decision::Dispatch(batch)) = core.poll(now) {
+            let place = real.places.iter_mut().min().unwrap();
+            *place = now.0.max(*place) + (real.takes)(batch.items);
+            running.insert((Tick(*place), batch.id), (now, batch.members.clone()));
+            (sent, batches) = (sent + u64::from(batch.items), batches + 1);
+        }
+        while let Some((class, input)) = core.plan_due() {
+            core.set_plan(now, class, super::super::plan::solve(&input));
+        }
+        let end = running.first_key_value().map(|((at, _), _)| *at);
+        let arrival = next.map(|(at, ..)| Tick(at));
+        let Some(then) = [end, arrival, core.next_wakeup()].into_iter().flatten().min() else { break };
+        now = now.max(then);
+        if let Some(entry) = running.first_entry().filter(|entry| entry.key().0 <= now) {
+            let ((_, batch), (left, members)) = entry.remove_entry();
+            for member in members {
+                latency += nanos(now.since(came.remove(&member.id).unwrap()));
+            }
+            let took = now.since(left);
+            core.complete(
+                now,
+                batch,
+                Observed { duration: took, first_byte: Some(took), outcome: ObservedOutcome::Ok },
+            );
+        }
+        while let Some((at, id, items)) = next.filter(|(at, ..)| Tick(*at) <= now) {
+            let weight = Weight { sum: items.into(), max: 1 };
+            let call = Call { key: KeyId(1), items, weight, ..Call::new(CallId(id)) };
+            came.insert(CallId(id), Tick(at));
+            core.offer(now, call).unwrap();
+            next = arrivals.next();
+        }
+    }
+    (latency / calls, 1000 * sent / batches)
+}
+
+#[test]
+fn what_is_predicted_is_about_what_batching_then_does() {
+    // 4 ms and half a millisecond for every item: alone it takes some 200 calls a second, in batches many more.
+    let takes = |items: u32| 4000 * US + 500 * US * u64::from(items);
+    for (seed, every) in [(11, 12_000), (12, 8_000), (13, 6_500)] {
+        let mix: fn(&mut Draw) -> u32 = |draw| [1, 1, 2, 4][usize::try_from(draw.bits() % 4).unwrap()];
+        let run = pass(Real { places: vec![0], takes }, every * US, 6000, mix, seed);
+        let (predicted, items, _) = told(&run);
+        let (real, real_items) = batched(Real { places: vec![0], takes }, every * US, 6000, mix, seed);
+        let off = |one: u64, other: u64| 1000 * one.abs_diff(other) / other;
+        assert!(off(predicted, real) < 200, "every {every} us: {predicted} ns predicted, {real} ns in fact");
+        assert!(
+            off(items, real_items) < 150,
+            "every {every} us: {items} items predicted, {real_items} in fact, by 1000"
+        );
+    }
+}

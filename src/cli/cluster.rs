@@ -1,0 +1,147 @@
+//! What the commands that talk to a cluster share: which cluster, which workload, and what an error of it means.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Client, Config};
+
+/// Which cluster.
+#[derive(Debug, Clone, ClapArgs)]
+pub(super) struct Target {
+    /// The kubeconfig file [default: as for kubectl]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The context in it
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// The namespace [default: the context's]
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+}
+
+/// A workload as kubectl names it: `deploy/web`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WorkloadName {
+    /// Such as `Deployment`.
+    pub(super) kind: &'static str,
+    pub(super) name: String,
+}
+
+/// A cluster and a namespace of it.
+pub(super) struct Cluster {
+    pub(super) client: Client,
+    pub(super) namespace: String,
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Connects; nothing is asked of the cluster yet.
+    pub(super) async fn connect(&self) -> Result<Cluster, String> {
+        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let config = match &self.kubeconfig {
+            Some(path) => {
+                let file = Kubeconfig::read_from(path).map_err(|error| format!("{}: {error}", path.display()))?;
+                Config::from_custom_kubeconfig(file, &options).await.map_err(|error| error.to_string())
+            }
+            None if self.context.is_some() => {
+                Config::from_kubeconfig(&options).await.map_err(|error| error.to_string())
+            }
+            None => Config::infer().await.map_err(|error| error.to_string()),
+        };
+        let config = config.map_err(|error| format!("no cluster: {error}"))?;
+        let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config).map_err(|error| format!("no cluster: {error}"))?;
+        Ok(Cluster { client, namespace })
+    }
+}
+
+// === impl WorkloadName ===
+
+impl WorkloadName {
+    /// Reads `KIND/NAME`.
+    ///
+    /// # Errors
+    /// What it should look like.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let (kind, name) = text.split_once('/').ok_or("a workload is KIND/NAME, such as deploy/web")?;
+        let kind = match kind.to_ascii_lowercase().trim_end_matches(".apps") {
+            "deploy" | "deployment" | "deployments" => "Deployment",
+            "sts" | "statefulset" | "statefulsets" => "StatefulSet",
+            "ds" | "daemonset" | "daemonsets" => "DaemonSet",
+            other => {
+                return Err(format!(
+                    "{other} is no kind that is known here: deploy, sts or ds; for others annotate the pod template, or use groupage inject"
+                ));
+            }
+        };
+        if name.is_empty() || name.contains('/') {
+            return Err("a workload is KIND/NAME, such as deploy/web".to_owned());
+        }
+        Ok(Self { kind, name: name.to_owned() })
+    }
+
+    /// As the API names its kind.
+    pub(super) fn resource(&self) -> ApiResource {
+        ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", self.kind))
+    }
+
+    /// As people name it.
+    pub(super) fn shown(&self) -> String {
+        format!("{}/{}", self.kind.to_ascii_lowercase(), self.name)
+    }
+}
+
+/// One of our own kinds.
+pub(super) fn ours(kind: &str, plural: &str) -> ApiResource {
+    let gvk = GroupVersionKind::gvk(crate::api::GROUP, "v1alpha1", kind);
+    ApiResource::from_gvk_with_plural(&gvk, plural)
+}
+
+/// What an error of the API server means to a user.
+pub(super) fn explain(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if status.code == 403 => {
+            format!("not allowed: {}; ask for a role that may", status.message)
+        }
+        kube::Error::Api(status) => status.message.clone(),
+        other => format!("the API server cannot be asked: {other}"),
+    }
+}
+
+/// Runs a command that asks a cluster.
+pub(super) fn run(work: impl Future<Output = Result<ExitCode, String>>) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("× cannot start the runtime: {error}");
+            return ExitCode::from(super::EXIT_INTERNAL);
+        }
+    };
+    match runtime.block_on(work) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("× {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workloads_are_named_as_for_kubectl() {
+        let read = |text: &str| WorkloadName::parse(text).map(|found| found.shown());
+        assert_eq!(read("deploy/web"), Ok("deployment/web".to_owned()));
+        assert_eq!(read("StatefulSet/db"), Ok("statefulset/db".to_owned()));
+        assert_eq!(read("deployments.apps/web"), Ok("deployment/web".to_owned()));
+        for text in ["web", "pod/x", "deploy/", "deploy/a/b"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! From serving to the end, and back where it was no end: what holds at which moment, and nothing of how it is done.
+//!
+//! ```text
+//!             hook of the application                    its own hook, SIGTERM
+//! Serving ────────────────────────────▶ Flushing ──────────────────────────────▶ Draining
+//!    ▲                                     │ nothing waits; after `delay` not ready, and clients are told to go;
+//!    └──── the application was back ───────┘ over when no connection is left, or at `limit`
+//! ```
+//! A pod that ends runs the application's hook and ours at the same moment. The application's alone means that its container is being restarted: then it is to
+//! go on as before once the application is back, or when it was never away, some time after it must have been.
+
+use std::time::Duration;
+
+use crate::batching::Tick;
+
+/// How long after the limit an application that never went away is believed to stay: its pod's grace has passed by then (5 s more than the limit), and 5 s.
+const SPARE: Duration = Duration::from_secs(10);
+/// How often it is looked whether the application has gone, once it may: a container takes longer to be restarted.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long things take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    /// Until the process is not ready and tells its clients to go.
+    pub(super) delay: Duration,
+    /// Until it is over, whoever is left.
+    pub(super) limit: Duration,
+}
+
+/// Where a process stands.
+#[derive(Debug, Clone)]
+pub(super) struct Life {
+    times: Times,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Serving,
+    Flushing { since: Tick, returns: u64, over: bool },
+    Draining { since: Tick },
+}
+
+/// What is looked at from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// Connections of clients.
+    pub(super) open: usize,
+    /// How often the application was back after it had been away.
+    pub(super) returns: u64,
+}
+
+/// What holds now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Now {
+    /// Nothing waits any more.
+    pub(super) flushed: bool,
+    /// Not ready, and clients are told to go.
+    pub(super) leaving: bool,
+    /// Whoever waits for the end may go on; whether nobody was left behind.
+    pub(super) over: Option<bool>,
+    /// The application may be going away: it is to be asked whether it still is there.
+    pub(super) ask: bool,
+    /// The word for people.
+    pub(super) stage: &'static str,
+    /// When something else will hold, if nothing happens before.
+    pub(super) until: Option<Tick>,
+}
+
+// === impl Life ===
+
+impl Life {
+    pub(super) const fn new(times: Times) -> Self {
+        Self { times, stage: Stage::Serving }
+    }
+
+    /// The application is about to be stopped. Told again, it changes nothing.
+    pub(super) fn flush(&mut self, now: Tick, seen: Seen) {
+        if self.stage == Stage::Serving {
+            self.stage = Stage::Flushing { since: now, returns: seen.returns, over: false };
+        }
+    }
+
+    /// The process is about to be stopped. The time counts from the first word of it, since when.
+    pub(super) fn drain(&mut self, now: Tick) -> Tick {
+        let since = match self.stage {
+            Stage::Serving => now,
+            Stage::Flushing { since, .. } | Stage::Draining { since } => since,
+        };
+        self.stage = Stage::Draining { since };
+        since
+    }
+
+    /// What holds now. It goes back to serving by itself.
+    pub(super) fn look(&mut self, now: Tick, seen: Seen) -> Now {
+        let Times { delay, limit } = self.times;
+        if let Stage::Flushing { since, returns, .. } = self.stage
+            && (seen.returns > returns || now >= since.after(limit + SPARE))
+        {
+            self.stage = Stage::Serving;
+        }
+        let (since, stage) = match self.stage {
+            Stage::Serving => {
+                return Now {
+                    flushed: false,
+                    leaving: false,
+                    over: Some(true),
+                    ask: false,
+                    stage: "serving",
+                    until: None,
+                };
+            }
+            Stage::Flushing { since, .. } => (since, "flushing"),
+            Stage::Draining { since } => (since, "draining"),
+        };
+        let leaving = now >= since.after(delay);
+        let late = now >= since.after(limit);
+        let over = if leaving && seen.open == 0 { Some(true) } else { late.then_some(false) };
+        let mut ask = false;
+        if let Stage::Flushing { over: was_over, .. } = &mut self.stage {
+            // Who was told that it is over stops the application now, whatever comes after.
+            *was_over |= over.is_some();
+            ask = *was_over;
+        }
+        let times = [
+            (!leaving).then(|| since.after(delay)),
+            (!late).then(|| since.after(limit)),
+            ask.then(|| now.after(LOOK).min(since.after(limit + SPARE))),
+        ];
+        Now { flushed: true, leaving, over, ask, stage, until: times.into_iter().flatten().min() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TIMES: Times = Times { delay: Duration::from_secs(5), limit: Duration::from_secs(25) };
+
+    fn at(seconds: u64) -> Tick {
+        Tick::from_millis(seconds * 1000)
+    }
+
+    const fn seen(open: usize, returns: u64) -> Seen {
+        Seen { open, returns }
+    }
+
+    #[test]
+    fn a_pod_that_ends_is_ready_for_the_delay_and_over_when_nobody_is_left() {
+        let mut life = Life::new(TIMES);
+        assert_eq!(life.look(at(0), seen(3, 0)).over, Some(true), "nobody waits for anything");
+        life.flush(at(10), seen(3, 0));
+        let now = life.look(at(10), seen(3, 0));
+        assert_eq!((now.flushed, now.leaving, now.over, now.until), (true, false, None, Some(at(15))));
+        assert_eq!(life.look(at(14), seen(0, 0)).over, None, "who has not heard yet still comes");
+        assert_eq!(life.drain(at(12)), at(10), "it counts from the first word");
+        let now = life.look(at(15), seen(3, 0));
+        assert_eq!((now.leaving, now.over, now.ask, now.until), (true, None, false, Some(at(35))));
+        assert_eq!(life.look(at(16), seen(0, 0)).over, Some(true));
+        let late = life.look(at(35), seen(3, 0));
+        assert_eq!((late.over, late.until), (Some(false), None));
+        // It was no restart, so nothing takes it back.
+        assert!(life.look(at(100), seen(0, 7)).flushed);
+    }
+
+    #[test]
+    fn an_application_that_is_restarted_alone_is_waited_for() {
+        let mut life = Life::new(TIMES);
+        life.flush(at(0), seen(1, 4));
+        life.flush(at(3), seen(1, 4));
+        assert!(!life.look(at(4), seen(1, 4)).ask);
+        let over = life.look(at(6), seen(0, 4));
+        assert_eq!((over.over, over.ask, over.until), (Some(true), true, Some(at(6).after(LOOK))));
+        // A client that comes now does not take back what was said.
+        assert!(life.look(at(7), seen(1, 4)).ask);
+        let back = life.look(at(20), seen(0, 5));
+        assert_eq!((back.flushed, back.leaving, back.stage), (false, false, "serving"));
+        life.flush(at(40), seen(0, 5));
+        assert!(!life.look(at(40), seen(0, 5)).leaving, "the next one has a delay of its own");
+    }
+
+    #[test]
+    fn a_flush_that_stops_nothing_ends_after_the_grace() {
+        let mut life = Life::new(TIMES);
+        life.flush(at(0), seen(0, 0));
+        let now = life.look(at(34), seen(0, 0));
+        assert_eq!((now.flushed, now.until), (true, Some(at(34).after(LOOK))));
+        assert!(!life.look(at(35), seen(0, 0)).flushed);
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Event {
+        Flush,
+        Drain,
+        Return,
+        Open(usize),
+        Wait(u64),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            Just(Event::Flush),
+            Just(Event::Drain),
+            Just(Event::Return),
+            (0..3_usize).prop_map(Event::Open),
+            (0..20_000_u64).prop_map(Event::Wait),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_never_unready_early_never_over_without_reason_and_a_drain_is_for_good(events in prop::collection::vec(event(), 0..40)) {
+            let mut life = Life::new(TIMES);
+            let (mut now, mut here) = (Tick(0), seen(0, 0));
+            let (mut told, mut drained): (Option<Tick>, bool) = (None, false);
+            for event in events {
+                match event {
+                    Event::Flush => life.flush(now, here),
+                    Event::Drain => { life.drain(now); drained = true; }
+                    Event::Return => here.returns += 1,
+                    Event::Open(open) => here.open = open,
+                    Event::Wait(ms) => now = now.after(Duration::from_millis(ms)),
+                }
+                let found = life.look(now, here);
+                prop_assert!(!drained || found.flushed);
+                if !found.flushed {
+                    told = None;
+                    continue;
+                }
+                let since = *told.get_or_insert(now);
+                prop_assert!(!found.leaving || now.since(since) >= TIMES.delay || drained);
+                prop_assert!(found.over != Some(true) || found.leaving && here.open == 0);
+                prop_assert!(found.until.is_none_or(|until| until > now));
+                prop_assert!(!found.ask || !drained);
+            }
+        }
+    }
+}

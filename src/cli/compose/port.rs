@@ -1,0 +1,175 @@
+//! One port with all that is its own: an upstream, a scheduler, routes, connections. A process has one, or one for each captured port of its pod.
+//!
+//! Ports share no batch and no slot: each has a queue before a server of its own. They share what the process has one of: the bound on buffered bytes and on
+//! connections, the registry of metrics, the access log, the policy.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use super::super::keep::{Folder, Found, Keeper};
+use super::certs::Certs;
+use super::scopes::Scopes;
+use super::{core_limits, proxy_config, report, table, upstream_config, why};
+use crate::accesslog::AccessLog;
+use crate::batching::ScopeId;
+use crate::buffer::BufferBudget;
+use crate::clock::Clock;
+use crate::config::{Capture, Policy};
+use crate::error::BoxError;
+use crate::proxy::{self, Connections, Door, Host, Listening, Proxy, Table};
+use crate::scheduler::{self, Onlooker, Scheduler};
+use crate::telemetry::Metrics;
+use crate::upstream::{Target, Upstream};
+
+/// A port that is bound, and what stands behind it.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// The application's port, if this one is captured.
+    pub(super) capture: Option<Capture>,
+    pub(super) target: Target,
+    pub(super) sockets: Vec<TcpListener>,
+    pub(super) metrics: Arc<Metrics>,
+    /// Where what is learned of it is kept.
+    pub(super) folder: Option<Folder>,
+}
+
+/// What all ports of a process are made with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Common<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) scopes: &'a Scopes,
+    pub(super) ids: &'a [ScopeId],
+    pub(super) clock: Clock,
+    pub(super) buffers: &'a BufferBudget,
+    pub(super) access_log: Option<&'a AccessLog>,
+    pub(super) seed: u64,
+    pub(super) certs: &'a Certs,
+}
+
+/// A port that is ready to serve.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) reach: Reach,
+    pub(super) listen: Vec<SocketAddr>,
+    scheduler: Scheduler,
+    sockets: Vec<TcpListener>,
+    door: Door,
+    keeping: Option<(Folder, Found, Arc<Notify>)>,
+}
+
+/// A running port.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) reach: Reach,
+    pub(super) scheduler: Scheduler,
+    pub(super) listening: Listening,
+    pub(super) keeper: Option<Keeper>,
+}
+
+/// What others need of a running port.
+#[derive(Debug, Clone)]
+pub(in crate::cli) struct Reach {
+    pub(in crate::cli) capture: Option<Capture>,
+    pub(in crate::cli) proxy: Arc<Proxy>,
+    pub(in crate::cli) scheduler: scheduler::Handle,
+    pub(in crate::cli) onlooker: Onlooker,
+    pub(in crate::cli) upstream: Upstream,
+    pub(in crate::cli) metrics: Arc<Metrics>,
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Puts it together, and says nothing yet. Call it inside a tokio runtime.
+    pub(super) fn make(self, common: Common<'_>) -> Result<Made, BoxError> {
+        let Self { capture, target, sockets, metrics, folder } = self;
+        let Common { policy, scopes, ids, clock, buffers, access_log, seed, certs } = common;
+        let listen = sockets.iter().map(TcpListener::local_addr).collect::<std::io::Result<Vec<_>>>()?;
+        let upstream = Upstream::new(upstream_config(policy, target, certs), clock, buffers.clone(), metrics.clone());
+        let (kept, found) = folder.as_ref().map(Folder::learned).unwrap_or_default();
+        let learned = folder.is_some().then(|| Arc::new(Notify::new()));
+        let config =
+            scheduler::Config { limits: core_limits(policy, scopes.limits()), seed, kept, learned: learned.clone() };
+        let onlooker = Onlooker::start(&config, clock, upstream.backend(), metrics.clone());
+        let scheduler = Scheduler::start(config, clock, upstream.backend(), metrics.clone())?;
+        let table = table(policy, ids, capture.as_ref(), None)?;
+        let parts = proxy::Parts {
+            clock,
+            scheduler: scheduler.handle.clone(),
+            onlooker: onlooker.clone(),
+            backend: upstream.backend(),
+            forward: upstream.forward(),
+            buffers: buffers.clone(),
+            metrics: metrics.clone(),
+            access_log: access_log.cloned(),
+        };
+        let proxy = Arc::new(Proxy::new(proxy_config(policy, certs), table, parts));
+        let keeping = folder.zip(learned).map(|(folder, learned)| (folder, found, learned));
+        let reach = Reach { capture, proxy, scheduler: scheduler.handle.clone(), onlooker, upstream, metrics };
+        Ok(Made { reach, listen, scheduler, sockets, door: Door::new(), keeping })
+    }
+}
+
+// === impl Made ===
+
+impl Made {
+    /// Whoever says whether its connections are wanted.
+    pub(super) fn host(&self) -> Host {
+        self.door.host()
+    }
+
+    /// Serves it.
+    pub(super) fn serve(self, connections: &Arc<Connections>) -> std::io::Result<Port> {
+        let Self { reach, scheduler, sockets, door, keeping, .. } = self;
+        let keeper = keeping.map(|(folder, found, learned)| {
+            Keeper::start(folder, found, learned, scheduler.handle.clone(), reach.upstream.identity())
+        });
+        let sockets =
+            sockets.into_iter().map(tokio::net::TcpListener::from_std).collect::<std::io::Result<Vec<_>>>()?;
+        let listening = proxy::serve(&reach.proxy, sockets, door, connections);
+        reach.upstream.watch();
+        Ok(Port { reach, scheduler, listening, keeper })
+    }
+}
+
+// === impl Reach ===
+
+impl Reach {
+    /// What of a policy holds for its calls.
+    pub(super) fn table(&self, policy: &Policy, ids: &[ScopeId]) -> Result<Table, String> {
+        table(policy, ids, self.capture.as_ref(), Some(&self.proxy.table()))
+    }
+
+    /// What its scheduler learned and decided, as JSON; `None` when it does not answer.
+    pub(super) async fn learned(&self) -> Option<Value> {
+        let mut learned = report::json(&self.scheduler.report().await?);
+        why::add(&mut learned, &self.scheduler.why().await?);
+        if let Some(seen) = self.onlooker.seen().await.filter(|seen| seen.calls > 0 || !seen.left_out.is_empty()) {
+            learned["predicted"] = report::predicted(&seen);
+        }
+        learned["priorities"] = why::priorities(&self.proxy.table().priorities);
+        if let Some(capture) = &self.capture {
+            learned["port"] = json!(capture.port);
+            learned["name"] = json!(capture.name);
+        }
+        Some(learned)
+    }
+}
+
+/// Whether the process wants calls, as far as its servers go: where routes in force name ports, each of these has its server; elsewhere one of them has.
+///
+/// A pod may declare ports that nothing ever listens on, so all of them cannot be asked for.
+pub(super) fn is_ready(policy: &Policy, ports: &[Reach]) -> bool {
+    let named = |port: &&Reach| {
+        let captured = port.capture.as_ref();
+        policy.routes.iter().any(|route| captured.is_some_and(|capture| capture.is_named(&route.ports)))
+    };
+    let mut wanted = ports.iter().filter(named).peekable();
+    if wanted.peek().is_some() {
+        return wanted.all(|port| port.upstream.is_ready());
+    }
+    ports.iter().any(|port| port.upstream.is_ready())
+}

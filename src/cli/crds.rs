@@ -1,0 +1,95 @@
+//! `groupage crds`: prints what makes an API server know both kinds.
+//!
+//! `groupage crds | kubectl apply --server-side -f -` installs them; `manifests/crds.yaml` holds the same text.
+
+use std::process::ExitCode;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use serde_json::{Value as Json, json};
+
+use crate::config;
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Documents, one after the other.
+    Yaml,
+    /// One list.
+    Json,
+}
+
+/// How the definitions are printed.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// How to print
+    #[arg(short, long, value_enum, default_value = "yaml")]
+    output: Output,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let text = match args.output {
+        Output::Yaml => documents(&config::crds()),
+        Output::Json => Ok(format!("{:#}\n", json!({ "apiVersion": "v1", "kind": "List", "items": config::crds() }))),
+    };
+    match text {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("× the definitions cannot be written: {error}");
+            ExitCode::from(super::EXIT_INTERNAL)
+        }
+    }
+}
+
+/// YAML that readers of 1.1, such as kubectl, and of 1.2 understand alike: the writer quotes every text that one of them would take for something else.
+fn documents(objects: &[Json]) -> Result<String, serde_saphyr::ser::Error> {
+    let mut out = String::new();
+    for object in objects {
+        out.push_str("---\n");
+        let options = serde_saphyr::ser_options! { folded_wrap_chars: 120 };
+        out.push_str(&serde_saphyr::to_string_with_options(object, options)?);
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_yaml_1_1_reads_otherwise_is_quoted() {
+        for text in [
+            "yes",
+            "No",
+            "on",
+            "OFF",
+            "y",
+            "0755",
+            "1_000",
+            "1:30",
+            "2026-11-20",
+            "~",
+            "null",
+            "true",
+            "1e3",
+            "0x1f",
+            "",
+            " a",
+        ] {
+            let written = documents(&[json!({ "key": text })]).unwrap();
+            let value = written.trim_start_matches("---\nkey: ").trim_end();
+            let quoted = value.starts_with(['"', '\'']) && value.ends_with(['"', '\'']);
+            assert!(quoted, "{text:?} is written as {written}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_reads_back_the_same() {
+        let objects = config::crds();
+        let written = documents(&objects).unwrap();
+        let read: Vec<Json> = serde_saphyr::from_multiple(&written).unwrap();
+        assert_eq!(read, objects);
+    }
+}

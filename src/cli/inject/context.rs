@@ -1,0 +1,141 @@
+//! What the other objects of the manifests say about a pod.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::InjectArgs;
+use crate::injector::{Context, Controller, NamedPolicy, NamedProfile, Namespace, Place, REFERRERS, SidecarDefaults};
+
+/// The objects of the manifests that an injection looks at, by namespace.
+pub(super) struct Around {
+    /// What is the same for all.
+    common: Context,
+    default_namespace: String,
+    spaces: BTreeMap<String, Context>,
+}
+
+/// What one namespace has.
+#[derive(Default)]
+struct Space {
+    namespace: Namespace,
+    policies: Vec<NamedPolicy>,
+    profiles: Vec<NamedProfile>,
+    referrers: Vec<Value>,
+}
+
+/// The namespaces while they are looked for.
+struct Spaces<'a> {
+    default_namespace: &'a str,
+    found: BTreeMap<String, Space>,
+}
+
+// === impl Around ===
+
+impl Around {
+    /// Looks through the manifests.
+    ///
+    /// # Errors
+    /// A policy or profile among them cannot be read.
+    pub(super) fn new<'a>(
+        args: &InjectArgs,
+        ca: String,
+        objects: impl Iterator<Item = &'a Value>,
+    ) -> Result<Self, String> {
+        let mut sidecar = SidecarDefaults::default();
+        if let Some(image) = &args.image {
+            sidecar.image.clone_from(image);
+        }
+        let controller = (args.controller != "off").then(|| Controller { address: args.controller.clone(), ca });
+        let common = Context {
+            sidecar,
+            controller,
+            unless_disabled: true,
+            redirect_allowed: args.allow_redirect,
+            native: !args.classic,
+            ..Context::default()
+        };
+        let mut spaces = Spaces { default_namespace: &args.namespace, found: BTreeMap::new() };
+        for object in objects {
+            spaces.look(object)?;
+        }
+        let known = |(name, space): (String, Space)| {
+            let context = Context {
+                namespace: space.namespace,
+                policies: space.policies.into(),
+                profiles: space.profiles.into(),
+                referrers: space.referrers.into(),
+                ..common.clone()
+            };
+            (name, context)
+        };
+        let spaces = spaces.found.into_iter().map(known).collect();
+        Ok(Self { common, default_namespace: args.namespace.clone(), spaces })
+    }
+
+    /// What is known around one pod.
+    pub(super) fn context(&self, object: &Value, place: &Place) -> Context {
+        let name = namespace(object).unwrap_or(&self.default_namespace).to_owned();
+        let mut context = self.spaces.get(&name).unwrap_or(&self.common).clone();
+        context.namespace.name = name;
+        context.workload = place.workload.clone();
+        context
+    }
+}
+
+// === impl Spaces ===
+
+impl Spaces<'_> {
+    fn look(&mut self, object: &Value) -> Result<(), String> {
+        let text = |path: &str| object.pointer(path).and_then(Value::as_str);
+        let name = text("/metadata/name").unwrap_or_default().to_owned();
+        let is_ours = text("/apiVersion").is_some_and(|version| version.starts_with("groupage.dev/"));
+        match text("/kind") {
+            Some("Namespace") => {
+                let texts = |path: &str| {
+                    let map = object.pointer(path).and_then(Value::as_object);
+                    let each = map.into_iter().flatten().filter(|(_, value)| !value.is_null()).map(|(key, value)| {
+                        (key.clone(), value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+                    });
+                    each.collect()
+                };
+                let (labels, annotations) = (texts("/metadata/labels"), texts("/metadata/annotations"));
+                let space = self.found.entry(name.clone()).or_default();
+                space.namespace = Namespace { name, labels, annotations };
+            }
+            Some(kind) if REFERRERS.contains(&kind) => self.space(object).referrers.push(object.clone()),
+            Some("BatchPolicy") if is_ours => {
+                let spec = read(object, &name)?;
+                let created = text("/metadata/creationTimestamp").unwrap_or_default().to_owned();
+                self.space(object).policies.push(NamedPolicy { name, created, spec });
+            }
+            Some("BatchProfile") if is_ours => {
+                let spec = read(object, &name)?;
+                self.space(object).profiles.push(NamedProfile { name, spec });
+            }
+            Some(kind) if kind.ends_with("List") => {
+                for item in object.get("items").and_then(Value::as_array).into_iter().flatten() {
+                    self.look(item)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn space(&mut self, object: &Value) -> &mut Space {
+        let name = namespace(object).unwrap_or(self.default_namespace).to_owned();
+        self.found.entry(name).or_default()
+    }
+}
+
+fn namespace(object: &Value) -> Option<&str> {
+    object.pointer("/metadata/namespace").and_then(Value::as_str)
+}
+
+/// A spec as the types have it; `groupage validate` says more of what is wrong.
+fn read<T: serde::de::DeserializeOwned + Default>(object: &Value, name: &str) -> Result<T, String> {
+    let Some(spec) = object.get("spec") else { return Ok(T::default()) };
+    serde_json::from_value(spec.clone())
+        .map_err(|error| format!("the {} {name} cannot be read: {error}", object["kind"].as_str().unwrap_or_default()))
+}

@@ -1,0 +1,94 @@
+//! `groupage install`: prints what an installation is made of, for `kubectl apply -f -`.
+//!
+//! It is `manifests/install.yaml`, which is rendered from the chart, so that there is one source of what is installed. Whoever wants other values than these
+//! takes the chart, or kustomize over `manifests`.
+
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+
+/// The installation with its default values.
+const INSTALL: &str = include_str!("../../manifests/install.yaml");
+/// The CRDs.
+const CRDS: &str = include_str!("../../manifests/crds.yaml");
+/// What the manifest says where a value goes; each stands there for nothing else, which a test holds.
+const NAMESPACE: &str = "groupage-system";
+const IMAGE: &str = concat!("groupage.dev/groupage:", env!("CARGO_PKG_VERSION"));
+
+/// What may be otherwise.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The namespace of the controller
+    #[arg(short, long, default_value = NAMESPACE)]
+    namespace: String,
+    /// The image of the controller and of the sidecars
+    #[arg(long, default_value = IMAGE)]
+    image: String,
+    /// Leave out the CRDs, where somebody else keeps them
+    #[arg(long)]
+    without_crds: bool,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    match text(args) {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("× {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The manifests.
+///
+/// # Errors
+/// A value would make other YAML of them.
+fn text(args: &Args) -> Result<String, String> {
+    let plain =
+        |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._/:@".contains(&b));
+    let label = |text: &str| {
+        text.len() <= 63 && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+    };
+    if !plain(&args.namespace) || !label(&args.namespace) {
+        return Err(format!("{:?} is no name of a namespace", args.namespace));
+    }
+    if !plain(&args.image) {
+        return Err(format!("{:?} is no reference of an image", args.image));
+    }
+    let install = INSTALL.replace(NAMESPACE, &args.namespace).replace(IMAGE, &args.image);
+    Ok(if args.without_crds { install } else { format!("{CRDS}---\n{install}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(namespace: &str, image: &str) -> Args {
+        Args { namespace: namespace.to_owned(), image: image.to_owned(), without_crds: false }
+    }
+
+    #[test]
+    fn namespace_and_image_stand_where_the_manifest_has_its_own() {
+        let text = text(&args("ml", "reg.example/groupage@sha256:0")).unwrap();
+        assert!(!text.contains(NAMESPACE) && !text.contains(IMAGE));
+        let found = crate::cli::yaml::documents(&text).unwrap();
+        let deployment = found.iter().find(|document| document.value["kind"] == "Deployment").unwrap();
+        let container = &deployment.value["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(deployment.value["metadata"]["namespace"], "ml");
+        assert_eq!(container["image"], "reg.example/groupage@sha256:0");
+        let args = container["args"].as_array().unwrap();
+        assert!(args.contains(&"--sidecar-image=reg.example/groupage@sha256:0".into()), "{args:?}");
+        assert!(args.contains(&"--stream-address=https://groupage-stream.ml.svc:9444".into()), "{args:?}");
+        assert!(found.iter().any(|document| document.value["kind"] == "CustomResourceDefinition"));
+    }
+
+    #[test]
+    fn a_value_that_would_make_other_yaml_is_refused() {
+        for (namespace, image) in [("a b", IMAGE), ("", IMAGE), ("A", IMAGE), ("a", "x\ny"), ("a", "x y"), ("a", "")] {
+            assert!(text(&args(namespace, image)).is_err(), "{namespace:?} {image:?}");
+        }
+    }
+}

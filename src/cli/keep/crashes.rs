@@ -1,0 +1,222 @@
+//! Whether the process ended again and again without being told to: then it begins as a plain proxy for a while.
+//!
+//! ```text
+//! run.json    start ──▶ "running" ──▶ told to end: gone
+//!                          └─ killed, out of memory, a defect: still there, so the next start has seen a crash
+//! ```
+//! Where a call of somebody's ends the process, batching it anew after each start would keep the whole pod down; a plain proxy does least and looks into nothing.
+//! Three crashes in a minute (`kubernetes.md` §8) are no accident: the kubelet waits 10 s and then 20 s before it starts a container again, so they are all that a
+//! minute holds of quick ones.
+//!
+//! Times are those since the machine started, so that no change of the wall clock counts or hides a crash; a record of an earlier boot says nothing. `judge` is pure; the rest
+//! reads and writes one small file. It need not outlast the machine, so nothing waits for the disk.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Folder, kept};
+use crate::clock::Clock;
+
+/// So many crashes…
+pub(in crate::cli) const CRASHES: usize = 3;
+/// …in so long (`kubernetes.md` §8).
+pub(in crate::cli) const WITHIN: Duration = Duration::from_secs(60);
+/// How long everything passes through then. After so long without a crash the kubelet forgets how often it has waited, so the next crashes are as near to one another.
+pub(in crate::cli) const ASIDE: Duration = Duration::from_secs(600);
+
+const NAME: &str = "run.json";
+/// Changes with the meaning of any field.
+const FORMAT: u32 = 1;
+/// Where the kernel names a boot.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
+/// What one process leaves to the next. Times are milliseconds since the machine started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    format: u32,
+    /// The boot that they are of.
+    boot: String,
+    /// When crashes were found, the last ones.
+    crashes: Vec<u64>,
+    /// Until when everything passes through.
+    aside_until: Option<u64>,
+}
+
+/// What a start came to.
+#[derive(Debug, Default)]
+pub(in crate::cli) struct Begun {
+    /// How long everything is to pass through, since the process crashed again and again.
+    pub(in crate::cli) aside: Option<Duration>,
+    /// Why the next start will not know of this one.
+    unnoted: Option<io::Error>,
+}
+
+// === impl Begun ===
+
+impl Begun {
+    /// Says what there is to say, once there is a log that names the ports.
+    pub(in crate::cli) fn log(&self) {
+        if let Some(error) = &self.unnoted {
+            tracing::warn!(%error, "the start cannot be noted: the next one will not know whether this process crashed");
+        }
+        if let Some(aside) = self.aside {
+            tracing::error!(
+                seconds = aside.as_secs(),
+                "crashed {CRASHES} times in {} s: everything passes through untouched until batching is tried again; the log of the process before may say why it ended",
+                WITHIN.as_secs()
+            );
+        }
+    }
+}
+
+/// What a start leaves, and how long everything is to pass through. `before` is there if the process before was not told to end.
+fn judge(before: Option<Record>, boot: String, now: u64) -> (Record, Option<Duration>) {
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let crashed = before.filter(|before| before.boot == boot).map(|mut before| {
+        before.crashes.push(now);
+        before
+    });
+    let mut record = crashed.unwrap_or_else(|| Record { format: FORMAT, boot, ..Record::default() });
+    let earliest = now.saturating_sub(millis(WITHIN));
+    record.crashes.retain(|at| (earliest..=now).contains(at));
+    // Of more the oldest say nothing new.
+    let old = record.crashes.len().saturating_sub(CRASHES);
+    record.crashes.drain(..old);
+    let latest = now.saturating_add(millis(ASIDE));
+    record.aside_until = if record.crashes.len() == CRASHES {
+        Some(latest)
+    } else {
+        // Another crash meanwhile ends it no sooner.
+        record.aside_until.filter(|until| (now + 1..=latest).contains(until))
+    };
+    let left = record.aside_until.map(|until| Duration::from_millis(until - now));
+    (record, left)
+}
+
+// === impl Folder ===
+
+impl Folder {
+    /// A process begins. Where nothing can be kept, no crash is ever seen.
+    pub(in crate::cli) fn begin_run(&self) -> Begun {
+        if !self.may_write() {
+            return Begun::default();
+        }
+        let boot = std::fs::read_to_string(BOOT).unwrap_or_default().trim().to_owned();
+        let before = kept(&self.path, NAME)
+            .and_then(|bytes| serde_json::from_slice::<Record>(&bytes).ok())
+            .filter(|record| record.format == FORMAT);
+        let (record, aside) = judge(before, boot, Clock::boot_millis());
+        Begun { aside, unnoted: write(&self.path, &record).err() }
+    }
+
+    /// It was told to end, or could not begin: whatever comes of it now is no crash.
+    pub(in crate::cli) fn end_run(&self) {
+        if !self.may_write() {
+            return;
+        }
+        match std::fs::remove_file(self.path.join(NAME)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%error, "an end cannot be noted: the next start will take it for a crash");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whole or not at all, as far as other processes see it.
+fn write(folder: &Path, record: &Record) -> io::Result<()> {
+    let beside = folder.join(format!(".{NAME}.new"));
+    std::fs::write(&beside, serde_json::to_vec(record)?)?;
+    std::fs::rename(&beside, folder.join(NAME))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: u64 = 1000;
+
+    /// Starts at these seconds, each after a crash but the first: whether each stands aside.
+    fn starts(at: &[u64]) -> Vec<Option<u64>> {
+        let mut before = None;
+        at.iter()
+            .map(|at| {
+                let (record, left) = judge(before.take(), "boot".to_owned(), at * SECOND);
+                before = Some(record);
+                left.map(|left| left.as_secs())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_third_crash_in_a_minute_puts_the_next_start_aside_for_a_while() {
+        assert_eq!(starts(&[100, 105, 115, 165]), [None, None, None, Some(600)]);
+        assert_eq!(starts(&[100, 105, 115, 166]), [None; 4], "61 s from the first crash to the third");
+        assert_eq!(starts(&[100, 200, 300, 400, 500]), [None; 5]);
+    }
+
+    #[test]
+    fn a_crash_while_it_stands_aside_ends_that_no_sooner_and_three_more_begin_it_anew() {
+        assert_eq!(starts(&[0, 10, 20, 30, 300, 629, 630]), [None, None, None, Some(600), Some(330), Some(1), None]);
+        assert_eq!(starts(&[0, 10, 20, 30, 40]).last(), Some(&Some(600)));
+    }
+
+    #[test]
+    fn what_was_told_to_end_or_was_before_a_boot_is_no_crash() {
+        let (first, _) = judge(None, "a".to_owned(), 10);
+        let (second, _) = judge(Some(first), "a".to_owned(), 20);
+        assert_eq!(second.crashes, [20]);
+        assert_eq!(judge(Some(second.clone()), "b".to_owned(), 30).0.crashes, [0_u64; 0]);
+        let ended = judge(None, "a".to_owned(), 40);
+        assert_eq!((ended.0.crashes, ended.1), (vec![], None));
+        // What cannot be: times that are yet to come.
+        let odd = Record { crashes: vec![u64::MAX; 9], aside_until: Some(u64::MAX), ..second };
+        let (record, left) = judge(Some(odd), "a".to_owned(), 50);
+        assert_eq!((record.crashes, left), (vec![50], None));
+    }
+
+    proptest! {
+        #[test]
+        fn the_record_stays_small_and_the_time_bounded(gaps in prop::collection::vec(0..120_000_u64, 1..30)) {
+            let (mut now, mut before) = (0, None);
+            for gap in gaps {
+                now += gap;
+                let (record, left) = judge(before.take(), "boot".to_owned(), now);
+                prop_assert!(record.crashes.len() <= CRASHES);
+                prop_assert!(left.is_none_or(|left| left > Duration::ZERO && left <= ASIDE));
+                before = Some(record);
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_is_found_again_and_what_is_no_record_is_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = || Folder::new(dir.path().to_owned(), "http://m".to_owned());
+        let path = dir.path().join(NAME);
+        for crashes in 0..3 {
+            assert_eq!(folder().begin_run().aside, None, "{crashes}");
+        }
+        let one = folder();
+        assert_eq!(one.begin_run().aside, Some(ASIDE));
+        // Another process on the same folder sees nothing and changes nothing.
+        let before = std::fs::read(&path).unwrap();
+        assert_eq!(folder().begin_run().aside, None);
+        folder().end_run();
+        assert_eq!(std::fs::read(&path).unwrap(), before);
+        one.end_run();
+        one.end_run();
+        assert!(!path.exists());
+        for text in ["", "{", "[]", "{\"format\":2,\"boot\":\"\",\"crashes\":[],\"aside_until\":null}"] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(one.begin_run().aside, None, "{text}");
+            let left: Record = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            assert_eq!(left.crashes, [0_u64; 0], "{text}");
+        }
+    }
+}

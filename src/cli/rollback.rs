@@ -1,0 +1,176 @@
+//! `groupage rollback`: another profile in force, by hand and at once.
+//!
+//! It writes one annotation on the policy (`rollout::pin`) and leaves its spec alone, so what is kept in git stays as it is there. The next edit of limits or
+//! scheduling is a new wish and ends it; `--end` ends it now.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args as ClapArgs;
+use futures_util::TryStreamExt as _;
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use serde_json::{Value, json};
+
+use super::cluster::{self, Target, explain};
+use crate::api::v1alpha1::{BatchPolicySpec, BatchPolicyStatus};
+use crate::config::parse_duration;
+use crate::rollout::pin::{ANNOTATION, Pin};
+use crate::rollout::profile;
+
+/// `groupage rollback`.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// The policy, such as bpol/embedder
+    #[arg(value_name = "bpol/NAME", value_parser = policy_name)]
+    policy: String,
+    #[command(flatten)]
+    target: Target,
+    /// The `BatchProfile` that is to be in force [default: while another is tried the current one, else the one before]
+    #[arg(long, value_name = "PROFILE")]
+    to: Option<String>,
+    /// Take a rollback back: what the policy says counts again
+    #[arg(long, conflicts_with = "to")]
+    end: bool,
+    /// How long to wait until it is in force; 0s does not wait
+    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    timeout: String,
+}
+
+fn policy_name(text: &str) -> Result<String, String> {
+    let (kind, name) = text.split_once('/').ok_or("a policy is bpol/NAME")?;
+    let known = ["bpol", "batchpolicy", "batchpolicies", "batchpolicies.groupage.dev"];
+    if !known.contains(&kind.to_ascii_lowercase().as_str()) || name.is_empty() || name.contains('/') {
+        return Err(format!("{text} is no policy: bpol/NAME"));
+    }
+    Ok(name.to_owned())
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    cluster::run(async {
+        let timeout =
+            parse_duration(&args.timeout).ok_or_else(|| format!("--timeout {:?} is no duration", args.timeout))?;
+        let found = args.target.connect().await?;
+        let api = |kind: &str, plural: &str| -> Api<DynamicObject> {
+            Api::namespaced_with(found.client.clone(), &found.namespace, &cluster::ours(kind, plural))
+        };
+        let policies = api("BatchPolicy", "batchpolicies");
+        let policy = policies.get(&args.policy).await.map_err(|error| explain(&error))?;
+        let read = Read::new(&args.policy, &policy.data)?;
+        let to = if args.end { None } else { Some(read.to(args.to.as_deref())?) };
+        if let Some(to) = &to
+            && api("BatchProfile", "batchprofiles").get_opt(to).await.map_err(|error| explain(&error))?.is_none()
+        {
+            return Err(format!("there is no BatchProfile {to} in namespace {}", found.namespace));
+        }
+        let pin = to.as_ref().map(|to| Pin { to: to.clone(), instead_of: read.wanted.clone() }.write());
+        let change = json!({"metadata": {"annotations": {ANNOTATION: pin}}});
+        policies.patch(&args.policy, &PatchParams::default(), &Patch::Merge(change)).await.map_err(|e| explain(&e))?;
+        let wanted = to.clone().unwrap_or_else(|| read.wanted.clone());
+        let shown = format!("batchpolicy/{}", args.policy);
+        match &to {
+            Some(to) => println!(
+                "✓ {shown}: {to} instead of {}, until the policy's limits or scheduling are edited, or groupage rollback bpol/{} --end",
+                read.wanted, args.policy
+            ),
+            None => println!("✓ {shown}: what it says counts again ({wanted})"),
+        }
+        if timeout.is_zero() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        // After --end a canary may be on its way for long, so what is waited for is that it has begun.
+        if !in_force(&policies, &args.policy, &wanted, args.end, timeout).await? {
+            return Err(format!(
+                "{shown}: not in force after {}: does the controller run? groupage check; kubectl describe {shown}",
+                args.timeout
+            ));
+        }
+        println!("✓ {shown}: {wanted} is in force");
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// What of a policy matters here.
+struct Read {
+    wanted: String,
+    status: BatchPolicyStatus,
+}
+
+// === impl Read ===
+
+impl Read {
+    fn new(name: &str, data: &Value) -> Result<Self, String> {
+        let spec: BatchPolicySpec = serde_json::from_value(data.get("spec").cloned().unwrap_or_else(|| json!({})))
+            .map_err(|error| format!("batchpolicy/{name} cannot be read: {error}"))?;
+        let status = data.get("status").cloned().and_then(|status| serde_json::from_value(status).ok());
+        let named = spec.profile_ref.as_ref().and_then(|reference| reference.name.clone());
+        let wanted = named.unwrap_or_else(|| profile::name(name, spec.limits.as_ref(), spec.scheduling.as_ref()));
+        Ok(Self { wanted, status: status.unwrap_or_default() })
+    }
+
+    /// The profile to go back to.
+    fn to(&self, asked: Option<&str>) -> Result<String, String> {
+        let current = self.status.current_profile.as_deref().filter(|current| *current != self.wanted);
+        let previous = self.status.rollout.as_ref().and_then(|rollout| rollout.previous_profile.as_deref());
+        let to = asked.or(current).or(previous).ok_or("no profile was in force before: name one with --to")?;
+        if to == self.wanted {
+            return Err(format!("{to} is what the policy wants already: there is nothing to go back from"));
+        }
+        Ok(to.to_owned())
+    }
+}
+
+/// Waits until the status says so.
+async fn in_force(
+    policies: &Api<DynamicObject>,
+    name: &str,
+    wanted: &str,
+    begun: bool,
+    timeout: Duration,
+) -> Result<bool, String> {
+    let one = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let mut changes = std::pin::pin!(watcher(policies.clone(), one).applied_objects());
+    let wait = async {
+        while let Some(policy) = changes.try_next().await? {
+            let status = &policy.data["status"];
+            if status["currentProfile"] == wanted || begun && status["candidateProfile"] == wanted {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    match tokio::time::timeout(timeout, wait).await {
+        Ok(found) => found.map_err(|error: watcher::Error| error.to_string()),
+        Err(_) => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_goes_back_to_what_is_named_else_what_is_in_force_else_what_was_before() {
+        let read = |status: Value| {
+            Read::new("emb", &json!({"spec": {"profileRef": {"name": "new"}}, "status": status})).unwrap()
+        };
+        let tried = read(json!({"currentProfile": "old", "candidateProfile": "new"}));
+        assert_eq!(tried.to(None).as_deref(), Ok("old"));
+        assert_eq!(tried.to(Some("older")).as_deref(), Ok("older"));
+        assert!(tried.to(Some("new")).unwrap_err().contains("wants already"));
+        let promoted = read(json!({"currentProfile": "new", "rollout": {"previousProfile": "old"}}));
+        assert_eq!(promoted.to(None).as_deref(), Ok("old"));
+        assert!(read(json!({"currentProfile": "new"})).to(None).unwrap_err().contains("--to"));
+        let own = Read::new("emb", &json!({"spec": {"limits": {"slotsMax": 4}}})).unwrap();
+        assert!(own.wanted.starts_with("emb-"));
+    }
+
+    #[test]
+    fn policies_are_named_as_for_kubectl() {
+        assert_eq!(policy_name("bpol/emb").as_deref(), Ok("emb"));
+        assert_eq!(policy_name("BatchPolicy/emb").as_deref(), Ok("emb"));
+        for text in ["emb", "pod/x", "bpol/", "bpol/a/b"] {
+            assert!(policy_name(text).is_err(), "{text}");
+        }
+    }
+}

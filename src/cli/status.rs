@@ -1,0 +1,381 @@
+//! `groupage status`: every pod with a sidecar, with its policy and what that says of it.
+//!
+//! Read from the objects alone: pods say what was injected, policies what the controller knows. Nobody is asked to run a port-forward. What may have changed since
+//! a pod was made, its policy and what goes around its sidecar, is found by the controller's own rules from the objects as they are now.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+
+use super::cluster::{self, Target, explain};
+use crate::controller::attach::{Subject, choose, selected_by};
+use crate::controller::world::{self, Key, Table, World, within};
+use crate::injector::{INJECTED, STATUS, around};
+
+/// The annotation that says what is done with a pod's calls, before its policy.
+const MODE: &str = "groupage.dev/mode";
+/// What it may say.
+const MODES: [&str; 3] = ["Batch", "Observe", "Passthrough"];
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// A table.
+    Table,
+    /// The table with more columns.
+    Wide,
+    /// For programs.
+    Json,
+    /// For programs.
+    Yaml,
+}
+
+/// `groupage status`.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// All namespaces
+    #[arg(short = 'A', long)]
+    all_namespaces: bool,
+    /// How to print
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+/// One pod.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    namespace: String,
+    pod: String,
+    ready: bool,
+    policy: Option<String>,
+    profile: Option<String>,
+    mode: String,
+    batch: Option<u64>,
+    latency_p99: Option<String>,
+    slo: Option<String>,
+    saved: Option<String>,
+    /// Batch, latency and what was saved are what batching would have done: the mode is `Observe`.
+    predicted: bool,
+    captured: bool,
+    /// What goes around the sidecar.
+    around: Vec<String>,
+    tuning: Option<String>,
+    version: Option<String>,
+}
+
+/// What a cluster says of now.
+#[derive(Debug, Default)]
+struct Known {
+    /// What decides which policy a pod follows, and what goes around its sidecar.
+    world: World,
+    /// The policies as they are, with their statuses.
+    policies: Vec<Value>,
+    /// Whether all of it could be read; else what a pod was injected with counts.
+    whole: bool,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    cluster::run(async {
+        let found = args.target.connect().await?;
+        let space = (!args.all_namespaces).then_some(found.namespace.as_str());
+        let pods: Api<Pod> = match space {
+            Some(space) => Api::namespaced(found.client.clone(), space),
+            None => Api::all(found.client.clone()),
+        };
+        let injected = ListParams::default().labels(&format!("{INJECTED}=true"));
+        let pods = pods.list(&injected).await.map_err(|error| explain(&error))?;
+        let known = Known::read(&found.client, space).await;
+        let rows: Vec<Row> = pods.items.iter().map(|pod| row(pod, &known)).collect();
+        match args.output {
+            Output::Json => println!("{:#}", json!(rows)),
+            Output::Yaml => print!("{}", super::yaml::write(&json!(rows))?),
+            Output::Table | Output::Wide if rows.is_empty() => {
+                println!("no pod has a sidecar here; groupage enable deploy/NAME adds it");
+            }
+            Output::Table | Output::Wide => {
+                print!("{}", table(&rows, args.output == Output::Wide, args.all_namespaces));
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+// === impl Known ===
+
+impl Known {
+    /// Reads it. Without the CRDs there are no policies, and the pods have their sidecars all the same; the same of pools.
+    async fn read(client: &Client, space: Option<&str>) -> Self {
+        let list = async |resource: ApiResource| {
+            let api: Api<DynamicObject> = match space {
+                Some(space) => Api::namespaced_with(client.clone(), space, &resource),
+                None => Api::all_with(client.clone(), &resource),
+            };
+            api.list(&ListParams::default()).await.map(|list| list.items).ok()
+        };
+        let kind = |group: &str, kind: &str| ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
+        let policies = list(cluster::ours("BatchPolicy", "batchpolicies")).await.unwrap_or_default();
+        let sets = list(kind("apps", "ReplicaSet")).await;
+        let services = list(kind("", "Service")).await;
+        let networks = list(kind("networking.k8s.io", "NetworkPolicy")).await;
+        let pools = list(kind("inference.networking.k8s.io", "InferencePool")).await;
+        let whole = sets.is_some() && services.is_some() && networks.is_some();
+        let world = World {
+            policies: world_table(policies.iter().map(world::from_policy)),
+            replica_sets: world_table(sets.iter().flatten().map(|set| world::from_owner(&set.metadata))),
+            services: referrers("v1", "Service", services),
+            networks: referrers("networking.k8s.io/v1", "NetworkPolicy", networks),
+            pools: pools.map(|pools| referrers("inference.networking.k8s.io/v1", "InferencePool", Some(pools))),
+            ..World::default()
+        };
+        Self { world, policies: policies.iter().map(|policy| json!(policy)).collect(), whole }
+    }
+
+    /// The policy that a pod follows, by the controller's own rule.
+    fn policy(&self, pod: &world::Pod) -> Option<String> {
+        let namespace = pod.meta.key.namespace.as_str();
+        let workload = self.world.workload(namespace, pod.owner.as_ref(), &pod.labels);
+        let subject =
+            Subject { namespace, labels: &pod.labels, annotations: &pod.annotations, workload: workload.as_ref() };
+        choose(&self.world, subject).policy().map(|policy| policy.meta.key.name.clone())
+    }
+
+    /// What goes around a pod's sidecar now.
+    fn around(&self, pod: &world::Pod, status: &str) -> Option<Vec<String>> {
+        let World { services, networks, pools, .. } = &self.world;
+        let namespace = pod.meta.key.namespace.as_str();
+        let tables = [Some(services), Some(networks), pools.as_ref()];
+        let objects = tables.into_iter().flatten().flat_map(|table| within(table, namespace));
+        let objects = objects.map(|(_, object)| &**object).filter(|object| selected_by(object, &pod.labels));
+        around(status, &pod.labels, &objects.collect::<Vec<_>>())
+    }
+}
+
+fn world_table<T>(items: impl Iterator<Item = (Key, T)>) -> Table<T> {
+    Arc::new(items.map(|(key, item)| (key, Arc::new(item))).collect())
+}
+
+fn referrers(version: &str, kind: &str, items: Option<Vec<DynamicObject>>) -> Table<Value> {
+    world_table(items.into_iter().flatten().map(|item| world::from_referrer(version, kind, item)))
+}
+
+fn row(pod: &Pod, known: &Known) -> Row {
+    let text = |value: &Value, path: &str| value.pointer(path).and_then(Value::as_str).map(str::to_owned);
+    let (Key { namespace, name }, pod) = world::from_pod(pod);
+    let record = pod.annotations.get(STATUS).map(String::as_str).unwrap_or_default();
+    let status: Value = serde_json::from_str(record).unwrap_or_default();
+    let recorded = || {
+        let ports = status["capture"].as_array().map_or(&[][..], Vec::as_slice);
+        let ways = ports.iter().filter_map(|port| port["bypass"].as_array()).flatten();
+        ways.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let (followed, around) = if known.whole {
+        (known.policy(&pod), known.around(&pod, record).unwrap_or_default())
+    } else {
+        (text(&status, "/policy"), recorded())
+    };
+    let own = |policy: &&Value| {
+        policy["metadata"]["namespace"] == namespace.as_str()
+            && followed.as_deref().is_some_and(|name| policy["metadata"]["name"] == name)
+    };
+    let policy = known.policies.iter().find(own).unwrap_or(&Value::Null);
+    let tunings = policy["status"]["podTunings"].as_array().map_or(&[][..], Vec::as_slice);
+    let tuned = tunings.iter().find(|tuned| tuned["pod"] == name.as_str()).unwrap_or(&Value::Null);
+    let said = pod.annotations.get(MODE).map(|said| said.trim());
+    let said = MODES.into_iter().find(|mode| said.is_some_and(|said| said.eq_ignore_ascii_case(mode)));
+    let mode = said.map(str::to_owned).or_else(|| text(policy, "/spec/mode")).unwrap_or_else(|| "Batch".to_owned());
+    // What batching would have done is all that there is to say of it where it only looks.
+    let predicted = mode == "Observe" && policy["status"]["predicted"].is_object();
+    let summary = &policy["status"][if predicted { "predicted" } else { "summary" }];
+    Row {
+        ready: pod.ready,
+        profile: text(tuned, "/profile").or_else(|| text(&status, "/profile")),
+        mode,
+        batch: summary.pointer("/batchItems/p50").and_then(Value::as_u64),
+        latency_p99: text(summary, "/latencyP99"),
+        slo: text(policy, "/spec/slo/latencyP99"),
+        saved: text(summary, "/saved"),
+        predicted,
+        captured: around.is_empty(),
+        around,
+        tuning: text(tuned, "/message").or_else(|| text(tuned, "/reason")),
+        version: text(&status, "/version"),
+        policy: followed,
+        namespace,
+        pod: name,
+    }
+}
+
+fn table(rows: &[Row], wide: bool, all: bool) -> String {
+    let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    let mut head = vec!["POD", "READY", "POLICY", "MODE", "BATCH", "P99", "SLO", "SAVED", "CAPTURED", "VERSION"];
+    if all {
+        head.insert(0, "NAMESPACE");
+    }
+    if wide {
+        head.extend(["PROFILE", "TUNING", "AROUND"]);
+    }
+    let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
+    let mut lines: Vec<Vec<String>> = vec![head.into_iter().map(str::to_owned).collect()];
+    for row in rows {
+        let guess = |text: Option<String>| match text {
+            Some(text) if row.predicted => format!("~{text}"),
+            Some(text) => text,
+            None => "-".to_owned(),
+        };
+        let mut line = vec![
+            row.pod.clone(),
+            yes(row.ready),
+            or_dash(&row.policy),
+            row.mode.clone(),
+            guess(row.batch.map(|batch| batch.to_string())),
+            guess(row.latency_p99.clone()),
+            or_dash(&row.slo),
+            guess(row.saved.clone()),
+            yes(row.captured),
+            or_dash(&row.version),
+        ];
+        if all {
+            line.insert(0, row.namespace.clone());
+        }
+        if wide {
+            let ways = (!row.around.is_empty()).then(|| row.around.join("; "));
+            line.extend([or_dash(&row.profile), or_dash(&row.tuning), or_dash(&ways)]);
+        }
+        lines.push(line);
+    }
+    let columns = lines.first().map_or(0, Vec::len);
+    let width = |column: usize| {
+        lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut out = String::new();
+    for line in &lines {
+        let cells: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        // Writing to a String cannot fail.
+        writeln!(out, "{}", cells.join("   ").trim_end()).ok();
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(annotations: &Value) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "web-1", "namespace": "ml", "labels": {"app": "web"}, "annotations": annotations,
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d", "uid": "u", "controller": true}],
+            },
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        }))
+        .unwrap()
+    }
+
+    /// A pod that was made when there was neither policy nor Service.
+    fn early() -> Value {
+        let capture = json!([{"container": "c", "name": "http", "port": 8080, "mode": "Named", "listen": 15080}]);
+        let status = json!({"version": "0.1.0", "form": "native", "metrics": 9190, "admin": 9191, "hash": "h", "capture": capture});
+        json!({STATUS: status.to_string()})
+    }
+
+    fn known(policies: &[Value], services: &[Value]) -> Known {
+        let object = |value: &Value| serde_json::from_value::<DynamicObject>(value.clone()).unwrap();
+        let set = json!({
+            "apiVersion": "apps/v1", "kind": "ReplicaSet",
+            "metadata": {
+                "name": "web-5d", "namespace": "ml",
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "d", "controller": true}],
+            },
+        });
+        let world = World {
+            policies: world_table(policies.iter().map(|policy| world::from_policy(&object(policy)))),
+            replica_sets: world_table(std::iter::once(world::from_owner(&object(&set).metadata))),
+            services: referrers("v1", "Service", Some(services.iter().map(object).collect())),
+            ..World::default()
+        };
+        Known { world, policies: policies.to_vec(), whole: true }
+    }
+
+    fn policy(namespace: &str, spec: &Value, status: &Value) -> Value {
+        json!({
+            "apiVersion": "groupage.dev/v1alpha1", "kind": "BatchPolicy",
+            "metadata": {"name": "web", "namespace": namespace}, "spec": spec, "status": status,
+        })
+    }
+
+    #[test]
+    fn a_pod_is_told_with_what_its_policy_knows_also_where_that_came_later() {
+        let targets = json!([{"group": "apps", "kind": "Deployment", "name": "web"}]);
+        let spec = json!({"targetRefs": targets, "slo": {"latencyP99": "150ms"}});
+        let status = json!({
+            "summary": {"batchItems": {"p50": 11}, "latencyP99": "88ms", "saved": "91%"},
+            "podTunings": [{"pod": "web-1", "message": "p99 212ms over slo 150ms"}],
+        });
+        let other = policy("other", &json!({"mode": "Observe"}), &json!({}));
+        let known = known(&[other, policy("ml", &spec, &status)], &[]);
+        let told = row(&pod(&early()), &known);
+        assert_eq!((told.policy.as_deref(), told.mode.as_str(), told.batch), (Some("web"), "Batch", Some(11)));
+        assert!(told.ready && told.captured && !told.predicted);
+        let text = table(&[told], true, false);
+        assert_eq!(text.lines().count(), 2);
+        assert!(text.contains(" 88ms   150ms   91%") && text.contains("p99 212ms over slo 150ms"), "{text}");
+    }
+
+    #[test]
+    fn the_mode_is_the_pods_own_word_before_its_policys() {
+        let known = known(&[policy("ml", &json!({"mode": "Passthrough"}), &json!({}))], &[]);
+        assert_eq!(row(&pod(&early()), &known).mode, "Passthrough");
+        let mut own = early();
+        own[MODE] = json!("observe");
+        assert_eq!(row(&pod(&own), &known).mode, "Observe");
+    }
+
+    #[test]
+    fn what_batching_would_have_done_is_marked_as_such() {
+        let predicted = json!({"batchItems": {"p50": 11}, "latencyP99": "88ms", "saved": "91%"});
+        let status = json!({"summary": {"latencyP99": "70ms"}, "predicted": predicted});
+        let told = row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Observe"}), &status)], &[]));
+        let text = table(&[told], false, false);
+        assert!(text.contains(" ~11 ") && text.contains(" ~88ms ") && text.contains(" ~91% "), "{text}");
+        let told = row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Batch"}), &status)], &[]));
+        assert_eq!((told.predicted, told.latency_p99.as_deref()), (false, Some("70ms")), "an old prediction");
+    }
+
+    #[test]
+    fn what_goes_around_is_as_services_are_now() {
+        let service = |port: Value| {
+            json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "ml"},
+                "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": port}]},
+            })
+        };
+        let told = row(&pod(&early()), &known(&[], &[service(json!(8080))]));
+        assert!(!told.captured && told.around[0].starts_with("svc/web:80"), "{:?}", told.around);
+        assert!(table(&[told], true, false).contains("svc/web:80"));
+        assert!(row(&pod(&early()), &known(&[], &[service(json!("http"))])).captured);
+    }
+
+    #[test]
+    fn where_not_all_can_be_read_a_pod_is_told_as_it_was_injected() {
+        let mut record: Value = serde_json::from_str(early()[STATUS].as_str().unwrap()).unwrap();
+        record["policy"] = json!("web");
+        record["capture"][0]["bypass"] = json!(["hostPort 80 leads to the application itself"]);
+        let told = row(&pod(&json!({STATUS: record.to_string()})), &Known::default());
+        assert_eq!((told.policy.as_deref(), told.captured), (Some("web"), false));
+        let bare =
+            Pod { metadata: kube::core::ObjectMeta { name: Some("a".into()), ..Default::default() }, ..Pod::default() };
+        let told = row(&bare, &Known::default());
+        assert_eq!(told, Row { pod: "a".to_owned(), mode: "Batch".to_owned(), captured: true, ..Row::default() });
+    }
+}

@@ -1,0 +1,422 @@
+//! The control stream in a running proxy: what the controller says is put in force and kept, what the proxy counts is reported.
+//!
+//! ```text
+//! Config ─▶ judge (as a file) ─┬─ right: Control::apply, kept as the last good ones, Event ConfigApplied
+//!                              └─ wrong: Event ConfigRefused; those before stay in force
+//! ```
+//! It runs on the thread of the admin ports. It leaves out the stream itself (`control::client`).
+
+mod judge;
+mod kept;
+mod report;
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::task::AbortHandle;
+
+use self::judge::{Judged, judge};
+use self::kept::Kept;
+use self::report::Port;
+use super::compose::{Applied, Control, Refusal, Running};
+use super::keep::Folder;
+use super::keep::crashes::{CRASHES, WITHIN};
+use super::reload::{Began, From, LINES_MAX, Read, Sources, tell, told};
+use crate::batching::Tick;
+use crate::clock::Clock;
+use crate::config::{CaBundle, Controller, LoadError, Origin};
+use crate::control::client::{Address, Client, Config as ClientConfig, Handle, Reason, Sidecar, Status, Times, Trust};
+use crate::control::wire::{Config, Event, Experiment, Hello, InForce, Pod, Report};
+
+/// An arm that is kept up ends at most so long after its last `Config`: longer is no experiment that somebody watches.
+const ARM_MAX: Duration = Duration::from_secs(3600);
+/// Keys that an Event names.
+const KEYS_MAX: usize = 8;
+
+/// What is known at the start: where the controller is, and what it said before.
+#[derive(Debug)]
+pub(super) struct Known {
+    controller: Option<Controller>,
+    kept: Kept,
+    wrong: Option<String>,
+}
+
+/// The stream and the proxy that it is of.
+struct Link {
+    /// To itself, for what happens later.
+    own: Weak<Self>,
+    control: Control,
+    sources: Sources,
+    folder: Option<Folder>,
+    ports: Vec<Port>,
+    clock: Clock,
+    stream: Handle,
+    /// One change at a time.
+    turn: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What came last and is in force.
+    config: Option<Config>,
+    in_force: Option<InForce>,
+    /// Ends the arm that is on.
+    arm_ends: Option<AbortHandle>,
+    /// When it was reported last.
+    reported: Option<Tick>,
+    /// What was said in the log already of how the stream fares.
+    said: HashSet<Reason>,
+}
+
+// === impl Known ===
+
+impl Known {
+    /// Looks at the environment, and at what was kept.
+    pub(super) fn read(sources: &Sources) -> Self {
+        let none = |wrong| Self { controller: None, kept: Kept::default(), wrong };
+        match Controller::from_environment() {
+            Ok(Some(_)) if sources.pod.uid.is_none() => none(Some(
+                "GROUPAGE_CONTROLLER is given without GROUPAGE_POD_UID: give the pod's metadata.uid".to_owned(),
+            )),
+            Ok(Some(controller)) => Self { controller: Some(controller), kept: Kept::read(sources), wrong: None },
+            Ok(None) => none(None),
+            Err(wrong) => none(Some(wrong)),
+        }
+    }
+
+    /// The settings that were in force last, if the controller said some and they are right: they come before all but flags and environment.
+    pub(super) fn began(&self) -> Option<Began> {
+        let (_, judged) = self.kept.settings.as_ref()?;
+        let read = Read { policy: judged.policy.clone(), notices: Vec::new(), text: None };
+        Some(Began { read, wrong: Vec::new(), from: From::Kept })
+    }
+
+    /// Says what was found and opens the stream, if there is a controller. Without one nothing runs and nothing is woken.
+    pub(super) fn connect(self, running: &Running, sources: Sources) {
+        let Self { controller, kept, wrong } = self;
+        if let Some(why) = wrong {
+            tracing::error!(why, "there is no controller: what the process has stays in force");
+        }
+        let Some(controller) = controller else { return };
+        if let Some(why) = &kept.ignored {
+            tracing::warn!(why, "the controller's last good settings are not used");
+        }
+        let control = running.control();
+        let clock = control.clock();
+        // 53 bits: whoever reads JSON elsewhere reads it exactly.
+        let client = Client::new(client_config(controller, kept.bundle.as_deref()), clock, rand::random::<u64>() >> 11);
+        let link = Arc::new_cyclic(|own| Link {
+            own: own.clone(),
+            sources,
+            folder: running.state_folder(),
+            ports: control.ports().iter().cloned().map(Port::new).collect(),
+            control: control.clone(),
+            clock,
+            stream: client.handle(),
+            turn: tokio::sync::Mutex::default(),
+            state: Mutex::default(),
+        });
+        if let Some((config, judged)) = kept.settings {
+            control.is_told_from_now_on();
+            link.is_in_force(config, &judged, None);
+        }
+        if let Some(message) = crashed(control.aside().map(|aside| aside.until.since(clock.now()))) {
+            link.stream.event(Event { reason: "CrashGuard".to_owned(), message, warning: true, ..Event::default() });
+        }
+        running.beside(client.run(link));
+    }
+}
+
+/// What people are told where everything passes through after crashes.
+fn crashed(left: Option<Duration>) -> Option<String> {
+    let minutes = left?.as_secs().div_ceil(60);
+    Some(format!(
+        "the sidecar crashed {CRASHES} times in {} s: everything passes through untouched for {minutes} min, then batching is tried again; kubectl logs --previous -c groupage may say why it ended",
+        WITHIN.as_secs()
+    ))
+}
+
+fn client_config(controller: Controller, came: Option<&str>) -> ClientConfig {
+    let Controller { host, port, ca, token } = controller;
+    let mut trust = match ca {
+        Some(CaBundle::Pem(pem)) => Trust::given(&pem).unwrap_or_else(|error| {
+            tracing::error!(%error, "GROUPAGE_CA is refused");
+            Trust::default()
+        }),
+        Some(CaBundle::File(path)) => Trust::file(&path),
+        None => Trust::default(),
+    };
+    if let Some(Err(error)) = came.map(|pem| trust.renew(pem)) {
+        tracing::warn!(%error, "the CA bundle that was kept is not used");
+    }
+    ClientConfig { server_name: host.clone(), address: Address { host, port }, trust, token, times: Times::default() }
+}
+
+// === impl Link ===
+
+impl Link {
+    /// Puts settings in force, unless they are.
+    async fn take(&self, config: Config) {
+        let _turn = self.turn.lock().await;
+        let before = self.state().config.clone();
+        let older = before
+            .as_ref()
+            .is_some_and(|before| before.source == config.source && config.generation < before.generation);
+        if older {
+            let now = before.map(|before| before.generation).unwrap_or_default();
+            let why =
+                format!("generation {} of {} is older than {now}, which is in force", config.generation, config.name);
+            return self.refuse(&config, &Refusal::Because(why));
+        }
+        let arm = config.experiment.clone().filter(|arm| arm.expires_after_ms > 0);
+        self.begin(&config).await;
+        let on = self
+            .state()
+            .in_force
+            .as_ref()
+            .is_some_and(|now| now.arm == arm.as_ref().map(|arm| arm.arm.as_str()).unwrap_or_default());
+        if !(before.as_ref() == Some(&config) && on) {
+            match self.apply(&config, arm.as_ref()).await {
+                Ok(changed) => {
+                    self.keep(&config).await;
+                    if changed {
+                        self.applied(&config);
+                    }
+                }
+                Err(refusal) => return self.refuse(&config, &refusal),
+            }
+        }
+        self.ends(arm.as_ref());
+    }
+
+    /// Whether anything is otherwise now.
+    async fn apply(&self, config: &Config, arm: Option<&Experiment>) -> Result<bool, Refusal> {
+        let judged = judge(config, arm, Origin::Controller, &self.sources).map_err(Refusal::Load)?;
+        let Applied { changes, pending } = self.control.apply(judged.policy.clone()).await.map_err(Refusal::Because)?;
+        self.control.is_told_from_now_on();
+        for change in changes.iter().take(LINES_MAX) {
+            tell(change, "setting changed");
+        }
+        for change in pending.iter().take(LINES_MAX) {
+            tell(change, "setting waits for the next start");
+        }
+        let (generation, policy, arm_name) = (config.generation, &config.name, arm.map(|arm| arm.arm.as_str()));
+        tracing::info!(
+            changes = changes.len(),
+            pending = pending.len(),
+            generation,
+            policy,
+            arm = arm_name,
+            "the controller's settings are in force"
+        );
+        if !judged.left_out.is_empty() {
+            let keys = judged.left_out.iter().take(KEYS_MAX).cloned().collect::<Vec<_>>().join(", ");
+            tracing::warn!(keys, "the controller's settings have keys that this version does not know");
+            let message =
+                format!("this version does not know, and left out: {keys}; routes that they stand in pass through");
+            self.say(config, "ConfigPartlyUnknown", true, message);
+        }
+        self.is_in_force(config.clone(), &judged, arm);
+        Ok(!changes.is_empty())
+    }
+
+    fn is_in_force(&self, config: Config, judged: &Judged, arm: Option<&Experiment>) {
+        let mut state = self.state();
+        state.in_force = Some(InForce {
+            source: config.source.clone(),
+            generation: config.generation,
+            profile: arm.map_or(&config.profile, |arm| &arm.profile).clone(),
+            hash: config.hash.clone(),
+            arm: arm.map(|arm| arm.arm.clone()).unwrap_or_default(),
+            settings: judged.settings.clone(),
+            pending: 0,
+        });
+        state.config = Some(config);
+    }
+
+    /// Sees to it that an arm ends if nobody keeps it up.
+    fn ends(&self, arm: Option<&Experiment>) {
+        let ends = arm.map(|arm| {
+            let own = self.own.clone();
+            let after = Duration::from_millis(arm.expires_after_ms).min(ARM_MAX);
+            tokio::spawn(async move {
+                tokio::time::sleep(after).await;
+                if let Some(link) = own.upgrade() {
+                    link.end_arm().await;
+                }
+            })
+            .abort_handle()
+        });
+        let before = std::mem::replace(&mut self.state().arm_ends, ends);
+        if let Some(before) = before {
+            before.abort();
+        }
+    }
+
+    /// Nobody kept the arm up: the policy holds.
+    async fn end_arm(&self) {
+        let _turn = self.turn.lock().await;
+        let config = {
+            let mut state = self.state();
+            state.arm_ends = None;
+            let on = state.in_force.as_ref().is_some_and(|now| !now.arm.is_empty());
+            state.config.clone().filter(|_| on)
+        };
+        let Some(config) = config else { return };
+        match self.apply(&config, None).await {
+            Ok(_) => {
+                let message = "nobody kept the experiment up: the policy's own settings are in force again".to_owned();
+                self.say(&config, "ExperimentEnded", false, message);
+            }
+            Err(refusal) => self.refuse(&config, &refusal),
+        }
+    }
+
+    /// Begins with what others learned, where that is said.
+    async fn begin(&self, config: &Config) {
+        let Some(start) = &config.settings.start else { return };
+        for port in &self.ports {
+            port.begin(start).await;
+        }
+    }
+
+    fn applied(&self, config: &Config) {
+        let pending = self.control.pending();
+        let mut message = format!("generation {} of {} is in force", config.generation, config.name);
+        if pending > 0 {
+            message.push_str(&format!("; {pending} settings wait for the next start"));
+        }
+        self.say(config, "ConfigApplied", false, message);
+    }
+
+    fn refuse(&self, config: &Config, refusal: &Refusal) {
+        let why = match refusal {
+            Refusal::Load(LoadError::Wrong(errors)) => {
+                told(errors);
+                errors.findings.first().map_or_else(|| errors.to_string(), |finding| finding.message.clone())
+            }
+            Refusal::Load(error @ LoadError::Unreadable { .. }) => error.to_string(),
+            Refusal::Because(why) => why.clone(),
+        };
+        tracing::error!(
+            policy = config.name,
+            generation = config.generation,
+            why,
+            "the controller's settings are refused"
+        );
+        self.control.refused(refusal);
+        self.say(config, "ConfigRefused", true, format!("generation {} of {}: {why}", config.generation, config.name));
+    }
+
+    fn say(&self, config: &Config, reason: &str, warning: bool, message: String) {
+        let (reason, hash) = (reason.to_owned(), config.hash.clone());
+        self.stream.event(Event { reason, message, warning, hash, ..Event::default() });
+    }
+
+    async fn keep(&self, config: &Config) {
+        let config = config.clone();
+        self.write(move |folder| kept::keep_settings(folder, &config)).await;
+    }
+
+    async fn write(&self, write: impl FnOnce(&Folder) -> std::io::Result<()> + Send + 'static) {
+        let Some(folder) = self.folder.clone() else { return };
+        let written = tokio::task::spawn_blocking(move || write(&folder)).await;
+        if let Ok(Err(error)) = written {
+            tracing::warn!(%error, "what the controller said cannot be kept");
+        }
+    }
+
+    fn in_force(&self) -> Option<InForce> {
+        let pending = u32::try_from(self.control.pending()).unwrap_or(u32::MAX);
+        self.state().in_force.clone().map(|now| InForce { pending, ..now })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sidecar for Link {
+    fn hello(&self) -> Hello {
+        let pod = &self.sources.pod;
+        let said = |name: &Option<String>| name.clone().unwrap_or_default();
+        Hello {
+            pod: Pod {
+                uid: said(&pod.uid),
+                name: said(&pod.name),
+                namespace: said(&pod.namespace),
+                node: said(&pod.node),
+            },
+            ports: self.ports.iter().filter_map(Port::captured).collect(),
+            config: self.in_force(),
+            ..Hello::default()
+        }
+    }
+
+    fn report(&self) -> BoxFuture<'_, Report> {
+        async {
+            let now = self.clock.now();
+            let since = self.state().reported.replace(now).unwrap_or_default();
+            let mut upstreams = Vec::with_capacity(self.ports.len());
+            for port in &self.ports {
+                upstreams.push(port.report().await);
+            }
+            let over_ms = u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
+            Report { over_ms, config: self.in_force(), upstreams, ..Report::default() }
+        }
+        .boxed()
+    }
+
+    fn config(&self, config: Config) -> BoxFuture<'_, ()> {
+        self.take(config).boxed()
+    }
+
+    fn bundle(&self, pem: String) -> BoxFuture<'_, ()> {
+        self.write(move |folder| kept::keep_bundle(folder, &pem)).boxed()
+    }
+
+    fn status(&self, status: &Status) {
+        match status {
+            Status::Open { address, protocol } => {
+                self.state().said.clear();
+                self.control.metrics().controller_open(true);
+                tracing::info!(address, protocol, "the control stream is open");
+            }
+            Status::Lost { reason, message, again } => {
+                self.control.metrics().controller_open(false);
+                self.control.metrics().controller_end(reason.as_str());
+                let routine = matches!(reason, Reason::Lifetime | Reason::Goaway);
+                // Each reason once until it is open again: a controller that is away for a day would fill the log.
+                if self.state().said.insert(*reason) && !routine {
+                    tracing::warn!(reason = reason.as_str(), ?again, "no control stream: {message}");
+                } else {
+                    tracing::debug!(reason = reason.as_str(), ?again, "no control stream: {message}");
+                }
+            }
+            Status::Unknown { kinds, fields } => {
+                self.control.metrics().controller_unknown((*kinds).into(), (*fields).into());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_are_told_of_crashes_and_until_when_everything_passes_through() {
+        assert_eq!(crashed(None), None);
+        let told = crashed(Some(Duration::from_millis(599_990))).unwrap();
+        assert!(
+            told.starts_with("the sidecar crashed 3 times in 60 s: everything passes through untouched for 10 min"),
+            "{told}"
+        );
+        // As much as the controller takes of an event of ours.
+        assert_eq!(Event { message: told.clone(), ..Event::default() }.bounded().message, told);
+    }
+}

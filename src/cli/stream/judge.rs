@@ -1,0 +1,241 @@
+//! From a `Config` to a policy, by the way of a file: the same loader, the same rules, the same words.
+//!
+//! A controller may be newer than the sidecar, and its policy may say what this version does not know. Refusing all of it would leave the pod on older settings
+//! than the policy's author sees, so a key that is not known is left out, and said. What it was about must not be guessed, though: a route with such a key is not
+//! merged, since the key may say what keeps its calls apart.
+
+use serde_json::{Value, json};
+
+use super::super::reload::Sources;
+use crate::config::{self, Code, Errors, LoadError, Origin, Policy, Tuned};
+use crate::control::wire::{Config, Experiment, Settings};
+
+/// Rounds of leaving out: what stands under a key that goes is not looked at, and what stands beside it comes up at once.
+const ROUNDS_MAX: usize = 4;
+/// As the findings name the text.
+const NAME: &str = "the controller's settings";
+
+/// Settings that may be put in force.
+#[derive(Debug)]
+pub(super) struct Judged {
+    pub(super) policy: Policy,
+    /// Keys that this version does not know.
+    pub(super) left_out: Vec<String>,
+    /// What of the tuner's holds.
+    pub(super) settings: Settings,
+}
+
+/// What a `Config` says, with the arm of its experiment laid over it if that is on.
+pub(super) fn judge(
+    config: &Config,
+    arm: Option<&Experiment>,
+    origin: Origin,
+    sources: &Sources,
+) -> Result<Judged, LoadError> {
+    let mut spec = match &config.policy {
+        Value::Null => json!({}),
+        policy => policy.clone(),
+    };
+    if let Some(arm) = arm {
+        // A profile is in place of the policy's own: what it does not say is built in.
+        for key in ["limits", "scheduling"] {
+            spec[key] = arm.spec.get(key).cloned().unwrap_or_else(|| json!({}));
+        }
+    }
+    // It is merged into the rest, and its name stands beside it for people.
+    if let Some(keys) = spec.as_object_mut() {
+        keys.remove("profileRef");
+    }
+    let mut left_out = Vec::new();
+    let loaded = loop {
+        match config::load(&spec.to_string(), NAME) {
+            Ok(loaded) => break loaded.of_a_pod(origin),
+            Err(errors) if left_out.len() < ROUNDS_MAX * LEFT_OUT_MAX => {
+                let before = left_out.len();
+                leave_out(&mut spec, &errors, &mut left_out);
+                if left_out.len() == before {
+                    return Err(errors.into());
+                }
+            }
+            Err(errors) => return Err(errors.into()),
+        }
+    };
+    let tuned = tuned(&config.settings).within(&loaded.spec);
+    let policy = config::build(Some(&loaded), &sources.overrides, &sources.machine)?.tuned(&tuned);
+    let settings = Settings {
+        shift_permille: tuned.shift_permille,
+        slots_max: tuned.slots_max,
+        batch_weight_max: tuned.batch_weight_max,
+        tenant_weights: tuned.tenant_weights,
+        start: None,
+    };
+    Ok(Judged { policy, left_out, settings })
+}
+
+/// Keys that are left out in one round: the schema grows by some a year.
+const LEFT_OUT_MAX: usize = 64;
+
+fn tuned(settings: &Settings) -> Tuned {
+    Tuned {
+        shift_permille: settings.shift_permille,
+        slots_max: settings.slots_max,
+        batch_weight_max: settings.batch_weight_max,
+        tenant_weights: settings.tenant_weights.clone(),
+    }
+}
+
+/// Takes out what this version does not know, unless something else is wrong too.
+fn leave_out(spec: &mut Value, errors: &Errors, left_out: &mut Vec<String>) {
+    let newer = |code: Code| matches!(code, Code::UnknownKey | Code::NotSupportedYet);
+    if !errors.findings.iter().all(|finding| newer(finding.code)) || errors.findings.len() > LEFT_OUT_MAX {
+        return;
+    }
+    for finding in &errors.findings {
+        let path = finding.path.as_str();
+        let Some(steps) = steps(path) else { return };
+        let gone = match &steps[..] {
+            [Step::Key("routes"), Step::Index(route), ..] => {
+                let gone = remove(spec, &steps);
+                if let Some(route) = spec["routes"].get_mut(*route).filter(|route| route.is_object()) {
+                    route["mode"] = json!("Passthrough");
+                }
+                gone
+            }
+            _ => remove(spec, &steps),
+        };
+        if gone {
+            left_out.push(path.to_owned());
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Step<'a> {
+    Key(&'a str),
+    Index(usize),
+}
+
+/// The steps of a path such as `routes[0].limits.x`. A key that has a dot or a bracket in it is not found again, so its settings are refused.
+fn steps(path: &str) -> Option<Vec<Step<'_>>> {
+    let mut steps = Vec::new();
+    for part in path.split('.') {
+        let (key, mut indices) = part.split_once('[').map_or((part, ""), |(key, rest)| (key, rest));
+        steps.push(Step::Key(key));
+        while !indices.is_empty() {
+            let (index, rest) = indices.split_once(']')?;
+            steps.push(Step::Index(index.parse().ok()?));
+            indices = rest.strip_prefix('[').or_else(|| rest.is_empty().then_some(""))?;
+        }
+    }
+    Some(steps)
+}
+
+fn remove(spec: &mut Value, steps: &[Step<'_>]) -> bool {
+    let Some((last, way)) = steps.split_last() else { return false };
+    let mut at = spec;
+    for step in way {
+        let next = match step {
+            Step::Key(key) => at.get_mut(*key),
+            Step::Index(index) => at.get_mut(*index),
+        };
+        let Some(next) = next else { return false };
+        at = next;
+    }
+    match last {
+        Step::Key(key) => at.as_object_mut().is_some_and(|keys| keys.remove(*key).is_some()),
+        // An element that is wrong by itself cannot be left out: those after it would be others.
+        Step::Index(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Machine, Mode, Overrides, Pod};
+
+    fn sources() -> Sources {
+        Sources { path: None, overrides: Overrides::default(), machine: Machine::default(), pod: Pod::default() }
+    }
+
+    fn of(policy: Value) -> Result<Judged, LoadError> {
+        judge(&Config { policy, ..Config::default() }, None, Origin::Controller, &sources())
+    }
+
+    #[test]
+    fn a_config_is_read_as_a_file_would_be() {
+        let judged = of(json!({"limits": {"batchItemsMax": 7}, "profileRef": {"name": "p"}, "selector": {"matchLabels": {"a": "b"}}})).unwrap();
+        assert_eq!((judged.policy.limits.batch_items_max, judged.left_out.len()), (7, 0));
+        assert_eq!(of(Value::Null).unwrap().policy.limits.batch_items_max, 128);
+        for wrong in [
+            json!({"limits": {"batchItemsMax": 0}}),
+            json!([1]),
+            json!("x"),
+            json!({"limits": {"batchItemsMax": "7"}, "new": 1}),
+        ] {
+            assert!(of(wrong).is_err());
+        }
+    }
+
+    #[test]
+    fn what_a_newer_controller_says_more_is_left_out_and_told() {
+        let judged = of(json!({"limits": {"batchItemsMax": 7, "batchJoulesMax": 3}, "weather": {"rain": [1]}, "priority": {"classes": [{"name": "a", "colour": "red"}]}})).unwrap();
+        assert_eq!(judged.policy.limits.batch_items_max, 7);
+        let mut left_out = judged.left_out;
+        left_out.sort();
+        assert_eq!(left_out, ["limits.batchJoulesMax", "priority.classes[0].colour", "weather"]);
+    }
+
+    #[test]
+    fn a_route_that_is_not_wholly_understood_is_not_merged() {
+        let routes = json!([{"path": "/a", "mergeOn": {"cookies": ["tenant"]}}, {"path": "/b"}, {"path": "/c", "protocol": "Cohere"}]);
+        let judged = of(json!({ "routes": routes })).unwrap();
+        let modes: Vec<Mode> = judged.policy.routes.iter().map(|route| route.mode).collect();
+        assert_eq!(modes, [Mode::Passthrough, Mode::Batch, Mode::Passthrough]);
+        assert_eq!(judged.left_out, ["routes[0].mergeOn.cookies", "routes[2].protocol"]);
+    }
+
+    #[test]
+    fn a_wrong_word_is_no_newer_key() {
+        assert_eq!(of(json!({"mode": "Observe"})).unwrap().policy.mode, Mode::Observe);
+        assert!(of(json!({"mode": "Dream"})).is_err());
+    }
+
+    #[test]
+    fn keys_that_cannot_be_found_again_are_refused() {
+        assert!(of(json!({"a.b": 1})).is_err());
+        assert!(of(json!({"a[0]": 1})).is_err());
+        assert!(of(json!({"a[": 1})).is_err());
+        assert_eq!(
+            steps("routes[0].limits.x"),
+            Some(vec![Step::Key("routes"), Step::Index(0), Step::Key("limits"), Step::Key("x")])
+        );
+        assert_eq!(steps("a[x]"), None);
+    }
+
+    #[test]
+    fn an_arm_stands_in_place_of_limits_and_scheduling() {
+        let policy = json!({"limits": {"batchItemsMax": 7, "slotsMax": 3}, "scheduling": {"policy": "WorkConserving"}});
+        let arm = Experiment { spec: json!({"limits": {"batchItemsMax": 9}}), ..Experiment::default() };
+        let config = Config { policy, ..Config::default() };
+        let on = judge(&config, Some(&arm), Origin::Controller, &sources()).unwrap().policy;
+        assert_eq!((on.limits.batch_items_max, on.limits.slots_max), (9, 16));
+        assert_eq!(on.scheduling.policy, config::SchedulingPolicy::Adaptive);
+        assert_eq!(judge(&config, None, Origin::Controller, &sources()).unwrap().policy.limits.slots_max, 3);
+    }
+
+    #[test]
+    fn what_is_tuned_is_held_to_the_policy() {
+        let settings = Settings {
+            slots_max: Some(9),
+            shift_permille: 900,
+            start: Some(Default::default()),
+            ..Settings::default()
+        };
+        let policy = json!({"tuning": {"bounds": {"slotsMax": {"max": 2}, "deadlineShift": {"max": "30%"}}}});
+        let judged =
+            judge(&Config { policy, settings, ..Config::default() }, None, Origin::Controller, &sources()).unwrap();
+        assert_eq!((judged.policy.limits.slots_max, judged.policy.shift_permille), (2, 300));
+        let expected = Settings { slots_max: Some(2), shift_permille: 300, ..Settings::default() };
+        assert_eq!(judged.settings, expected);
+    }
+}

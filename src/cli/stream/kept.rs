@@ -1,0 +1,142 @@
+//! What of the stream outlives the process: the last good settings, and the CA bundle that came with them.
+//!
+//! A sidecar that starts while no controller answers begins with them (F27, P16). What cannot be read, or is wrong by now, is left aside and said. An arm of an
+//! experiment is not kept: it ends with whoever keeps it up.
+
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::super::keep::{self, Folder};
+use super::super::reload::Sources;
+use super::judge::{Judged, judge};
+use crate::config::Origin;
+use crate::control::wire::Config;
+
+const SETTINGS: &str = "stream.json";
+const BUNDLE: &str = "ca.pem";
+/// Changes with the meaning of any field.
+const FORMAT: u32 = 1;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// Settings that are right.
+    pub(super) settings: Option<(Config, Judged)>,
+    /// A CA bundle; what is in it is judged where it is used.
+    pub(super) bundle: Option<String>,
+    /// Why settings that are there are not used.
+    pub(super) ignored: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct File {
+    format: u32,
+    config: Config,
+}
+
+// === impl Kept ===
+
+impl Kept {
+    /// Looks into the folder that flags or environment name, if they name one.
+    pub(super) fn read(sources: &Sources) -> Self {
+        let Some(folder) = sources.overrides.state.as_ref().map(|given| Path::new(&given.value)) else {
+            return Self::default();
+        };
+        let bundle = keep::kept(folder, BUNDLE).and_then(|bytes| String::from_utf8(bytes).ok());
+        let Some(bytes) = keep::kept(folder, SETTINGS) else { return Self { bundle, ..Self::default() } };
+        match settings(&bytes, sources) {
+            Ok(settings) => Self { settings: Some(settings), bundle, ignored: None },
+            Err(why) => Self { settings: None, bundle, ignored: Some(why) },
+        }
+    }
+}
+
+fn settings(bytes: &[u8], sources: &Sources) -> Result<(Config, Judged), String> {
+    let file: File = serde_json::from_slice(bytes).map_err(|error| format!("they cannot be read: {error}"))?;
+    if file.format != FORMAT {
+        return Err(format!("they have format {}, this version reads {FORMAT}", file.format));
+    }
+    let judged =
+        judge(&file.config, None, Origin::Kept, sources).map_err(|error| format!("they are wrong: {error}"))?;
+    Ok((file.config, judged))
+}
+
+/// Keeps settings that are in force. Call it where it may block.
+pub(super) fn keep_settings(folder: &Folder, config: &Config) -> io::Result<()> {
+    let mut config = config.clone();
+    config.experiment = None;
+    config.settings.start = None;
+    folder.keep(SETTINGS, &serde_json::to_vec(&File { format: FORMAT, config })?)
+}
+
+/// Keeps a bundle that is trusted. Call it where it may block.
+pub(super) fn keep_bundle(folder: &Folder, pem: &str) -> io::Result<()> {
+    folder.keep(BUNDLE, pem.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::{Given, Machine, Overrides, Pod};
+    use crate::control::wire::{Experiment, Settings, Start};
+
+    fn sources(folder: &Path) -> Sources {
+        let state = Some(Given::flag("--state", folder.display().to_string()));
+        Sources {
+            path: None,
+            overrides: Overrides { state, ..Overrides::default() },
+            machine: Machine::default(),
+            pod: Pod::default(),
+        }
+    }
+
+    #[test]
+    fn what_was_in_force_is_found_again_without_what_holds_for_a_while_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::new(dir.path().to_owned(), "http://m".to_owned());
+        let config = Config {
+            generation: 4,
+            policy: json!({"limits": {"batchItemsMax": 9}}),
+            settings: Settings { slots_max: Some(2), start: Some(Start::default()), ..Settings::default() },
+            experiment: Some(Experiment { spec: json!({"limits": {"batchItemsMax": 1}}), ..Experiment::default() }),
+            ..Config::default()
+        };
+        keep_settings(&folder, &config).unwrap();
+        keep_bundle(&folder, "pem").unwrap();
+        let kept = Kept::read(&sources(dir.path()));
+        let (found, judged) = kept.settings.unwrap();
+        assert_eq!((found.generation, found.experiment, found.settings.start), (4, None, None));
+        assert_eq!((judged.policy.limits.batch_items_max, judged.policy.limits.slots_max), (9, 2));
+        assert_eq!(kept.bundle.as_deref(), Some("pem"));
+        assert!(keep_bundle(&folder, &"x".repeat(70_000)).unwrap_err().to_string().contains("65536"));
+        assert_eq!(Kept::read(&sources(dir.path())).bundle.as_deref(), Some("pem"), "what was there stays");
+    }
+
+    #[test]
+    fn what_is_corrupt_is_left_aside_and_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(SETTINGS);
+        assert!(Kept::read(&sources(dir.path())).ignored.is_none(), "nothing is nothing wrong");
+        for (text, why) in [
+            (&b"\xff\xfe"[..], "cannot be read"),
+            (b"{\"format\":1,\"config\":{\"policy\":{\"limits\":{\"ba", "cannot be read"),
+            (b"", "cannot be read"),
+            (b"{\"format\":2,\"config\":{}}", "format 2"),
+            (b"{\"format\":1,\"config\":{\"policy\":{\"limits\":{\"batchItemsMax\":0}}}}", "wrong"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let kept = Kept::read(&sources(dir.path()));
+            assert!(
+                kept.settings.is_none() && kept.ignored.as_ref().is_some_and(|text| text.contains(why)),
+                "{kept:?}"
+            );
+        }
+        let nowhere =
+            Sources { path: None, overrides: Overrides::default(), machine: Machine::default(), pod: Pod::default() };
+        assert!(Kept::read(&nowhere).settings.is_none());
+    }
+}

@@ -1,0 +1,386 @@
+//! YAML as `kubectl` reads it, and written so that every reader takes it for the same.
+//!
+//! `kubectl` reads YAML 1.1 (`sigs.k8s.io/yaml`, a fork of go-yaml v2): `yes`, `on` and `0755` are no texts there, and what is read otherwise is changed by being
+//! written. The syntax is `granit-parser`'s, which stands under serde-saphyr; what a plain scalar means is said in [`scalar`]. A text that no object was changed
+//! in is given back as it was written, comments and all.
+
+mod scalar;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use granit_parser::{Event, Parser, ScalarStyle, Span};
+use serde_json::{Map, Value};
+
+/// A manifest of a large chart is a few megabytes.
+const BYTES_MAX: usize = 64 << 20;
+/// Objects of Kubernetes, CRDs with their nested schemas included, are some 40 levels deep.
+const DEPTH_MAX: usize = 200;
+/// Values after aliases are followed: a bound on what a small text can blow itself up to.
+const NODES_MAX: usize = 5_000_000;
+
+/// One document of a stream.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Document {
+    /// What it says; null where it says nothing.
+    pub(super) value: Value,
+    /// Its text, with the marker before it.
+    pub(super) text: Range<usize>,
+    /// Whether `---` stands before it.
+    pub(super) marked: bool,
+    /// The line of its first byte, from 1.
+    pub(super) line: usize,
+}
+
+/// Why a text is not read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub(super) struct Unreadable {
+    pub(super) line: usize,
+    pub(super) message: String,
+}
+
+/// A collection that is being read.
+enum Open {
+    List { items: Vec<Value>, anchor: usize },
+    Map { map: Map<String, Value>, key: Option<Key>, merges: Vec<Value>, anchor: usize },
+}
+
+/// A key of a map.
+enum Key {
+    Named(String),
+    /// `<<`.
+    Merge,
+}
+
+struct Reader {
+    documents: Vec<Document>,
+    open: Vec<Open>,
+    anchors: BTreeMap<usize, (Value, usize)>,
+    root: Option<Value>,
+    start: (usize, usize, bool),
+    nodes: usize,
+}
+
+/// Reads every document of a text, YAML or JSON (also several JSON objects one after the other).
+///
+/// # Errors
+/// The first place that cannot be read, or that would mean something else to `kubectl`.
+pub(super) fn documents(text: &str) -> Result<Vec<Document>, Unreadable> {
+    if text.len() > BYTES_MAX {
+        return Err(Unreadable { line: 1, message: format!("it has {} bytes, {BYTES_MAX} are read", text.len()) });
+    }
+    if let Some(found) = json(text) {
+        return Ok(found);
+    }
+    let mut reader = Reader {
+        documents: Vec::new(),
+        open: Vec::new(),
+        anchors: BTreeMap::new(),
+        root: None,
+        start: (0, 1, false),
+        nodes: 0,
+    };
+    for next in Parser::new_from_str(text) {
+        let (event, span) = next.map_err(|error| {
+            let line = error.marker().line();
+            Unreadable { line, message: format!("no YAML: {error}") }
+        })?;
+        reader.event(event, span, text.len())?;
+    }
+    reader.end(text.len());
+    Ok(reader.documents)
+}
+
+/// Writes a value so that readers of YAML 1.1 and 1.2 agree on it.
+///
+/// # Errors
+/// The serializer's; none is known for values of JSON.
+pub(super) fn write(value: &Value) -> Result<String, String> {
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: true, folded_wrap_chars: usize::MAX };
+    let mut text = serde_saphyr::to_string_with_options(value, options).map_err(|error| error.to_string())?;
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// A stream of JSON objects, which is no YAML where there are several.
+fn json(text: &str) -> Option<Vec<Document>> {
+    if !text.trim_start().starts_with('{') {
+        return None;
+    }
+    let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let (mut found, mut from) = (Vec::new(), 0);
+    while let Some(value) = stream.next() {
+        let to = stream.byte_offset();
+        let line = 1 + text.get(..from)?.matches('\n').count();
+        found.push(Document { value: value.ok()?, text: from..to, marked: false, line });
+        from = to;
+    }
+    Some(found)
+}
+
+// === impl Reader ===
+
+impl Reader {
+    fn event(&mut self, event: Event<'_>, span: Span, len: usize) -> Result<(), Unreadable> {
+        let line = span.start.line();
+        let fail = |message: String| Unreadable { line, message };
+        match event {
+            Event::DocumentStart(marked, _) => {
+                // An explicit start is where its text begins; without one it begins where the last has ended.
+                let from = if marked { span.start.byte_offset().unwrap_or(len) } else { self.start.0 };
+                self.end(from);
+                self.start = (from, line, marked);
+                self.anchors.clear();
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let tag = tag.as_ref().map(|tag| tag.core_suffix().map(str::to_owned).ok_or_else(|| tag.to_string()));
+                let tag = tag.transpose().map_err(|tag| fail(format!("the tag {tag} is none of JSON's")))?;
+                let plain = style == ScalarStyle::Plain;
+                if self.wants_key() {
+                    return self.key(&text, plain && tag.is_none(), line);
+                }
+                let value = match (tag.as_deref(), plain) {
+                    (None, true) => scalar::resolve(&text).map_err(fail)?,
+                    (None | Some("str"), _) => Value::String(text.into_owned()),
+                    (Some(tag), _) => scalar::tagged(tag, &text).map_err(fail)?,
+                };
+                self.node(value, anchor, line)?;
+            }
+            Event::Alias(id) => {
+                let Some((value, nodes)) = self.anchors.get(&id).cloned() else {
+                    return Err(fail("an alias stands inside what it names".to_owned()));
+                };
+                if self.wants_key() {
+                    return Err(fail("a key cannot be an alias here".to_owned()));
+                }
+                self.nodes += nodes;
+                self.node(value, 0, line)?;
+            }
+            Event::SequenceStart(_, anchor, _) | Event::MappingStart(_, anchor, _) if self.open.len() >= DEPTH_MAX => {
+                let _ = anchor;
+                return Err(fail(format!("it is nested more than {DEPTH_MAX} levels deep")));
+            }
+            Event::SequenceStart(..) | Event::MappingStart(..) if self.wants_key() => {
+                return Err(fail("a list or map cannot be a key".to_owned()));
+            }
+            Event::SequenceStart(_, anchor, _) => self.open.push(Open::List { items: Vec::new(), anchor }),
+            Event::MappingStart(_, anchor, _) => {
+                self.open.push(Open::Map { map: Map::new(), key: None, merges: Vec::new(), anchor });
+            }
+            Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
+                Some(Open::List { items, anchor }) => self.node(Value::Array(items), anchor, line)?,
+                Some(Open::Map { map, merges, anchor, .. }) => {
+                    self.node(Value::Object(merged(map, merges, line)?), anchor, line)?;
+                }
+                None => {}
+            },
+            Event::UnresolvedAlias(name) => return Err(fail(format!("there is no anchor {name}"))),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn wants_key(&self) -> bool {
+        matches!(self.open.last(), Some(Open::Map { key: None, .. }))
+    }
+
+    fn key(&mut self, text: &str, plain: bool, line: usize) -> Result<(), Unreadable> {
+        let Some(Open::Map { map, key, .. }) = self.open.last_mut() else { return Ok(()) };
+        if plain && text == "<<" {
+            *key = Some(Key::Merge);
+            return Ok(());
+        }
+        let fail = |message: String| Unreadable { line, message };
+        let name = if plain { scalar::key(text).map_err(fail)? } else { text.to_owned() };
+        if map.contains_key(&name) {
+            return Err(fail(format!("the key {name} stands twice")));
+        }
+        // Its place is taken at once, so that a second one is seen.
+        map.insert(name.clone(), Value::Null);
+        *key = Some(Key::Named(name));
+        Ok(())
+    }
+
+    /// Puts a finished value into what is open.
+    fn node(&mut self, value: Value, anchor: usize, line: usize) -> Result<(), Unreadable> {
+        self.nodes += 1;
+        if self.nodes > NODES_MAX {
+            return Err(Unreadable { line, message: format!("it has more than {NODES_MAX} values") });
+        }
+        if anchor > 0 {
+            let size = count(&value);
+            self.anchors.insert(anchor, (value.clone(), size));
+        }
+        match self.open.last_mut() {
+            Some(Open::List { items, .. }) => items.push(value),
+            Some(Open::Map { map, key, merges, .. }) => match key.take() {
+                Some(Key::Named(name)) => drop(map.insert(name, value)),
+                Some(Key::Merge) => merges.push(value),
+                None => {}
+            },
+            None => self.root = Some(value),
+        }
+        Ok(())
+    }
+
+    /// Ends a document at a byte, if one has begun.
+    fn end(&mut self, to: usize) {
+        let (from, line, marked) = self.start;
+        if let Some(value) = self.root.take() {
+            self.documents.push(Document { value, text: from..to, marked, line });
+            self.start.0 = to;
+        }
+    }
+}
+
+fn count(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(count).sum::<usize>(),
+        Value::Object(map) => 1 + map.values().map(count).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+/// Lays merge keys (`<<`) under a map: what it says itself holds, and of several the first.
+fn merged(mut map: Map<String, Value>, merges: Vec<Value>, line: usize) -> Result<Map<String, Value>, Unreadable> {
+    for merge in merges {
+        let sources = match merge {
+            Value::Array(sources) => sources,
+            source => vec![source],
+        };
+        for source in sources {
+            let Value::Object(source) = source else {
+                return Err(Unreadable { line, message: "<< takes a map or a list of maps".to_owned() });
+            };
+            for (key, value) in source {
+                map.entry(key).or_insert(value);
+            }
+        }
+    }
+    Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn values(text: &str) -> Vec<Value> {
+        documents(text).unwrap().into_iter().map(|document| document.value).collect()
+    }
+
+    fn refused(text: &str, says: &str) {
+        let error = documents(text).unwrap_err();
+        assert!(error.to_string().contains(says), "{text:?}: {error}");
+    }
+
+    #[test]
+    fn plain_scalars_mean_what_they_mean_to_kubectl() {
+        let text = "a: yes\nb: \"yes\"\nc: 0755\nd: 0o17\ne: 1_000\nf: on\ng: ~\nh:\ni: 1e3\nj: 08\nk: 2001-01-01\nl: 12:30:45\nm: -0x1f\nf5: .5\no: y\n";
+        assert_eq!(
+            values(text),
+            [json!({
+                "a": true, "b": "yes", "c": 493, "d": 15, "e": 1000, "f": true, "g": null, "h": null, "i": 1000.0, "j": 8.0,
+                "k": "2001-01-01", "l": "12:30:45", "m": -31, "f5": 0.5, "o": true,
+            })]
+        );
+    }
+
+    #[test]
+    fn keys_are_texts_as_kubectl_makes_them() {
+        assert_eq!(
+            values("{1: a, on: b, n: d, \"on \": c}"),
+            [json!({"1": "a", "true": "b", "false": "d", "on ": "c"})]
+        );
+        refused("a: 1\na: 2\n", "line 2: the key a stands twice");
+        refused("? [a]\n: 1\n", "cannot be a key");
+        refused("1.5: x\n", "cannot be a key");
+    }
+
+    #[test]
+    fn anchors_and_merge_keys_are_followed() {
+        let text = "base: &b {x: 1, v: 2}\nz: {<<: *b, v: 3}\nw: {<<: [{x: 9}, *b]}\n";
+        assert_eq!(values(text), [json!({"base": {"x": 1, "v": 2}, "z": {"x": 1, "v": 3}, "w": {"x": 9, "v": 2}})]);
+        refused("a: *nobody\n", "no YAML");
+    }
+
+    #[test]
+    fn a_small_text_cannot_blow_itself_up() {
+        let mut text = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
+        for level in 1..9 {
+            let refs = vec![format!("*a{}", level - 1); 10].join(",");
+            text.push_str(&format!("a{level}: &a{level} [{refs}]\n"));
+        }
+        refused(&text, "more than");
+        refused(&"[".repeat(1000), "");
+    }
+
+    #[test]
+    fn a_text_is_divided_into_its_documents_without_a_gap() {
+        let text = "# first\na: 1\n---\n# second\nb: 2\n---\n\n---\nc: 3\n...\n";
+        let found = documents(text).unwrap();
+        assert_eq!(
+            found.iter().map(|document| &document.value).collect::<Vec<_>>(),
+            [&json!({"a": 1}), &json!({"b": 2}), &Value::Null, &json!({"c": 3})]
+        );
+        let whole: String = found.iter().map(|document| text.get(document.text.clone()).unwrap()).collect();
+        assert_eq!(whole, text);
+        assert_eq!(found.iter().map(|document| document.marked).collect::<Vec<_>>(), [false, true, true, true]);
+    }
+
+    #[test]
+    fn json_is_read_too_also_several_objects() {
+        assert_eq!(values("{\"a\": 1}\n{\"b\": 2}\n"), [json!({"a": 1}), json!({"b": 2})]);
+        assert_eq!(values("{\n\t\"a\": 1\n}"), [json!({"a": 1})]);
+        assert_eq!(values(""), [] as [Value; 0]);
+    }
+
+    #[test]
+    fn what_json_has_no_word_for_is_refused() {
+        refused("a: .inf\n", "line 1");
+        refused("a: !mine x\n", "tag");
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let text = prop_oneof![
+            "\\PC{0,12}",
+            "[-+0-9._:eExobn ]{0,8}",
+            Just("no".to_owned()),
+            Just("0o7".to_owned()),
+            Just("a\nb\n".to_owned()),
+            Just("  x".to_owned()),
+            Just("~".to_owned()),
+            Just("a: b".to_owned()),
+            Just("# c".to_owned()),
+            Just("x\ty".to_owned()),
+        ];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<f64>().prop_filter("finite", |float| float.is_finite()).prop_map(Value::from),
+            text.clone().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 40, 5, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map(text.clone(), inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again_as_it_was(value in any_json()) {
+            let text = write(&value).unwrap();
+            prop_assert_eq!(values(&text), vec![value], "{}", text);
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Captured ports of a pod: what `--capture NAME:PORT@LISTEN` says, and what it changes about the defaults.
+//!
+//! The injector leads a port of the application through the proxy and tells it by this flag: the application's own port number, its name if it has one, and where
+//! its callers arrive now. Such a process stands in a pod: it is probed from outside, and it ends with the pod. It leaves out how traffic is led there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use serde_json::Value as Json;
+
+use super::code::Code;
+use super::effective::Setting;
+use super::env::{Given, Overrides, Source};
+use super::finding::Finding;
+use super::tree::Spot;
+use super::units::{format_duration, parse_duration};
+
+/// As many as a route may name.
+const CAPTURES_MAX: usize = 64;
+/// What Kubernetes gives a pod that says nothing (`terminationGracePeriodSeconds`).
+const GRACE: Duration = Duration::from_secs(30);
+/// What is left of the grace for the end itself: the application has had its signal by then, and so have we.
+const GRACE_MARGIN: Duration = Duration::from_secs(5);
+/// The least time to drain, however short the grace.
+const LIMIT_MIN: Duration = Duration::from_secs(1);
+/// How long a pod that ends still gets calls: until every node has heard that it is no endpoint any more.
+const DELAY: Duration = Duration::from_secs(5);
+/// Where the kubelet asks.
+const METRICS: &str = "[::]:9190";
+
+/// A port of the application whose callers arrive here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capture {
+    /// As the pod calls it.
+    pub name: Option<String>,
+    /// The application's own number.
+    pub port: u16,
+    /// Where its callers arrive; at least one.
+    pub listen: Vec<SocketAddr>,
+}
+
+/// A port as a route names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RoutePort {
+    /// By number.
+    Number(u16),
+    /// By name.
+    Name(String),
+}
+
+// === impl Capture ===
+
+impl Capture {
+    /// Reads `NAME:PORT@LISTEN`: the name may be empty, `LISTEN` is a port number or the word `pod`.
+    pub(super) fn parse(text: &str, pod_ips: &[IpAddr]) -> Result<Self, &'static str> {
+        let (app, listen) = text.split_once('@').ok_or("write NAME:PORT@LISTEN, such as http:8080@15080")?;
+        let (name, port) = app.split_once(':').ok_or("write NAME:PORT@LISTEN, such as http:8080@15080")?;
+        let number =
+            |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u16>().ok()).flatten();
+        let port = number(port).filter(|port| *port > 0).ok_or("the application's port is a number from 1 to 65535")?;
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if name.len() > 15 || !name.bytes().all(plain) {
+            return Err("a port's name has at most 15 lower-case letters, digits and dashes");
+        }
+        let listen = match listen {
+            "pod" if pod_ips.is_empty() => return Err("`pod` needs the pod's addresses in GROUPAGE_POD_IPS"),
+            "pod" => pod_ips.iter().map(|ip| SocketAddr::new(*ip, port)).collect(),
+            other => {
+                let listen = number(other).ok_or("LISTEN is a port number, or the word pod")?;
+                if listen == port {
+                    return Err("LISTEN is the application's own port: it could not have it any more");
+                }
+                vec![SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), listen)]
+            }
+        };
+        Ok(Self { name: Some(name.to_owned()).filter(|name| !name.is_empty()), port, listen })
+    }
+
+    /// Whether a route that names these ports holds for this one.
+    #[must_use]
+    pub fn is_named(&self, ports: &[RoutePort]) -> bool {
+        ports.iter().any(|port| match port {
+            RoutePort::Number(number) => *number == self.port,
+            RoutePort::Name(name) => Some(name) == self.name.as_ref(),
+        })
+    }
+}
+
+impl fmt::Display for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "{name}:{}", self.port),
+            None => write!(f, "{}", self.port),
+        }
+    }
+}
+
+/// Every port that the flag names, or all that is wrong with it.
+pub(super) fn all(overrides: &Overrides) -> Result<Vec<Capture>, Vec<Finding>> {
+    let Some(Given { value: texts, .. }) = &overrides.capture else { return Ok(Vec::new()) };
+    let mut findings = Vec::new();
+    let mut bad = |at: &str, value: &str, why: &str| {
+        let finding = Finding::new(Code::BadValue, at, Spot::default(), &format!("`{at}` cannot be `{value}`"));
+        findings.push(finding.value(value).help(why));
+    };
+    let ips = overrides.pod_ips.as_ref().map_or("", |given| given.value.as_str());
+    let ips = ips.split(',').map(str::trim).filter(|ip| !ip.is_empty());
+    let (mut pod_ips, mut ports, mut listens) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+    for text in ips {
+        match text.parse::<IpAddr>() {
+            Ok(ip) => pod_ips.push(ip),
+            Err(_) => bad("GROUPAGE_POD_IPS", text, "write addresses, separated by commas"),
+        }
+    }
+    let mut captures = Vec::new();
+    for text in texts.iter().take(CAPTURES_MAX) {
+        match Capture::parse(text, &pod_ips) {
+            Ok(capture) if !ports.insert(capture.port) => bad("--capture", text, "that port is captured already"),
+            Ok(capture) => {
+                // Port 0 is another one each time.
+                let taken = capture.listen.iter().any(|listen| listen.port() > 0 && !listens.insert(*listen));
+                if taken {
+                    bad("--capture", text, "callers of another port arrive there already");
+                }
+                captures.push(capture);
+            }
+            Err(why) => bad("--capture", text, why),
+        }
+    }
+    if texts.len() > CAPTURES_MAX {
+        bad("--capture", &texts.len().to_string(), "capture at most 64 ports");
+    }
+    if findings.is_empty() { Ok(captures) } else { Err(findings) }
+}
+
+/// What nobody said is otherwise in a pod: probes come from outside, callers are told to go elsewhere before it ends, and the end comes before the pod's.
+pub(super) fn in_a_pod(
+    json: &mut Json,
+    sources: &mut BTreeMap<String, Source>,
+    grace: Option<&Given<String>>,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let grace = match grace.map(|given| (given, parse_duration(&given.value))) {
+        None => GRACE,
+        Some((_, Some(grace))) => grace,
+        Some((given, None)) => {
+            let message = format!("`GROUPAGE_GRACE` cannot be `{}`", given.value);
+            let finding = Finding::new(Code::BadValue, "GROUPAGE_GRACE", Spot::default(), &message);
+            findings.push(finding.value(&given.value).help("write the pod's grace as a duration, such as 30s"));
+            GRACE
+        }
+    };
+    let most = grace.saturating_sub(GRACE_MARGIN).max(LIMIT_MIN);
+    let wanted = |json: &Json, path: &str| text(json, path).as_str().and_then(parse_duration);
+    if !sources.contains_key("proxy.admin.metrics") {
+        put(json, sources, "proxy.admin.metrics", METRICS.to_owned(), Source::Flag("--capture"));
+    }
+    let lowered = wanted(json, "proxy.drain.limit").is_none_or(|limit| limit > most);
+    match sources.contains_key("proxy.drain.limit") {
+        true if lowered => {
+            put(json, sources, "proxy.drain.limit", format_duration(most), Source::Lowered("the pod's grace less 5s"));
+        }
+        true => {}
+        false => put(json, sources, "proxy.drain.limit", format_duration(most), Source::Env("GROUPAGE_GRACE")),
+    }
+    if !sources.contains_key("proxy.drain.delay") {
+        let limit = wanted(json, "proxy.drain.limit").unwrap_or(most);
+        // Of a short grace some must be left for what came last.
+        put(json, sources, "proxy.drain.delay", format_duration(DELAY.min(limit / 2)), Source::Flag("--capture"));
+    }
+    findings
+}
+
+fn text<'a>(json: &'a Json, path: &str) -> &'a Json {
+    path.split('.').fold(json, |at, name| &at[name])
+}
+
+fn put(json: &mut Json, sources: &mut BTreeMap<String, Source>, path: &str, value: String, source: Source) {
+    let mut at = json;
+    for name in path.split('.') {
+        at = &mut at[name];
+    }
+    *at = Json::from(value);
+    sources.insert(path.to_owned(), source);
+}
+
+/// The captures in the place of the address and the upstream that they stand for.
+pub(super) fn shown(captures: &[Capture], settings: &mut Vec<Setting>) {
+    let Some(at) = settings.iter().position(|setting| setting.path == "proxy.listen") else { return };
+    let rows = captures.iter().enumerate().map(|(index, capture)| {
+        let listen: Vec<String> = capture.listen.iter().map(ToString::to_string).collect();
+        Setting {
+            path: format!("proxy.capture[{index}]"),
+            value: format!("{capture} at {}", listen.join(", ")),
+            source: Source::Flag("--capture"),
+        }
+    });
+    settings.splice(at..=at, rows);
+    settings.retain(|setting| setting.path != "proxy.upstream");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Machine, Policy, build};
+    use super::*;
+
+    fn given(captures: &[&str]) -> Overrides {
+        let captures = captures.iter().map(|text| (*text).to_owned()).collect();
+        Overrides { capture: Some(Given::flag("--capture", captures)), ..Overrides::default() }
+    }
+
+    fn env(name: &'static str, value: &str) -> Option<Given<String>> {
+        Some(Given { value: value.to_owned(), source: Source::Env(name) })
+    }
+
+    fn policy(overrides: &Overrides, text: &str) -> Policy {
+        build(Some(&super::super::load(text, "p").unwrap()), overrides, &Machine::default()).unwrap()
+    }
+
+    fn setting(policy: &Policy, path: &str) -> String {
+        let found = policy.effective().iter().find(|setting| setting.path == path);
+        found.map_or_else(|| "not listed".to_owned(), |found| format!("{} ({})", found.value, found.source))
+    }
+
+    #[test]
+    fn a_port_is_captured_at_a_number_or_at_the_pods_own_addresses() {
+        let ips = ["10.0.0.7".parse().unwrap(), "fd00::7".parse().unwrap()];
+        let http = Capture::parse("http:8080@15080", &[]).unwrap();
+        assert_eq!((http.name.as_deref(), http.port), (Some("http"), 8080));
+        assert_eq!(http.listen, ["[::]:15080".parse().unwrap()]);
+        let pod = Capture::parse(":8080@pod", &ips).unwrap();
+        assert_eq!(
+            (pod.name, pod.listen),
+            (None, vec!["10.0.0.7:8080".parse().unwrap(), "[fd00::7]:8080".parse().unwrap()])
+        );
+        for wrong in [
+            "",
+            "8080",
+            "http:8080",
+            "8080@15080",
+            "h:0@1",
+            "h:+1@2",
+            "h:70000@1",
+            "h:80@",
+            "h:80@x",
+            "h:80@80",
+            "H:80@1",
+            "h:80@pod",
+        ] {
+            assert!(Capture::parse(wrong, &[]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_wrong_with_the_flag_is_told_at_once() {
+        let mut overrides = given(&["a:80@1", "b:80@2", "c:81@1", "nonsense"]);
+        overrides.pod_ips = env("GROUPAGE_POD_IPS", "10.0.0.1, x");
+        overrides.grace = env("GROUPAGE_GRACE", "soon");
+        let errors = build(None, &overrides, &Machine::default()).unwrap_err();
+        let told: Vec<_> = errors.findings.iter().map(|finding| finding.message.as_str()).collect();
+        let expected =
+            ["GROUPAGE_POD_IPS` cannot be `x", "b:80@2", "c:81@1", "nonsense", "GROUPAGE_GRACE` cannot be `soon"];
+        assert_eq!(told.len(), expected.len(), "{told:?}");
+        assert!(told.iter().zip(expected).all(|(told, expected)| told.contains(expected)), "{told:?}");
+        let many: Vec<String> = (1..=65).map(|port| format!(":{port}@0")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(build(None, &given(&many), &Machine::default()).is_err());
+    }
+
+    #[test]
+    fn in_a_pod_the_end_comes_before_the_pods_and_probes_come_from_outside() {
+        let mut overrides = given(&["http:8080@15080", ":9000@15081"]);
+        let plain = policy(&overrides, "");
+        assert_eq!(plain.proxy.captures.len(), 2);
+        assert_eq!(setting(&plain, "proxy.capture[0]"), "http:8080 at [::]:15080 (flag --capture)");
+        assert_eq!(setting(&plain, "proxy.capture[1]"), "9000 at [::]:15081 (flag --capture)");
+        assert_eq!(
+            (setting(&plain, "proxy.listen"), setting(&plain, "proxy.upstream")),
+            ("not listed".into(), "not listed".into())
+        );
+        assert_eq!(setting(&plain, "proxy.admin.metrics"), "[::]:9190 (flag --capture)");
+        assert_eq!(
+            (plain.proxy.drain.delay, plain.proxy.drain.limit),
+            (Duration::from_secs(5), Duration::from_secs(25))
+        );
+        for (grace, delay_ms, limit_ms) in
+            [("60s", 5000, 55_000), ("10s", 2500, 5000), ("2s", 500, 1000), ("0s", 500, 1000)]
+        {
+            overrides.grace = env("GROUPAGE_GRACE", grace);
+            let drain = policy(&overrides, "").proxy.drain;
+            assert_eq!((drain.delay.as_millis(), drain.limit.as_millis()), (delay_ms, limit_ms), "{grace}");
+        }
+        overrides.grace = env("GROUPAGE_GRACE", "20s");
+        let said = policy(&overrides, "proxy: {drain: {delay: 1s, limit: 40s}, admin: {metrics: off}}");
+        assert_eq!(setting(&said, "proxy.drain.limit"), "15s (lowered to the pod's grace less 5s)");
+        assert_eq!((said.proxy.drain.delay, said.proxy.metrics), (Duration::from_secs(1), None));
+        let shorter = policy(&overrides, "proxy: {drain: {limit: 3s}}");
+        assert_eq!(setting(&shorter, "proxy.drain.limit"), "3s (file:1)");
+    }
+
+    #[test]
+    fn a_route_names_ports_by_number_or_name() {
+        let http = Capture::parse("http:8080@15080", &[]).unwrap();
+        let named = |ports: &str| {
+            let text = format!("routes: [{{path: /a, ports: {ports}}}]");
+            http.is_named(&policy(&given(&["http:8080@15080"]), &text).routes[0].ports)
+        };
+        assert!(named("[http]") && named("[8080]") && named("[\"8080\", other]"));
+        assert!(!named("[grpc, 8081]") && !named("[]"));
+    }
+}

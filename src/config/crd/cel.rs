@@ -1,0 +1,282 @@
+//! The rules between keys, in CEL: what `rules` asks of a file, as far as an API server can be told.
+//!
+//! Lists of names come from there, so the two cannot disagree, and a message is what the loader says and what it advises. A rule is written where its
+//! keys stand, so the API server names the place; it is never dearer than ten million by the server's own estimate, in which every list is as long as
+//! it may be: hence no list against a list where both are in a list.
+//!
+//! What it leaves out: rules on places in JSON (`generic`), on letter case on both sides, and notices.
+
+use serde_json::{Value as Json, json};
+
+use crate::config::rules::{CREDENTIALS, IDENTITY, NO_IDENTITY, OF_ONE_HOP};
+use crate::config::schema::{self, Shape};
+
+/// One rule.
+pub(super) struct Rule {
+    /// The path of the map that it is about, from `spec`; empty: `spec` itself.
+    pub(super) at: &'static str,
+    /// The key to blame, below it.
+    field: &'static str,
+    rule: String,
+    message: &'static str,
+    reason: &'static str,
+}
+
+/// Two keys that exclude each other.
+fn excluded(at: &'static str, field: &'static str, rule: impl Into<String>, message: &'static str) -> Rule {
+    Rule { at, field, rule: rule.into(), message, reason: "FieldValueForbidden" }
+}
+
+/// A value that does not go with others.
+fn wrong(at: &'static str, field: &'static str, rule: impl Into<String>, message: &'static str) -> Rule {
+    Rule { at, field, rule: rule.into(), message, reason: "FieldValueInvalid" }
+}
+
+/// A key that others need.
+fn needed(at: &'static str, field: &'static str, rule: impl Into<String>, message: &'static str) -> Rule {
+    Rule { at, field, rule: rule.into(), message, reason: "FieldValueRequired" }
+}
+
+/// Of `BatchPolicy`.
+pub(super) fn of_policies() -> Vec<Rule> {
+    let mut rules = vec![
+        excluded(
+            "",
+            ".selector",
+            "!has(self.targetRefs) || !has(self.selector)",
+            "`targetRefs` and `selector` exclude each other: leave one of them out",
+        ),
+        excluded(
+            "",
+            ".profileRef",
+            "!has(self.profileRef) || !has(self.limits)",
+            "`profileRef` and `limits` exclude each other: leave one of them out",
+        ),
+        excluded(
+            "",
+            ".profileRef",
+            "!has(self.profileRef) || !has(self.scheduling)",
+            "`profileRef` and `scheduling` exclude each other: leave one of them out",
+        ),
+        wrong(
+            "",
+            ".tenants.header",
+            "!has(self.tenants) || !has(self.tenants.header) || !has(self.routes) || self.routes.all(r, \
+             !has(r.mergeOver) || !has(r.mergeOver.headers) || r.mergeOver.headers.all(h, \
+             h.lowerAscii() != self.tenants.header.lowerAscii()))",
+            "a route's `mergeOver` cannot name the tenants' header: identity always separates batches",
+        ),
+        wrong(
+            "selector.matchExpressions[]",
+            ".values",
+            "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
+            "In and NotIn need `values`, Exists and DoesNotExist have none: add them, or leave them out",
+        ),
+        wrong(
+            "tenants",
+            ".header",
+            format!("!has(self.header) || !({})", named("self.header", &OF_ONE_HOP)),
+            "it speaks of one connection or one message, not of who calls: name another header",
+        ),
+        wrong(
+            "tenants",
+            ".header",
+            format!("!has(self.header) || !has(self.weights) || !({})", named("self.header", &CREDENTIALS)),
+            "`weights` cannot be by a header that carries a credential, since they are shown: name tenants by another header",
+        ),
+        wrong(
+            "priority",
+            ".header",
+            format!("!has(self.header) || !({})", named("self.header", &OF_ONE_HOP)),
+            "it speaks of one connection or one message, not of a class: name another header",
+        ),
+        wrong(
+            "priority",
+            ".classes",
+            "!has(self.classes) || self.classes.all(c, self.classes.exists_one(d, d.name == c.name))",
+            "two classes have one name: give each class a name of its own",
+        ),
+        excluded(
+            "priority.classes[]",
+            ".filler",
+            "!(has(self.strict) && self.strict && has(self.filler) && self.filler)",
+            "a class is `strict` or `filler`, not both: leave one of them out",
+        ),
+        wrong(
+            "proxy.upstreamTls",
+            ".certFile",
+            "!has(self.certFile) || has(self.keyFile)",
+            "a certificate is shown with its key: name both files, or neither",
+        ),
+        wrong(
+            "proxy.upstreamTls",
+            ".keyFile",
+            "!has(self.keyFile) || has(self.certFile)",
+            "a key is of use with its certificate only: name both files, or neither",
+        ),
+    ];
+    rules.extend(of_routes());
+    rules.extend(of_changes());
+    rules
+}
+
+fn of_routes() -> Vec<Rule> {
+    let identity = format!("h.lowerAscii() != '{NO_IDENTITY}' && ({})", named("h", &IDENTITY));
+    vec![
+        needed(
+            "routes[]",
+            ".generic",
+            "!has(self.protocol) || self.protocol != 'Generic' || has(self.generic)",
+            "`protocol: Generic` needs `generic`: write generic: {items: /POINTER, results: /POINTER}",
+        ),
+        excluded(
+            "routes[]",
+            ".generic",
+            "!has(self.generic) || (has(self.protocol) && self.protocol == 'Generic')",
+            "`generic` goes with protocol Generic only: write protocol: Generic, or leave `generic` out",
+        ),
+        excluded(
+            "routes[]",
+            ".mergeOver.headers",
+            "!has(self.mergeOn) || !has(self.mergeOn.headers) || !has(self.mergeOver) || !has(self.mergeOver.headers) || \
+             self.mergeOver.headers.all(h, !(h in self.mergeOn.headers) && !(h.lowerAscii() in self.mergeOn.headers))",
+            "a header stands in both `mergeOn` and `mergeOver`: leave it out of one of them",
+        ),
+        excluded(
+            "routes[]",
+            ".mergeOver.fields",
+            "!has(self.mergeOn) || !has(self.mergeOn.fields) || !has(self.mergeOver) || !has(self.mergeOver.fields) || \
+             self.mergeOver.fields.all(f, !(f in self.mergeOn.fields))",
+            "a field stands in both `mergeOn` and `mergeOver`: leave it out of one of them",
+        ),
+        wrong(
+            "routes[].mergeOver",
+            ".headers",
+            format!("!has(self.headers) || self.headers.all(h, !({identity}))"),
+            "`mergeOver` cannot name a header that says who calls, since identity always separates batches: leave it out",
+        ),
+        wrong(
+            "routes[].mergeOn",
+            ".fields",
+            NOT_THE_BODY,
+            "it cannot name the whole body: name a field, such as /user",
+        ),
+        wrong(
+            "routes[].mergeOver",
+            ".fields",
+            NOT_THE_BODY,
+            "it cannot name the whole body: name a field, such as /user",
+        ),
+        needed(
+            "routes[].generic",
+            ".single.results",
+            "!has(self.single) || !has(self.single.items) || has(self.single.results) || has(self.resultWrap)",
+            "`single.items` needs `single.results`, or `resultWrap: List`: say where the one result stands",
+        ),
+        needed(
+            "routes[].generic",
+            ".single.items",
+            "!has(self.single) || !has(self.single.results) || has(self.single.items) || has(self.single.wrapScalar)",
+            "`single.results` needs `single.items`, or `single.wrapScalar: true`: say where the one item stands",
+        ),
+        excluded(
+            "routes[].generic",
+            ".resultKey",
+            "!has(self.resultKey) || !(has(self.index) || (has(self.select) && self.select == 'Sorted') || \
+             (has(self.single) && (has(self.single.items) || has(self.single.results) || \
+             (has(self.single.wrapScalar) && self.single.wrapScalar))))",
+            "`resultKey` goes without `index`, `select` and `single`: leave it out, or leave them out",
+        ),
+        needed(
+            "routes[].generic",
+            ".index",
+            "!has(self.select) || self.select != 'Sorted' || has(self.index)",
+            "`select: Sorted` needs `index`: say where a result names its item",
+        ),
+        wrong(
+            "routes[].generic",
+            ".index",
+            "!has(self.index) || self.index != ''",
+            "it points inside a result: write /NAME",
+        ),
+        wrong("routes[].generic.perItemError", ".field", "self.field != ''", "it points inside a result: write /NAME"),
+    ]
+}
+
+/// What may be changed, and how.
+fn of_changes() -> Vec<Rule> {
+    let steps = match schema::find("rollout.canary.steps").map(|key| &key.shape) {
+        Some(Shape::List(_, max)) => *max,
+        _ => 0,
+    };
+    // There is no index but one that is written out: API servers before 1.32 count by values only.
+    let indices: Vec<String> = (1..steps).map(|index| index.to_string()).collect();
+    let least = "!has(self.min) || !has(self.max) || self.min <= self.max";
+    let above = "`min` is above `max`: exchange them, or leave one of them out";
+    vec![
+        wrong("tuning.bounds.slotsMax", ".min", least, above),
+        wrong("tuning.bounds.batchWeightMax", ".min", least, above),
+        wrong(
+            "rollout.canary",
+            ".steps",
+            format!(
+                "!has(self.steps) || [{}].all(i, i >= self.steps.size() || self.steps[i - 1].percent < self.steps[i].percent)",
+                indices.join(", ")
+            ),
+            "each step reaches more pods than the one before: let `percent` rise",
+        ),
+        needed(
+            "rollout",
+            ".experiment",
+            "!has(self.strategy) || self.strategy != 'Experiment' || (has(self.experiment) && has(self.experiment.arms) && \
+             self.experiment.arms.size() >= 2)",
+            "`strategy: Experiment` needs two `experiment.arms` or more: write arms: [{profileRef: {name: A}}, {profileRef: {name: B}}]",
+        ),
+        wrong(
+            "rollout.experiment",
+            ".arms",
+            "!has(self.arms) || self.arms.all(a, self.arms.exists_one(b, b.profileRef.name == a.profileRef.name))",
+            "two arms have one profile: compare different ones, or write one arm with the sum of their weights",
+        ),
+    ]
+}
+
+/// Of `BatchProfile`.
+pub(super) fn of_profiles() -> Vec<Rule> {
+    vec![excluded(
+        "",
+        "",
+        "self == oldSelf",
+        "a profile never changes: make another one, and name it in the policy's `profileRef`",
+    )]
+}
+
+const NOT_THE_BODY: &str = "!has(self.fields) || self.fields.all(f, f != '')";
+
+/// Whether a header is one of these; `*` ends a prefix or begins a suffix.
+fn named(header: &str, names: &[&str]) -> String {
+    let header = format!("{header}.lowerAscii()");
+    let whole: Vec<String> = names.iter().filter(|name| !name.contains('*')).map(|name| format!("'{name}'")).collect();
+    let mut ways = vec![format!("{header} in [{}]", whole.join(", "))];
+    for name in names {
+        if let Some(prefix) = name.strip_suffix('*') {
+            ways.push(format!("{header}.startsWith('{prefix}')"));
+        } else if let Some(suffix) = name.strip_prefix('*') {
+            ways.push(format!("{header}.endsWith('{suffix}')"));
+        }
+    }
+    ways.join(" || ")
+}
+
+// === impl Rule ===
+
+impl Rule {
+    /// As a schema says it.
+    pub(super) fn json(&self) -> Json {
+        let mut json = json!({ "rule": self.rule, "message": self.message, "reason": self.reason });
+        if !self.field.is_empty() {
+            json["fieldPath"] = json!(self.field);
+        }
+        json
+    }
+}

@@ -1,0 +1,130 @@
+//! Ranges of whole numbers as regular expressions, for numbers inside a text, such as `64Ki`, where a schema has no other word for them.
+
+/// Numbers from `min` to `max`, written without leading zeros, in a group.
+pub(super) fn pattern(min: u64, max: u64) -> String {
+    let mut ways = Vec::new();
+    // Digits after the first one, where every number of that length is in the range.
+    let mut whole: Option<(usize, usize)> = None;
+    let mut from = min;
+    while from <= max {
+        // As far as the number of digits stays the same.
+        let to = ceiling(from).min(max);
+        let (low, high) = (from.to_string(), to.to_string());
+        if from > 0
+            && to == ceiling(from)
+            && from.checked_sub(1).is_none_or(|before| before == 0 || before == ceiling(before))
+        {
+            let more = low.len() - 1;
+            whole = Some(whole.map_or((more, more), |(least, _)| (least, more)));
+        } else {
+            ways.extend(whole.take().map(of_any_length));
+            between(low.as_bytes(), high.as_bytes(), "", &mut ways);
+        }
+        let Some(next) = to.checked_add(1) else { break };
+        from = next;
+    }
+    ways.extend(whole.map(of_any_length));
+    format!("({})", ways.join("|"))
+}
+
+fn of_any_length((least, most): (usize, usize)) -> String {
+    match (least, most) {
+        (0, 0) => "[1-9]".to_owned(),
+        (least, most) if least == most => format!("[1-9][0-9]{{{least}}}"),
+        (least, most) => format!("[1-9][0-9]{{{least},{most}}}"),
+    }
+}
+
+/// The largest number of as many digits.
+fn ceiling(number: u64) -> u64 {
+    let digits = u32::try_from(number.to_string().len()).unwrap_or(u32::MAX);
+    10_u64.checked_pow(digits).map_or(u64::MAX, |next| next - 1)
+}
+
+/// Numbers of one length, digit by digit.
+fn between(low: &[u8], high: &[u8], before: &str, ways: &mut Vec<String>) {
+    let (Some((first, low)), Some((last, high))) = (low.split_first(), high.split_first()) else {
+        ways.push(before.to_owned());
+        return;
+    };
+    let any = match low.len() {
+        0 => String::new(),
+        1 => "[0-9]".to_owned(),
+        more => format!("[0-9]{{{more}}}"),
+    };
+    let mut one = |digit: u8, low: &[u8], high: &[u8]| {
+        between(low, high, &format!("{before}{}", char::from(digit)), ways);
+    };
+    let all = |digits: &[u8], digit: u8| digits.iter().all(|found| *found == digit);
+    let (whole_low, whole_high) = (all(low, b'0'), all(high, b'9'));
+    if first == last && !(whole_low && whole_high) {
+        return one(*first, low, high);
+    }
+    if !whole_low {
+        one(*first, low, &vec![b'9'; low.len()]);
+    }
+    let from = if whole_low { *first } else { first + 1 };
+    let to = if whole_high { *last } else { last - 1 };
+    if from <= to {
+        let digits = if from == to {
+            char::from(from).to_string()
+        } else {
+            format!("[{}-{}]", char::from(from), char::from(to))
+        };
+        ways.push(format!("{before}{digits}{any}"));
+    }
+    if !whole_high {
+        between(&vec![b'0'; high.len()], high, &format!("{before}{}", char::from(*last)), ways);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use regex::Regex;
+
+    use super::*;
+
+    fn compiled(min: u64, max: u64) -> Regex {
+        Regex::new(&format!("^{}$", pattern(min, max))).unwrap()
+    }
+
+    #[test]
+    fn a_range_reads_as_one_would_write_it() {
+        assert_eq!(pattern(0, 9), "([0-9])");
+        assert_eq!(pattern(1, 99), "([1-9][0-9]{0,1})");
+        assert_eq!(pattern(1, 1_024), "([1-9][0-9]{0,2}|10[0-1][0-9]|102[0-4])");
+        assert_eq!(pattern(7, 7), "(7)");
+        assert_eq!(pattern(8, 123), "([8-9]|[1-9][0-9]{1}|1[0-1][0-9]|12[0-3])");
+    }
+
+    #[test]
+    fn small_ranges_are_exact() {
+        for min in 0..130 {
+            for max in min..130 {
+                let range = compiled(min, max);
+                for number in 0..1_200_u64 {
+                    assert_eq!(
+                        range.is_match(&number.to_string()),
+                        (min..=max).contains(&number),
+                        "{number}: {min} to {max}"
+                    );
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_range_is_exact_at_its_ends(a: u64, b: u64, shift in 0..64_u32, inside: u64) {
+            let (min, max) = (a.min(b) >> shift, a.max(b) >> shift);
+            let range = compiled(min, max);
+            let inside = min + inside.checked_rem((max - min).saturating_add(1)).unwrap_or(0);
+            for number in [min, max, inside] {
+                prop_assert!(range.is_match(&number.to_string()));
+            }
+            prop_assert!(min == 0 || !range.is_match(&(min - 1).to_string()));
+            prop_assert!(max == u64::MAX || !range.is_match(&(max + 1).to_string()));
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Rules between the keys that have a meaning in a cluster only. They are asked of a file too, so that one which is right here is taken there.
+
+use serde_json::Value as Json;
+
+use super::list;
+use crate::config::check::Check;
+
+/// Asks every one of them.
+pub(super) fn apply(check: &mut Check, spec: &Json) {
+    for (index, term) in list(&spec["selector"]["matchExpressions"]).iter().enumerate() {
+        selected(check, &format!("selector.matchExpressions[{index}]"), term);
+    }
+    for key in ["slotsMax", "batchWeightMax"] {
+        let bounds = &spec["tuning"]["bounds"][key];
+        if let (Some(min), Some(max)) = (bounds["min"].as_u64(), bounds["max"].as_u64())
+            && min > max
+        {
+            let at = format!("tuning.bounds.{key}.min");
+            check.bad(
+                &at,
+                &format!("`{at}` cannot be {min}, above `max`, which is {max}"),
+                "exchange them, or leave one of them out",
+            );
+        }
+    }
+    let rollout = &spec["rollout"];
+    let mut before = None;
+    for (index, step) in list(&rollout["canary"]["steps"]).iter().enumerate() {
+        let percent = step["percent"].as_u64();
+        if let (Some(percent), Some(before)) = (percent, before)
+            && percent <= before
+        {
+            let at = format!("rollout.canary.steps[{index}].percent");
+            let message = format!("`{at}` cannot be {percent}, the step before has {before}");
+            check.bad(&at, &message, "each step reaches more pods than the one before");
+        }
+        before = percent.or(before);
+    }
+    arms(check, rollout);
+}
+
+fn selected(check: &mut Check, path: &str, term: &Json) {
+    let Some(operator) = term["operator"].as_str() else { return };
+    // What is wrong in itself is put right first.
+    if check.findings.iter().any(|told| told.path.starts_with(path)) {
+        return;
+    }
+    let (wanted, there) = (matches!(operator, "In" | "NotIn"), !list(&term["values"]).is_empty());
+    if wanted && !there {
+        check.bad(
+            &format!("{path}.operator"),
+            &format!("`{path}.operator: {operator}` needs `values`"),
+            "name some, or write Exists",
+        );
+    }
+    if there && !wanted {
+        check.excluded(&format!("{path}.values"), &format!("`{path}.operator: {operator}` has no `values`"));
+    }
+}
+
+fn arms(check: &mut Check, rollout: &Json) {
+    let arms = list(&rollout["experiment"]["arms"]);
+    if rollout["strategy"] == "Experiment" && arms.len() < 2 {
+        let help = "write arms: [{profileRef: {name: A}}, {profileRef: {name: B}}]";
+        check.bad(
+            "rollout.strategy",
+            "`rollout.strategy: Experiment` needs two `rollout.experiment.arms` or more",
+            help,
+        );
+    }
+    for (index, arm) in arms.iter().enumerate() {
+        let Some(name) = arm["profileRef"]["name"].as_str() else { continue };
+        if arms.iter().take(index).any(|other| other["profileRef"]["name"] == name) {
+            let at = format!("rollout.experiment.arms[{index}].profileRef.name");
+            check.bad(&at, &format!("an arm before has the profile `{name}` too"), "compare different ones");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What the controller's tuner lays over a policy: held to the policy's own bounds, whoever says it.
+//!
+//! A policy stays the walls: nothing here passes its limits, and what may be tuned at all stands under `tuning`. What it leaves out: how a value is found.
+
+use std::collections::BTreeMap;
+
+use super::effective::Setting;
+use super::env::Source;
+use super::policy::Policy;
+use super::units::{Share, parse_share};
+use crate::api::v1alpha1::{BatchPolicySpec, Bounds, TuningMode, Word};
+
+/// The most of an SLO by which deadlines come earlier, where the policy names none (`policy.yaml`): what is left must still hold an execution.
+const SHIFT_PERMILLE_MAX: u32 = 600;
+
+/// What is tuned. What is absent is the policy's own.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tuned {
+    /// By how much deadlines of an SLO come earlier at least, in thousandths of it.
+    pub shift_permille: u32,
+    /// At most so many batches in flight.
+    pub slots_max: Option<u32>,
+    /// Most weight in a batch.
+    pub batch_weight_max: Option<u64>,
+    /// Shares of tenants, over those of the policy.
+    pub tenant_weights: BTreeMap<String, u32>,
+}
+
+// === impl Tuned ===
+
+impl Tuned {
+    /// As far as this policy lets it be tuned: nothing unless its mode is `Auto`, and within its bounds.
+    #[must_use]
+    pub fn within(self, spec: &BatchPolicySpec) -> Self {
+        let tuning = spec.tuning.as_ref();
+        let mode = tuning.and_then(|tuning| tuning.mode.as_ref()).map_or(Some(TuningMode::Auto), Word::known);
+        if mode != Some(TuningMode::Auto) {
+            return Self::default();
+        }
+        let none = Bounds::default();
+        let bounds = tuning.and_then(|tuning| tuning.bounds.as_ref()).unwrap_or(&none);
+        let shift = bounds.deadline_shift.as_ref().and_then(|shift| parse_share(&shift.max.as_ref()?.0));
+        let slots = bounds.slots_max.clone().unwrap_or_default();
+        // A weight is tuned only where the policy bounds it: it has no default to move from.
+        let weight = bounds.batch_weight_max.as_ref().filter(|weight| weight.max.is_some());
+        Self {
+            shift_permille: self.shift_permille.min(shift.map_or(SHIFT_PERMILLE_MAX, |share| share.ppm() / 1000)),
+            slots_max: self
+                .slots_max
+                .map(|wanted| u32::try_from(clamp(wanted.into(), slots.min, slots.max)).unwrap_or(u32::MAX)),
+            batch_weight_max: weight
+                .and_then(|bounds| self.batch_weight_max.map(|wanted| clamp(wanted, bounds.min, bounds.max))),
+            tenant_weights: self.tenant_weights,
+        }
+    }
+}
+
+/// The nearest number in bounds; where they cross, the upper one.
+fn clamp(number: u64, min: Option<u64>, max: Option<u64>) -> u64 {
+    number.max(min.unwrap_or(1)).min(max.unwrap_or(u64::MAX)).max(1)
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// This policy with what is tuned, which never passes a limit of it. Every value knows that it was tuned.
+    #[must_use]
+    pub fn tuned(mut self, tuned: &Tuned) -> Self {
+        if let Some(slots) = tuned.slots_max.filter(|slots| *slots < self.limits.slots_max) {
+            self.limits.slots_max = slots;
+            self.told("limits.slotsMax", slots.to_string());
+        }
+        if let Some(weight) = tuned.batch_weight_max {
+            let lower = |limit: &mut Option<u64>| *limit = Some(limit.map_or(weight, |own| own.min(weight)));
+            if self.limits.batch_weight_max.is_none_or(|own| weight < own) {
+                lower(&mut self.limits.batch_weight_max);
+                self.told("limits.batchWeightMax", weight.to_string());
+            }
+            let own = self.routes.iter_mut().map(|route| &mut route.limits.batch_weight_max);
+            own.filter(|limit| limit.is_some()).for_each(lower);
+        }
+        if tuned.shift_permille > 0 {
+            self.shift_permille = tuned.shift_permille.min(1000);
+            self.told("tuned.deadlineShift", Share::from_permille(self.shift_permille).to_string());
+        }
+        for (tenant, weight) in &tuned.tenant_weights {
+            self.tenant_weights.insert(tenant.clone(), (*weight).max(1));
+        }
+        if !tuned.tenant_weights.is_empty() {
+            let all: Vec<String> =
+                self.tenant_weights.iter().map(|(name, weight)| format!("{name}: {weight}")).collect();
+            self.told("tenants.weights", format!("{{{}}}", all.join(", ")));
+        }
+        self
+    }
+
+    /// Shows a value as tuned, in its place or before what is fixed at the start.
+    fn told(&mut self, path: &str, value: String) {
+        let setting = Setting { path: path.to_owned(), value, source: Source::Tuned };
+        match self.settings.iter_mut().find(|known| known.path == path) {
+            Some(known) => *known = setting,
+            None => {
+                let fixed = self.settings.iter().position(|known| known.path.starts_with("proxy."));
+                self.settings.insert(fixed.unwrap_or(self.settings.len()), setting);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Machine, Overrides, build, load};
+    use super::*;
+
+    fn policy(text: &str) -> Policy {
+        build(Some(&load(text, "p").unwrap()), &Overrides::default(), &Machine::default()).unwrap()
+    }
+
+    fn spec(text: &str) -> BatchPolicySpec {
+        load(text, "p").unwrap().spec
+    }
+
+    fn tuned() -> Tuned {
+        Tuned {
+            shift_permille: 700,
+            slots_max: Some(6),
+            batch_weight_max: Some(900),
+            tenant_weights: [("a".to_owned(), 0)].into(),
+        }
+    }
+
+    #[test]
+    fn what_is_tuned_stays_within_the_bounds_of_its_policy() {
+        let within = |text: &str| {
+            let Tuned { shift_permille, slots_max, batch_weight_max, .. } = tuned().within(&spec(text));
+            (shift_permille, slots_max, batch_weight_max)
+        };
+        assert_eq!(within("{}"), (600, Some(6), None), "a weight that the policy does not bound is not tuned");
+        let text = "tuning: {bounds: {slotsMax: {min: 1, max: 4}, batchWeightMax: {min: 1000, max: 2000}, deadlineShift: {max: 25%}}}";
+        assert_eq!(within(text), (250, Some(4), Some(1000)));
+        assert_eq!(within("tuning: {bounds: {slotsMax: {min: 8, max: 9}}}"), (600, Some(8), None));
+        for mode in ["Recommend", "Manual"] {
+            assert_eq!(tuned().within(&spec(&format!("tuning: {{mode: {mode}}}"))), Tuned::default());
+        }
+    }
+
+    #[test]
+    fn a_limit_is_only_ever_lowered_and_says_that_it_was_tuned() {
+        let text = "limits: {slotsMax: 8, batchWeightMax: 500}\nroutes: [{path: /a, limits: {batchWeightMax: 2000}}, {path: /b}]";
+        let now = policy(text).tuned(&tuned());
+        assert_eq!((now.limits.slots_max, now.limits.batch_weight_max, now.shift_permille), (6, Some(500), 700));
+        assert_eq!([0, 1].map(|route| now.routes[route].limits.batch_weight_max), [Some(900), None]);
+        assert_eq!(now.tenant_weights.get("a"), Some(&1));
+        let source = |path: &str| {
+            let setting = now.effective().iter().find(|setting| setting.path == path).unwrap();
+            (setting.value.clone(), setting.source.to_string())
+        };
+        assert_eq!(source("limits.slotsMax"), ("6".to_owned(), "tuned".to_owned()));
+        assert_eq!(source("tuned.deadlineShift"), ("70%".to_owned(), "tuned".to_owned()));
+        assert_eq!(source("limits.batchWeightMax").1, "file:1");
+        let more = policy("limits: {slotsMax: 2}").tuned(&tuned());
+        assert_eq!((more.limits.slots_max, more.limits.batch_weight_max), (2, Some(900)));
+    }
+
+    #[test]
+    fn what_is_tuned_is_a_change_like_any_other() {
+        let before = policy("limits: {slotsMax: 8}");
+        let after = before.clone().tuned(&tuned());
+        let (now, pending) = after.within(&before);
+        assert_eq!((now.shift_permille, pending.len()), (700, 0));
+        let changes = now.changes(&before);
+        let paths: Vec<_> = changes.iter().map(|change| change.path.as_str()).collect();
+        assert_eq!(paths, ["limits.batchWeightMax", "limits.slotsMax", "tenants.weights", "tuned.deadlineShift"]);
+        assert_eq!(policy("{}").tuned(&Tuned::default()), policy("{}"));
+    }
+}

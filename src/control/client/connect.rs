@@ -1,0 +1,232 @@
+//! From an address to an open request: TCP, TLS, HTTP/2, and the answer's head.
+
+use std::fmt;
+use std::io::Read;
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::session::End;
+use super::{Config, Reason};
+use crate::control::wire::PATH;
+
+/// Tokens have some 1 KiB.
+const TOKEN_BYTES_MAX: u64 = 8 << 10;
+/// Frames between us and the connection: what is written next, and one more.
+const FRAMES_MAX: usize = 2;
+/// A quiet connection is asked whether it lives, so that a node that went without a word is noticed.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Of the answer: a `Config` of 1 MiB comes in parts.
+const WINDOW: u32 = 64 << 10;
+/// Of why a stream is refused, for a log.
+const WHY_BYTES_MAX: usize = 256;
+
+/// Where a controller is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+/// An open stream.
+#[derive(Debug)]
+pub(super) struct Opened {
+    /// Takes frames for the controller.
+    pub(super) up: mpsc::Sender<Bytes>,
+    /// What the controller says.
+    pub(super) response: Response<Incoming>,
+    /// Drives the connection; dropping it ends it.
+    pub(super) _driver: Driver,
+}
+
+/// A task that ends with this.
+#[derive(Debug)]
+pub(super) struct Driver(AbortHandle);
+
+/// Frames as they are sent.
+struct Frames(mpsc::Receiver<Bytes>);
+
+/// Opens a stream at this address.
+pub(super) async fn open(config: &Config, address: &Address) -> Result<Opened, End> {
+    let token = token(&config.token).await?;
+    let connected = tokio::time::timeout(config.times.connect, Box::pin(connect(config, address))).await;
+    let stream = connected.unwrap_or_else(|_| Err(End::new(Reason::Connect, &format!("{address} does not answer"))))?;
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
+    let broken = |error: hyper::Error| End::new(Reason::Handshake, &format!("HTTP/2 with {address}: {error}"));
+    let (mut requests, connection) = http.handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    let driver = Driver(
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "the control stream's connection broke");
+            }
+        })
+        .abort_handle(),
+    );
+    let (up, frames) = mpsc::channel(FRAMES_MAX);
+    let request = Request::post(format!("https://{}{PATH}", authority(&config.server_name, config.address.port)))
+        .header(AUTHORIZATION, token)
+        .header(CONTENT_TYPE, "application/octet-stream")
+        .body(Frames(frames))
+        .map_err(|error| End::new(Reason::Handshake, &format!("the request cannot be written: {error}")))?;
+    let answered = tokio::time::timeout(config.times.answer, requests.send_request(request)).await;
+    let response = match answered {
+        Ok(Ok(response)) => response,
+        Ok(Err(error)) => return Err(broken(error)),
+        Err(_) => return Err(End::new(Reason::Silent, &format!("{address} does not answer the request"))),
+    };
+    if response.status() == StatusCode::OK {
+        Ok(Opened { up, response, _driver: driver })
+    } else {
+        Err(refused(address, response).await)
+    }
+}
+
+async fn connect(config: &Config, address: &Address) -> Result<TlsStream<TcpStream>, End> {
+    let no_way = |reason, error: &dyn fmt::Display| End::new(reason, &format!("{address}: {error}"));
+    let tls = config.trust.tls().await.map_err(|error| no_way(Reason::Certificate, &error))?;
+    let name = ServerName::try_from(config.server_name.clone()).map_err(|error| no_way(Reason::Certificate, &error))?;
+    let stream = TcpStream::connect((address.host.as_str(), address.port))
+        .await
+        .map_err(|error| no_way(Reason::Connect, &error))?;
+    // A socket that refuses is closed already.
+    stream.set_nodelay(true).ok();
+    let stream = TlsConnector::from(tls).connect(name, stream).await.map_err(|error| {
+        let certificate = error
+            .get_ref()
+            .and_then(|error| error.downcast_ref::<rustls::Error>())
+            .is_some_and(|error| matches!(error, rustls::Error::InvalidCertificate(_)));
+        no_way(if certificate { Reason::Certificate } else { Reason::Handshake }, &error)
+    })?;
+    if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+        return Err(End::new(Reason::Handshake, &format!("{address} does not speak HTTP/2")));
+    }
+    Ok(stream)
+}
+
+/// The token, as it stands in its file now.
+async fn token(path: &Path) -> Result<HeaderValue, End> {
+    let path = path.to_owned();
+    let read = tokio::task::spawn_blocking(move || {
+        let mut text = String::new();
+        let unreadable =
+            |error: std::io::Error| End::new(Reason::Token, &format!("the token {}: {error}", path.display()));
+        let file = std::fs::File::open(&path).map_err(unreadable)?;
+        file.take(TOKEN_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
+        let mut value = HeaderValue::from_str(&format!("Bearer {}", text.trim()))
+            .map_err(|_| End::new(Reason::Token, &format!("the token {} is no token", path.display())))?;
+        value.set_sensitive(true);
+        Ok(value)
+    });
+    read.await.unwrap_or_else(|_| Err(End::new(Reason::Token, "reading the token panicked")))
+}
+
+/// Why there is no stream.
+async fn refused(address: &Address, response: Response<Incoming>) -> End {
+    let reason = match response.status() {
+        StatusCode::UNAUTHORIZED => Reason::Unauthorized,
+        StatusCode::FORBIDDEN => Reason::Forbidden,
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => Reason::Busy,
+        _ => Reason::Refused,
+    };
+    let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
+    let status = response.status();
+    let mut body = response.into_body();
+    // A sentence, in one frame; whoever sends none, or slowly, is not waited for.
+    let first = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context));
+    let why = match tokio::time::timeout(Duration::from_secs(1), first).await {
+        Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+        _ => Bytes::new(),
+    };
+    let why = String::from_utf8_lossy(why.get(..WHY_BYTES_MAX.min(why.len())).unwrap_or_default()).trim().to_owned();
+    // Asked for more than half a minute it is asked again all the same.
+    let not_before = Duration::from_secs(seconds.unwrap_or(0).min(15).into());
+    End { not_before, ..End::new(reason, &format!("{address} answers {status}: {why}")) }
+}
+
+fn authority(host: &str, port: u16) -> String {
+    Address { host: host.to_owned(), port }.to_string()
+}
+
+// === impl Address ===
+
+impl Address {
+    /// Reads `host:port`, an address of version 6 in brackets.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let port = port.parse().ok().filter(|port| *port > 0)?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let host = bare.unwrap_or(host);
+        let plain = bare.is_some() || !host.contains(':');
+        let fits =
+            !host.is_empty() && host.len() <= 253 && host.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
+        (plain && fits).then(|| Self { host: host.to_owned(), port })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Body for Frames {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        self.0.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_a_host_and_a_port() {
+        for (text, host) in [("a.b.svc:9444", "a.b.svc"), ("10.0.0.1:1", "10.0.0.1"), ("[fd00::1]:65535", "fd00::1")] {
+            let address = Address::parse(text).unwrap();
+            assert_eq!((address.host.as_str(), address.to_string().as_str()), (host, text));
+        }
+        for wrong in ["", "a", "a:", ":1", "a:0", "a:65536", "fd00::1:9444", "a b:1", "a/b:1", "[]:1", "ä:1"] {
+            assert_eq!(Address::parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! One stream, from the dial to its end.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::Body;
+use hyper::body::Incoming;
+use std::pin::Pin;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::connect::{Opened, open};
+use super::pace::{about, part};
+use super::{Address, Config, Handle, Reason, Sidecar, Status};
+use crate::batching::Tick;
+use crate::clock::Clock;
+use crate::control::frame::Decoder;
+use crate::control::wire::{self, ACKS, Down, FEATURES, FEATURES_HEADER, MINOR, PROTOCOL_HEADER, Up};
+
+/// How a stream ended, or why it never began.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct End {
+    pub(super) reason: Reason,
+    pub(super) message: String,
+    /// Where to go next, if somebody said so.
+    pub(super) named: Option<Address>,
+    /// The controller asked for so much time.
+    pub(super) not_before: Duration,
+    /// When it was opened, if it was.
+    pub(super) open: Option<Tick>,
+}
+
+/// An open stream and what is known of the controller at its end.
+struct Session<'a> {
+    config: &'a mut Config,
+    clock: Clock,
+    handle: &'a Handle,
+    sidecar: &'a dyn Sidecar,
+    up: mpsc::Sender<Bytes>,
+    /// It says what has arrived.
+    acks: bool,
+    decoder: Decoder,
+    /// When the report that is on the way was written.
+    written: Option<Instant>,
+}
+
+// === impl End ===
+
+impl End {
+    pub(super) fn new(reason: Reason, message: &str) -> Self {
+        Self { reason, message: message.to_owned(), named: None, not_before: Duration::ZERO, open: None }
+    }
+}
+
+/// Opens a stream, at the address that was named or else at the controller's own, and serves it until it ends.
+pub(super) async fn once(
+    config: &mut Config,
+    clock: Clock,
+    handle: &Handle,
+    sidecar: &dyn Sidecar,
+    named: Option<Address>,
+) -> End {
+    let address = named.unwrap_or_else(|| config.address.clone());
+    let Opened { up, response, _driver } = match Box::pin(open(config, &address)).await {
+        Ok(opened) => opened,
+        Err(end) => return end,
+    };
+    let opened = clock.now();
+    let said = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let acks = said(FEATURES_HEADER).split(',').any(|word| word.trim() == ACKS);
+    sidecar.status(&Status::Open { address: address.to_string(), protocol: said(PROTOCOL_HEADER).to_owned() });
+    let body = response.into_body();
+    let mut session = Session { config, clock, handle, sidecar, up, acks, decoder: Decoder::default(), written: None };
+    let end = session.serve(body).await;
+    End { open: Some(opened), ..end }
+}
+
+// === impl Session ===
+
+impl Session<'_> {
+    async fn serve(&mut self, mut body: Incoming) -> End {
+        match self.talk(&mut body).await {
+            Ok(never) => match never {},
+            Err(end) => end,
+        }
+    }
+
+    async fn talk(&mut self, body: &mut Incoming) -> Result<std::convert::Infallible, End> {
+        self.handle.outbox().opened();
+        self.hello().await?;
+        let times = self.config.times.clone();
+        let lifetime = sleep(about(times.lifetime, rand::random()));
+        tokio::pin!(lifetime);
+        // All that were started together report at different times.
+        let next_report = sleep(part(times.report, rand::random()));
+        tokio::pin!(next_report);
+        self.events().await?;
+        loop {
+            let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
+            tokio::select! {
+                frame = frame => {
+                    let data = match frame {
+                        Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                        Some(Err(error)) => return Err(End::new(Reason::Broken, &format!("the stream broke: {error}"))),
+                        None => return Err(End::new(Reason::Broken, "the controller ended the stream")),
+                    };
+                    self.decoder.feed(&data);
+                    while let Some(json) = self.decoder.frame().map_err(|error| malformed(&error))? {
+                        self.hear(&json).await?;
+                    }
+                }
+                () = &mut next_report => {
+                    self.report().await?;
+                    let at = self.clock.instant(self.clock.now().after(about(times.report, rand::random())));
+                    next_report.as_mut().reset(at);
+                }
+                () = self.handle.shared.news.notified() => self.events().await?,
+                () = late(self.written, times.silence) => {
+                    return Err(End::new(Reason::Silent, "the controller does not acknowledge"));
+                }
+                () = &mut lifetime => return Err(End::new(Reason::Lifetime, "the stream was open long enough")),
+            }
+        }
+    }
+
+    async fn hello(&self) -> Result<(), End> {
+        let mut hello = self.sidecar.hello();
+        hello.version = env!("CARGO_PKG_VERSION").to_owned();
+        hello.minor = MINOR;
+        hello.features = FEATURES.map(str::to_owned).to_vec();
+        hello.epoch = self.handle.outbox().epoch();
+        self.say(&Up::Hello(Box::new(hello))).await
+    }
+
+    /// Writes a report: the one that is on the way, if it was not written on this stream; a new one if none is.
+    async fn report(&mut self) -> Result<(), End> {
+        let again = self.handle.outbox().again().cloned();
+        let report = match again {
+            Some(_) if self.written.is_some() => return Ok(()),
+            Some(report) => report,
+            None => {
+                let report = self.sidecar.report().await;
+                // Rather all routes together than nothing.
+                let fits = wire::frame(&Up::Report(Box::new(report.clone()))).is_ok();
+                let report = if fits { report } else { report.folded() };
+                self.handle.outbox().report(report).clone()
+            }
+        };
+        self.say(&Up::Report(Box::new(report))).await?;
+        if self.acks {
+            self.written = Some(self.now());
+        } else {
+            self.handle.outbox().written();
+        }
+        Ok(())
+    }
+
+    async fn events(&self) -> Result<(), End> {
+        loop {
+            let event = self.handle.outbox().next_event().cloned();
+            let Some(event) = event else { return Ok(()) };
+            self.say(&Up::Event(event)).await?;
+        }
+    }
+
+    async fn say(&self, message: &Up) -> Result<(), End> {
+        let frame = wire::frame(message).map_err(|error| malformed(&error))?;
+        match tokio::time::timeout(self.config.times.silence, self.up.send(frame)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(End::new(Reason::Broken, "the stream broke while something was written")),
+            Err(_) => Err(End::new(Reason::Silent, "the controller does not read")),
+        }
+    }
+
+    async fn hear(&mut self, json: &[u8]) -> Result<(), End> {
+        let read = wire::read_down(json).map_err(|error| malformed(&error))?;
+        let kinds = u32::from(read.message.is_none());
+        if kinds + read.unknown_fields > 0 {
+            self.sidecar.status(&Status::Unknown { kinds, fields: read.unknown_fields });
+        }
+        match read.message {
+            Some(Down::Config(config)) => self.sidecar.config(*config).await,
+            Some(Down::Bundle(bundle)) => match self.config.trust.renew(&bundle.ca) {
+                Ok(()) => self.sidecar.bundle(bundle.ca).await,
+                Err(error) => {
+                    tracing::warn!(%error, "a CA bundle from the controller is refused");
+                    self.handle.event(wire::Event {
+                        reason: "BundleRefused".to_owned(),
+                        message: error.to_string(),
+                        warning: true,
+                        ..wire::Event::default()
+                    });
+                }
+            },
+            Some(Down::Ping(ping)) => {
+                if let Some(acked) = ping.acked {
+                    let mut outbox = self.handle.outbox();
+                    outbox.acked(&acked);
+                    if !outbox.is_waiting() {
+                        self.written = None;
+                    }
+                }
+            }
+            Some(Down::Goaway(goaway)) => {
+                let named = goaway.address.as_deref().and_then(Address::parse);
+                let message = format!("the controller sends us elsewhere: {:.200}", goaway.reason);
+                return Err(End { named, ..End::new(Reason::Goaway, &message) });
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn now(&self) -> Instant {
+        self.clock.instant(self.clock.now())
+    }
+}
+
+/// When what was written then should have been acknowledged; never where nothing was.
+async fn late(written: Option<Instant>, silence: Duration) {
+    match written {
+        Some(written) => sleep_until(written + silence).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn malformed(error: &dyn std::fmt::Display) -> End {
+    End::new(Reason::Malformed, &format!("what came over the stream is refused: {error}"))
+}

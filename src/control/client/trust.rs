@@ -1,0 +1,193 @@
+//! Whom the sidecar trusts: the CA bundle that came last over a stream, else the one that the pod was given.
+//!
+//! A bundle that came is newer than what the pod was started with, unless the pod slept through a whole rotation of CAs; so when a certificate is refused, the
+//! other bundle is tried next time. Both came from the cluster: one from the admission, the other from a controller that the first one vouched for.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+
+/// Bytes of a bundle: some dozens of certificates.
+const BUNDLE_BYTES_MAX: usize = 256 << 10;
+
+/// Bundles, and which one is tried.
+#[derive(Debug, Clone, Default)]
+pub struct Trust {
+    /// What came over a stream last.
+    came: Option<Arc<ClientConfig>>,
+    given: Given,
+    /// Rather the one that was given.
+    rather_given: bool,
+}
+
+/// What the pod was given.
+#[derive(Debug, Clone, Default)]
+enum Given {
+    #[default]
+    Nothing,
+    Bundle(Arc<ClientConfig>),
+    /// Read each time, since it may change.
+    File(PathBuf),
+}
+
+/// Why a bundle is none.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum NoTrust {
+    /// There is none.
+    #[error("there is no CA bundle: give it with GROUPAGE_CA")]
+    Nothing,
+    /// Its file cannot be read.
+    #[error("the CA bundle {0}")]
+    Unreadable(String),
+    /// It is far larger than bundles are.
+    #[error("the CA bundle has {0} bytes, {BUNDLE_BYTES_MAX} are allowed")]
+    TooLarge(usize),
+    /// No certificate in it can be read.
+    #[error("the CA bundle holds no certificate that can be read: it must be PEM, with BEGIN CERTIFICATE")]
+    NoCertificate,
+    /// TLS cannot be set up with it.
+    #[error("TLS cannot be set up with the CA bundle: {0}")]
+    Tls(rustls::Error),
+}
+
+// === impl Trust ===
+
+impl Trust {
+    /// The bundle that the pod was given.
+    ///
+    /// # Errors
+    /// It is no bundle.
+    pub fn given(pem: &str) -> Result<Self, NoTrust> {
+        Ok(Self { given: Given::Bundle(tls(pem)?), ..Self::default() })
+    }
+
+    /// The pod was given a file that holds a bundle, now or later.
+    #[must_use]
+    pub fn file(path: &Path) -> Self {
+        Self { given: Given::File(path.to_owned()), ..Self::default() }
+    }
+
+    /// A bundle that came over a stream: it is tried first from now on.
+    ///
+    /// # Errors
+    /// It is no bundle.
+    pub fn renew(&mut self, pem: &str) -> Result<(), NoTrust> {
+        self.came = Some(tls(pem)?);
+        self.rather_given = false;
+        Ok(())
+    }
+
+    /// Tries the other one from now on.
+    pub(super) fn next(&mut self) {
+        self.rather_given = !self.rather_given;
+    }
+
+    /// TLS with the bundle that is tried.
+    pub(super) async fn tls(&self) -> Result<Arc<ClientConfig>, NoTrust> {
+        let has_given = !matches!(self.given, Given::Nothing);
+        if let Some(came) = self.came.as_ref().filter(|_| !(self.rather_given && has_given)) {
+            return Ok(came.clone());
+        }
+        match self.given.clone() {
+            Given::Nothing => Err(NoTrust::Nothing),
+            Given::Bundle(bundle) => Ok(bundle),
+            Given::File(path) => tokio::task::spawn_blocking(move || read(&path))
+                .await
+                .unwrap_or_else(|_| Err(NoTrust::Unreadable("could not be read: reading it panicked".to_owned()))),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Arc<ClientConfig>, NoTrust> {
+    let unreadable = |error: std::io::Error| NoTrust::Unreadable(format!("{} cannot be read: {error}", path.display()));
+    let mut text = String::new();
+    let most = u64::try_from(BUNDLE_BYTES_MAX + 1).unwrap_or(u64::MAX);
+    std::fs::File::open(path).map_err(unreadable)?.take(most).read_to_string(&mut text).map_err(unreadable)?;
+    tls(&text)
+}
+
+fn tls(pem: &str) -> Result<Arc<ClientConfig>, NoTrust> {
+    if pem.len() > BUNDLE_BYTES_MAX {
+        return Err(NoTrust::TooLarge(pem.len()));
+    }
+    let mut roots = RootCertStore::empty();
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok).collect();
+    let (added, _) = roots.add_parsable_certificates(certificates);
+    if added == 0 {
+        return Err(NoTrust::NoCertificate);
+    }
+    let mut config = ClientConfig::builder_with_provider(crate::tls::provider())
+        .with_safe_default_protocol_versions()
+        .map_err(NoTrust::Tls)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    // The controller keeps no sessions.
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ca() -> String {
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem()
+    }
+
+    async fn is(one: &Trust, other: &Arc<ClientConfig>) -> bool {
+        one.tls().await.is_ok_and(|tls| Arc::ptr_eq(&tls, other))
+    }
+
+    #[tokio::test]
+    async fn what_came_last_is_tried_first_and_what_was_given_when_it_fails() {
+        let mut trust = Trust::given(&ca()).unwrap();
+        let given = trust.tls().await.unwrap();
+        trust.next();
+        assert!(is(&trust, &given).await, "there is no other");
+        for _ in 0..3 {
+            trust.renew(&format!("{}{}", ca(), ca())).unwrap();
+            assert!(!is(&trust, &given).await);
+            trust.next();
+            assert!(is(&trust, &given).await);
+            trust.next();
+            assert!(!is(&trust, &given).await);
+        }
+        let mut came = Trust::default();
+        assert_eq!(came.tls().await.unwrap_err(), NoTrust::Nothing);
+        came.renew(&ca()).unwrap();
+        came.next();
+        assert!(came.tls().await.is_ok(), "the only one there is");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_bundle_changes_nothing() {
+        let mut trust = Trust::given(&ca()).unwrap();
+        let given = trust.tls().await.unwrap();
+        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        for wrong in ["", "nonsense", broken] {
+            assert_eq!(trust.renew(wrong), Err(NoTrust::NoCertificate), "{wrong}");
+        }
+        let large = "x".repeat(BUNDLE_BYTES_MAX + 1);
+        assert_eq!(trust.renew(&large), Err(NoTrust::TooLarge(large.len())));
+        assert!(is(&trust, &given).await);
+    }
+
+    #[tokio::test]
+    async fn a_file_is_read_each_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ca.pem");
+        let trust = Trust::file(&path);
+        assert!(matches!(trust.tls().await, Err(NoTrust::Unreadable(_))));
+        std::fs::write(&path, "nothing yet").unwrap();
+        assert_eq!(trust.tls().await.unwrap_err(), NoTrust::NoCertificate);
+        std::fs::write(&path, ca()).unwrap();
+        assert!(trust.tls().await.is_ok());
+    }
+}

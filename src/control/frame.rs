@@ -1,0 +1,162 @@
+//! Frames: a length of four bytes, big-endian, then so many bytes of JSON, at most 1 MiB (design README R26).
+//!
+//! The decoder is fed as bytes come and holds no more than one frame and what came with it; how long a frame says that it is costs nothing until its bytes are
+//! there. What it leaves out: what stands in a frame (`wire`), and how many may come (`meter`).
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// Bytes of JSON in a frame: a policy of 256 routes has some 200 KiB.
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
+/// Of the length before them.
+const LENGTH_BYTES: usize = 4;
+
+/// Why bytes are no frames. Nothing can be read after it: where the next frame begins is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// It says that it is larger than allowed.
+    #[error("a frame of {0} bytes, {FRAME_BYTES_MAX} are allowed")]
+    TooLarge(usize),
+    /// It holds nothing, so no JSON.
+    #[error("a frame of no bytes")]
+    Empty,
+}
+
+/// Cuts a stream of bytes into frames.
+///
+/// # Properties
+/// However the bytes are cut on their way, the frames are the same. It holds what was fed and not yet taken; between frames that is nothing.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    bytes: BytesMut,
+}
+
+/// The bytes of a frame.
+///
+/// # Errors
+/// More than [`FRAME_BYTES_MAX`] bytes, or none.
+pub fn encode(json: &[u8]) -> Result<Bytes, FrameError> {
+    let length = checked(json.len())?;
+    let mut frame = BytesMut::with_capacity(LENGTH_BYTES + json.len());
+    frame.put_u32(length);
+    frame.put_slice(json);
+    Ok(frame.freeze())
+}
+
+// === impl Decoder ===
+
+impl Decoder {
+    /// Takes bytes as they come. Take every frame that is there after it.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The JSON of the next frame, if all of it is there.
+    ///
+    /// # Errors
+    /// The length says that this is no frame of ours.
+    pub fn frame(&mut self) -> Result<Option<Bytes>, FrameError> {
+        let Some(length) = self.bytes.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+        let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
+        checked(length)?;
+        if self.bytes.len() < LENGTH_BYTES + length {
+            return Ok(None);
+        }
+        let mut frame = self.bytes.split_to(LENGTH_BYTES + length);
+        if self.bytes.is_empty() {
+            // Ten thousand streams that each kept the room of their largest frame would be what they cost most.
+            self.bytes = BytesMut::new();
+        }
+        Ok(Some(frame.split_off(LENGTH_BYTES).freeze()))
+    }
+
+    /// Whether a frame has begun that is not whole.
+    #[must_use]
+    pub fn is_within(&self) -> bool {
+        !self.bytes.is_empty()
+    }
+}
+
+fn checked(length: usize) -> Result<u32, FrameError> {
+    match u32::try_from(length) {
+        Ok(0) => Err(FrameError::Empty),
+        Ok(fits) if length <= FRAME_BYTES_MAX => Ok(fits),
+        _ => Err(FrameError::TooLarge(length)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn all(decoder: &mut Decoder) -> Result<Vec<Bytes>, FrameError> {
+        std::iter::from_fn(|| decoder.frame().transpose()).collect()
+    }
+
+    #[test]
+    fn a_length_beyond_the_bound_is_refused_before_its_bytes_come() {
+        for (length, error) in [
+            ([0, 0x10, 0, 1], FrameError::TooLarge(FRAME_BYTES_MAX + 1)),
+            ([0xff; 4], FrameError::TooLarge(0xffff_ffff)),
+            ([0; 4], FrameError::Empty),
+            (*b"POST", FrameError::TooLarge(0x504f_5354)),
+        ] {
+            let mut decoder = Decoder::default();
+            decoder.feed(&length[..3]);
+            assert_eq!(decoder.frame(), Ok(None));
+            decoder.feed(&length[3..]);
+            assert_eq!(decoder.frame(), Err(error));
+            assert_eq!(decoder.frame(), Err(error), "it stays wrong");
+        }
+        assert_eq!(encode(&[]), Err(FrameError::Empty));
+        assert_eq!(encode(&vec![b' '; FRAME_BYTES_MAX + 1]), Err(FrameError::TooLarge(FRAME_BYTES_MAX + 1)));
+        let largest = encode(&vec![b' '; FRAME_BYTES_MAX]).unwrap();
+        let mut decoder = Decoder::default();
+        decoder.feed(&largest);
+        assert_eq!(decoder.frame().unwrap().unwrap().len(), FRAME_BYTES_MAX);
+    }
+
+    #[test]
+    fn half_a_frame_is_none_and_no_room_is_kept_after_a_whole_one() {
+        let mut decoder = Decoder::default();
+        let frame = encode(&[b'x'; 1000]).unwrap();
+        decoder.feed(&frame[..500]);
+        assert_eq!((decoder.frame(), decoder.is_within()), (Ok(None), true));
+        decoder.feed(&frame[500..]);
+        assert_eq!(decoder.frame().unwrap().unwrap().len(), 1000);
+        assert_eq!((decoder.is_within(), decoder.bytes.capacity()), (false, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn frames_come_out_as_they_went_in_however_they_are_cut(
+            frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..200), 0..12),
+            cuts in prop::collection::vec(1..64_usize, 1..80),
+        ) {
+            let stream: Vec<u8> = frames.iter().flat_map(|frame| encode(frame).unwrap()).collect();
+            let mut decoder = Decoder::default();
+            let (mut rest, mut out, mut cuts) = (&stream[..], Vec::new(), cuts.into_iter().cycle());
+            while !rest.is_empty() {
+                let (now, later) = rest.split_at(cuts.next().unwrap().min(rest.len()));
+                decoder.feed(now);
+                out.extend(all(&mut decoder).unwrap());
+                rest = later;
+            }
+            prop_assert_eq!(out.iter().map(|frame| frame.to_vec()).collect::<Vec<_>>(), frames);
+            prop_assert!(!decoder.is_within());
+        }
+
+        #[test]
+        fn garbage_never_panics_and_never_holds_more_than_was_fed(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut decoder = Decoder::default();
+            for byte in &bytes {
+                decoder.feed(&[*byte]);
+                if all(&mut decoder).is_err() {
+                    break;
+                }
+            }
+            prop_assert!(decoder.bytes.len() <= bytes.len());
+        }
+    }
+}

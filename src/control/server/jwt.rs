@@ -1,0 +1,103 @@
+//! What a token says of itself, before anybody has said that it is one: for how long it may be believed once it is reviewed, and whether it is meant for us.
+//!
+//! Nothing here makes a token true. It saves reviews of what is certainly none of ours, and bounds how long a review is kept.
+
+use serde::Deserialize;
+
+/// Tokens of service accounts have some 1 KiB; with many audiences and long names still less than this.
+pub(super) const TOKEN_BYTES_MAX: usize = 8 << 10;
+
+/// What is read of a token's payload.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct Claims {
+    /// For whom it is meant.
+    #[serde(default, deserialize_with = "one_or_many")]
+    pub(super) aud: Vec<String>,
+    /// Until when it holds, in seconds since 1970.
+    #[serde(default)]
+    pub(super) exp: Option<u64>,
+}
+
+/// The claims of a token; `None` where it is no JWT.
+pub(super) fn claims(token: &str) -> Option<Claims> {
+    if token.len() > TOKEN_BYTES_MAX {
+        return None;
+    }
+    let mut parts = token.split('.');
+    let (_, payload, _) = (parts.next()?, parts.next()?, parts.next()?);
+    if parts.next().is_some() {
+        return None;
+    }
+    serde_json::from_slice(&base64url(payload)?).ok()
+}
+
+/// Base64 for URLs without padding (RFC 4648 §5), as JWTs have it.
+fn base64url(text: &str) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len() / 4 * 3 + 3);
+    let (mut bits, mut held) = (0_u32, 0_u32);
+    for letter in text.bytes() {
+        let value = match letter {
+            b'A'..=b'Z' => letter - b'A',
+            b'a'..=b'z' => letter - b'a' + 26,
+            b'0'..=b'9' => letter - b'0' + 52,
+            b'-' => 62,
+            b'_' => 63,
+            _ => return None,
+        };
+        bits = (bits << 6) | u32::from(value);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            out.push(u8::try_from((bits >> held) & 0xff).ok()?);
+            bits &= (1 << held) - 1;
+        }
+    }
+    // A last letter by itself holds less than a byte.
+    (held < 6).then_some(out)
+}
+
+fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        One(String),
+        Many(Vec<String>),
+    }
+    Ok(match Either::deserialize(deserializer)? {
+        Either::One(one) => vec![one],
+        Either::Many(many) => many,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_read_as_the_rfc_says() {
+        for (text, bytes) in
+            [("", ""), ("Zg", "f"), ("Zm8", "fo"), ("Zm9v", "foo"), ("Zm9vYmFy", "foobar"), ("_-8", "\u{ff}\u{ef}")]
+        {
+            let expected: Vec<u8> = if text == "_-8" { vec![0xff, 0xef] } else { bytes.as_bytes().to_vec() };
+            assert_eq!(base64url(text), Some(expected), "{text}");
+        }
+        for wrong in ["Z", "Zg==", "Z g", "Zm9v+", "é"] {
+            assert_eq!(base64url(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn claims_are_read_of_what_looks_like_a_token_and_of_nothing_else() {
+        // {"aud":["groupage.dev"],"exp":1700000000,"iss":"x"} and {"aud":"one"}
+        let many = "h.eyJhdWQiOlsiZ3JvdXBhZ2UuZGV2Il0sImV4cCI6MTcwMDAwMDAwMCwiaXNzIjoieCJ9.s";
+        let expected = Claims { aud: vec!["groupage.dev".to_owned()], exp: Some(1_700_000_000) };
+        assert_eq!(claims(many), Some(expected));
+        assert_eq!(claims("h.eyJhdWQiOiJvbmUifQ.s").map(|claims| claims.aud), Some(vec!["one".to_owned()]));
+        assert_eq!(claims("h.e30.s"), Some(Claims { aud: vec![], exp: None }));
+        for wrong in
+            ["", "opaque", "a.b", "a.b.c", "h.e30.s.x", "h.!!.s", &format!("h.e30.{}", "s".repeat(TOKEN_BYTES_MAX))]
+        {
+            assert_eq!(claims(wrong), None, "{wrong:.40}");
+        }
+    }
+}

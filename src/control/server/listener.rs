@@ -1,0 +1,183 @@
+//! Accepting connections: TCP, TLS, HTTP/2, and one kind of request.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::server::ServerConfig;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::stream::{Answer, Stream};
+use super::streams::{Line, SWEEP, Shared};
+use super::{Authenticate, Count, Hub, Limits, Refusal, Streams};
+use crate::clock::Clock;
+use crate::control::wire::{FEATURES, FEATURES_HEADER, MINOR, PATH, PROTOCOL_HEADER};
+
+/// Pauses after a failed accept: out of descriptors is over in a moment or lasts, and neither may spin or end the loop.
+const PAUSE: Duration = Duration::from_millis(50);
+/// What a sidecar may have sent ahead of us: a report, or a part of a larger one. Ten thousand times this is what all of them could make us hold.
+const STREAM_WINDOW: u32 = 32 << 10;
+/// A token of 8 KiB and what clients add.
+const HEAD_BYTES_MAX: u32 = 16 << 10;
+/// Of the answers that wait to be encrypted: a `Config` is shared bytes until then.
+const SEND_BYTES_MAX: usize = 32 << 10;
+
+/// Serves streams on this port until told to stop; then it accepts no more, and ends when every stream has. Push a `Goaway` to all first.
+///
+/// The streams are there at once; the future does the work.
+pub fn serve(
+    port: TcpListener,
+    tls: Arc<ServerConfig>,
+    (auth, hub): (Arc<dyn Authenticate>, Arc<dyn Hub>),
+    limits: Limits,
+    (clock, stop): (Clock, watch::Receiver<bool>),
+) -> (Streams, impl Future<Output = ()> + Send + use<>) {
+    let streams = Streams::new(limits, clock, auth, hub);
+    let shared = streams.0.clone();
+    (streams, run(shared, port, TlsAcceptor::from(tls), stop))
+}
+
+async fn run(shared: Arc<Shared>, port: TcpListener, tls: TlsAcceptor, mut stop: watch::Receiver<bool>) {
+    let mut sweep = tokio::time::interval(SWEEP);
+    sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut accepting = true;
+    while accepting || !shared.is_idle() {
+        tokio::select! {
+            accepted = port.accept(), if accepting => accept(&shared, &tls, accepted.map(|(stream, _)| stream)).await,
+            _ = sweep.tick() => shared.sweep(shared.clock.now()),
+            () = stopped(&mut stop), if accepting => accepting = false,
+        }
+    }
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // An error means that nobody will ever say it: the process ends.
+    stop.wait_for(|stop| *stop).await.ok();
+}
+
+async fn accept(shared: &Arc<Shared>, tls: &TlsAcceptor, accepted: io::Result<TcpStream>) {
+    let stream = match accepted {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::warn!(%error, "accept failed");
+            shared.counts.one(Count::Shed);
+            tokio::time::sleep(PAUSE).await;
+            return;
+        }
+    };
+    let Some(line) = shared.take() else {
+        shared.counts.one(Count::Shed);
+        return;
+    };
+    // A socket that refuses is closed already.
+    stream.set_nodelay(true).ok();
+    let place = Place { shared: shared.clone(), line: line.clone() };
+    let tls = tls.clone();
+    let task = tokio::spawn(async move {
+        let Place { shared, line } = &place;
+        match Box::pin(handshake(shared, &tls, stream)).await {
+            Some(stream) => connection(shared.clone(), line.clone(), stream).await,
+            None => shared.counts.one(Count::Handshake),
+        }
+    });
+    line.served_by(task.abort_handle());
+}
+
+/// A place among the connections.
+struct Place {
+    shared: Arc<Shared>,
+    line: Arc<Line>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.give_back(&self.line);
+    }
+}
+
+async fn handshake(shared: &Shared, tls: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+    // It is closed never, so there is always a permit sooner or later.
+    let _turn = shared.handshakes.acquire().await.ok()?;
+    let stream = tokio::time::timeout(shared.limits.handshake_timeout, tls.accept(stream)).await.ok()?.ok()?;
+    (stream.get_ref().1.alpn_protocol() == Some(b"h2")).then_some(stream)
+}
+
+async fn connection(shared: Arc<Shared>, line: Arc<Line>, stream: TlsStream<TcpStream>) {
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .max_concurrent_streams(1)
+        .max_header_list_size(HEAD_BYTES_MAX)
+        .max_send_buf_size(SEND_BYTES_MAX)
+        .max_pending_accept_reset_streams(8)
+        .auto_date_header(false);
+    let service = service_fn(move |request| answer(shared.clone(), line.clone(), request));
+    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(%error, "a stream's connection broke");
+    }
+}
+
+async fn answer(
+    shared: Arc<Shared>,
+    line: Arc<Line>,
+    request: Request<Incoming>,
+) -> Result<Response<Answer>, Infallible> {
+    if request.uri().path() != PATH || request.method() != Method::POST {
+        shared.counts.one(Count::NotAStream);
+        return Ok(refused(StatusCode::NOT_FOUND, "streams are opened by POST /v1/stream"));
+    }
+    let whose = match token(request.headers()) {
+        Some(token) => shared.auth.authenticate(token).await,
+        None => Err(Refusal::Invalid("there is no token")),
+    };
+    let refusal = match whose {
+        Ok(identity) => {
+            let stream = Stream::new(shared, line, identity, request.into_body());
+            let mut response = Response::new(Answer::Stream(Box::new(stream)));
+            let protocol = HeaderValue::from_str(&format!("1.{MINOR}")).ok();
+            let features = HeaderValue::from_str(&FEATURES.join(",")).ok();
+            for (name, value) in [(PROTOCOL_HEADER, protocol), (FEATURES_HEADER, features)] {
+                response.headers_mut().extend(value.map(|value| (http::HeaderName::from_static(name), value)));
+            }
+            return Ok(response);
+        }
+        Err(refusal) => refusal,
+    };
+    let (status, count) = match &refusal {
+        Refusal::Invalid(_) => (StatusCode::UNAUTHORIZED, Count::Invalid),
+        Refusal::Forbidden(_) => (StatusCode::FORBIDDEN, Count::Forbidden),
+        Refusal::Busy(_) => (StatusCode::SERVICE_UNAVAILABLE, Count::Busy),
+        Refusal::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, Count::Unavailable),
+    };
+    shared.counts.one(count);
+    let mut response = refused(status, &refusal.to_string());
+    if let Refusal::Busy(wait) = refusal {
+        let seconds = wait.as_secs() + 1;
+        response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    Ok(response)
+}
+
+fn token(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+fn refused(status: StatusCode, why: &str) -> Response<Answer> {
+    let mut response = Response::new(Answer::Refused(Some(Bytes::from(format!("{why}\n")))));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}

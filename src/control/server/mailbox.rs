@@ -1,0 +1,215 @@
+//! What waits for one sidecar: the newest of each kind, never more.
+//!
+//! A `Config` replaces what was before as a whole, so whoever reads slowly misses nothing by getting only the newest, and nothing piles up for whoever does not
+//! read at all.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+
+use crate::batching::Tick;
+use crate::control::wire::{self, Bundle, Config, Down, Goaway, Unsendable};
+
+/// Something for a sidecar, as bytes that any number of them share.
+#[derive(Debug, Clone)]
+pub struct Push {
+    kind: Kind,
+    frame: Bytes,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Config,
+    Bundle,
+    Goaway,
+}
+
+/// The places, and who is to be woken.
+#[derive(Debug, Default)]
+pub(super) struct Mailbox(Mutex<Places>);
+
+#[derive(Debug, Default)]
+struct Places {
+    bundle: Option<Bytes>,
+    config: Option<Bytes>,
+    ping: bool,
+    goaway: Option<Bytes>,
+    /// Nothing more after what is here.
+    last: bool,
+    /// Since when something waits.
+    since: Option<Tick>,
+    waker: Option<Waker>,
+}
+
+/// What a stream writes next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Frame(Bytes),
+    /// Say that we live, and what has arrived.
+    Ping,
+    End,
+}
+
+// === impl Push ===
+
+impl Push {
+    /// Settings.
+    ///
+    /// # Errors
+    /// They do not fit into a frame.
+    pub fn config(config: Config) -> Result<Self, Unsendable> {
+        Ok(Self { kind: Kind::Config, frame: wire::frame(&Down::Config(Box::new(config)))? })
+    }
+
+    /// Certificates of CAs.
+    ///
+    /// # Errors
+    /// They do not fit into a frame.
+    pub fn bundle(bundle: Bundle) -> Result<Self, Unsendable> {
+        Ok(Self { kind: Kind::Bundle, frame: wire::frame(&Down::Bundle(bundle))? })
+    }
+
+    /// Go elsewhere. The stream ends after it.
+    ///
+    /// # Errors
+    /// It does not fit into a frame.
+    pub fn goaway(goaway: Goaway) -> Result<Self, Unsendable> {
+        Ok(Self { kind: Kind::Goaway, frame: wire::frame(&Down::Goaway(goaway))? })
+    }
+
+    /// Bytes of its frame.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.frame.len()
+    }
+
+    /// Never: a frame has a length.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.frame.is_empty()
+    }
+}
+
+// === impl Mailbox ===
+
+impl Mailbox {
+    /// Something to write; of its kind it is the newest.
+    pub(super) fn push(&self, now: Tick, push: &Push) {
+        self.put(now, |places| {
+            let place = match push.kind {
+                Kind::Config => &mut places.config,
+                Kind::Bundle => &mut places.bundle,
+                Kind::Goaway => {
+                    places.last = true;
+                    &mut places.goaway
+                }
+            };
+            *place = Some(push.frame.clone());
+        });
+    }
+
+    /// Say that we live.
+    pub(super) fn ping(&self, now: Tick) {
+        self.put(now, |places| places.ping = true);
+    }
+
+    /// What is to be written next; registers who asks where that is nothing.
+    pub(super) fn poll(&self, context: &Context<'_>) -> Poll<Next> {
+        let mut places = self.places();
+        let frame = places.bundle.take().or_else(|| places.config.take());
+        let next = match frame {
+            Some(frame) => Next::Frame(frame),
+            None if std::mem::take(&mut places.ping) => Next::Ping,
+            None => match places.goaway.take() {
+                Some(frame) => Next::Frame(frame),
+                None if places.last => Next::End,
+                None => {
+                    if !places.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                        places.waker = Some(context.waker().clone());
+                    }
+                    return Poll::Pending;
+                }
+            },
+        };
+        if !places.has_any() {
+            places.since = None;
+        }
+        Poll::Ready(next)
+    }
+
+    /// Since when something waits.
+    pub(super) fn since(&self) -> Option<Tick> {
+        self.places().since
+    }
+
+    fn put(&self, now: Tick, put: impl FnOnce(&mut Places)) {
+        let mut places = self.places();
+        put(&mut places);
+        places.since.get_or_insert(now);
+        let waker = places.waker.take();
+        drop(places);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Places ===
+
+impl Places {
+    const fn has_any(&self) -> bool {
+        self.bundle.is_some() || self.config.is_some() || self.goaway.is_some() || self.ping
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(generation: u64) -> Push {
+        Push::config(Config { generation, ..Config::default() }).unwrap()
+    }
+
+    fn all(mailbox: &Mailbox) -> Vec<Next> {
+        let context = Context::from_waker(Waker::noop());
+        std::iter::from_fn(|| match mailbox.poll(&context) {
+            Poll::Ready(Next::End) | Poll::Pending => None,
+            Poll::Ready(next) => Some(next),
+        })
+        .collect()
+    }
+
+    #[test]
+    fn the_newest_of_each_kind_waits_and_the_bundle_goes_first() {
+        let mailbox = Mailbox::default();
+        let bundle = Push::bundle(Bundle { ca: "x".into(), ..Bundle::default() }).unwrap();
+        let away = Push::goaway(Goaway::default()).unwrap();
+        let newest = config(3);
+        for (at, push) in [&config(1), &away, &config(2), &bundle, &newest].into_iter().enumerate() {
+            mailbox.push(Tick(at as u64 + 5), push);
+        }
+        mailbox.ping(Tick(20));
+        assert_eq!(mailbox.since(), Some(Tick(5)));
+        let frame = |push: &Push| Next::Frame(push.frame.clone());
+        assert_eq!(all(&mailbox), [frame(&bundle), frame(&newest), Next::Ping, frame(&away)]);
+        assert_eq!(mailbox.since(), None);
+        let context = Context::from_waker(Waker::noop());
+        assert_eq!(mailbox.poll(&context), Poll::Ready(Next::End), "nothing after it");
+    }
+
+    #[test]
+    fn what_many_get_is_the_same_bytes() {
+        let push = config(1);
+        let boxes: Vec<Mailbox> = (0..3).map(|_| Mailbox::default()).collect();
+        boxes.iter().for_each(|mailbox| mailbox.push(Tick(0), &push));
+        for mailbox in &boxes {
+            let [Next::Frame(frame)] = &all(mailbox)[..] else { panic!() };
+            assert_eq!(frame.as_ptr(), push.frame.as_ptr());
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Tokens by review: the API server says whose a token is, and the pod must be one that was injected.
+//!
+//! A review is kept until the token ends, at most five minutes, under the token's digest, so that a sidecar that comes back costs nothing and an API server
+//! that is away shuts nobody out who was there a moment ago. At most 50 a second are asked: after a controller's start ten thousand pods come within minutes,
+//! and serve on what they have meanwhile (`kubernetes.md` §4).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
+use kube::api::{Api, ObjectMeta, PostParams};
+
+use super::jwt::{Claims, claims};
+use super::{Authenticate, Identity, Refusal};
+use crate::batching::Tick;
+use crate::clock::Clock;
+use crate::control::meter::Meter;
+
+/// For whom tokens are meant: useless at the API server, and anybody else's are useless here.
+pub const AUDIENCE: &str = "groupage.dev";
+
+/// Reviews a second, and at once (`kubernetes.md` §4).
+const REVIEWS: (u64, u64) = (50, 50);
+/// How long a review may take; a stream waits for it.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one is believed: a pod's token is withdrawn with the pod, so not for long.
+const KEPT_MAX: Duration = Duration::from_secs(300);
+/// Reviews kept: twice as many as there are streams, some 300 bytes each.
+const REVIEWS_MAX: usize = 24_000;
+
+const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
+const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
+const ACCOUNT: &str = "system:serviceaccount:";
+
+/// Knows the pods that were injected.
+pub trait Pods: Send + Sync + 'static {
+    /// Namespace and name of the pod with this UID, if it was injected and is still there.
+    fn find(&self, uid: &str) -> Option<(String, String)>;
+}
+
+/// Asks the API server.
+pub struct Reviews {
+    api: Api<TokenReview>,
+    pods: Arc<dyn Pods>,
+    clock: Clock,
+    known: Mutex<Known>,
+}
+
+struct Known {
+    /// By the token's digest: whose it is, and until when that is believed.
+    identities: HashMap<[u8; 32], (Identity, Tick)>,
+    meter: Meter,
+}
+
+// === impl Reviews ===
+
+impl Reviews {
+    /// Asks by this client, whose account must be allowed to create a `TokenReview`.
+    #[must_use]
+    pub fn new(client: kube::Client, pods: Arc<dyn Pods>, clock: Clock) -> Self {
+        let meter = Meter::new(clock.now(), REVIEWS.0, REVIEWS.1);
+        Self { api: Api::all(client), pods, clock, known: Mutex::new(Known { identities: HashMap::new(), meter }) }
+    }
+
+    async fn whose(&self, token: &str) -> Result<Identity, Refusal> {
+        let Some(claims) = claims(token) else { return Err(Refusal::Invalid("it is no token of a service account")) };
+        if !claims.aud.iter().any(|aud| aud == AUDIENCE) {
+            return Err(Refusal::Invalid("the token is meant for somebody else"));
+        }
+        let digest = *blake3::hash(token.as_bytes()).as_bytes();
+        let known = self.known().find(self.clock.now(), &digest)?;
+        let identity = match known {
+            Some(identity) => identity,
+            None => {
+                let identity = self.review(token).await?;
+                self.known().keep(
+                    self.clock.now(),
+                    digest,
+                    &identity,
+                    kept_for(&claims, Clock::wall_micros() / 1_000_000),
+                );
+                identity
+            }
+        };
+        // Asked each time: a token outlives its pod by some seconds, a kept review by minutes.
+        match self.pods.find(&identity.uid) {
+            Some((namespace, name)) if (&namespace, &name) == (&identity.namespace, &identity.name) => Ok(identity),
+            Some(_) => Err(Refusal::Forbidden("the token is of a pod of another name")),
+            None => Err(Refusal::Forbidden("the token's pod was not injected, or is not known yet")),
+        }
+    }
+
+    async fn review(&self, token: &str) -> Result<Identity, Refusal> {
+        let review = TokenReview {
+            metadata: ObjectMeta::default(),
+            spec: TokenReviewSpec { audiences: Some(vec![AUDIENCE.to_owned()]), token: Some(token.to_owned()) },
+            status: None,
+        };
+        let asked = tokio::time::timeout(REVIEW_TIMEOUT, self.api.create(&PostParams::default(), &review)).await;
+        match asked {
+            Ok(Ok(review)) => identity(review.status.unwrap_or_default()),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "a token cannot be reviewed");
+                Err(Refusal::Unavailable("the API server does not review tokens"))
+            }
+            Err(_) => Err(Refusal::Unavailable("the API server does not answer")),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Authenticate for Reviews {
+    fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Identity, Refusal>> {
+        self.whose(token).boxed()
+    }
+}
+
+impl fmt::Debug for Reviews {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reviews").field("known", &self.known().identities.len()).finish_non_exhaustive()
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    /// What is known of a token; `None` where it has to be reviewed, and may be.
+    fn find(&mut self, now: Tick, digest: &[u8; 32]) -> Result<Option<Identity>, Refusal> {
+        if let Some((identity, until)) = self.identities.get(digest) {
+            if now < *until {
+                return Ok(Some(identity.clone()));
+            }
+            self.identities.remove(digest);
+        }
+        if self.meter.take(now, 1) { Ok(None) } else { Err(Refusal::Busy(self.meter.wait(now, 1))) }
+    }
+
+    fn keep(&mut self, now: Tick, digest: [u8; 32], identity: &Identity, kept: Duration) {
+        if self.identities.len() >= REVIEWS_MAX {
+            self.identities.retain(|_, (_, until)| now < *until);
+        }
+        if self.identities.len() < REVIEWS_MAX {
+            self.identities.insert(digest, (identity.clone(), now.after(kept)));
+        }
+    }
+}
+
+/// How long a review is believed, at this time of the wall.
+fn kept_for(claims: &Claims, now_seconds: u64) -> Duration {
+    claims.exp.map_or(KEPT_MAX, |exp| Duration::from_secs(exp.saturating_sub(now_seconds)).min(KEPT_MAX))
+}
+
+/// Whose the API server says that the token is.
+fn identity(status: TokenReviewStatus) -> Result<Identity, Refusal> {
+    if status.authenticated != Some(true) {
+        return Err(Refusal::Invalid("the API server does not know the token"));
+    }
+    // A server that knows nothing of audiences answers for its own.
+    if !status.audiences.iter().flatten().any(|audience| audience == AUDIENCE) {
+        return Err(Refusal::Invalid("the token is meant for somebody else"));
+    }
+    let user = status.user.unwrap_or_default();
+    let account = user.username.as_deref().and_then(|name| name.strip_prefix(ACCOUNT));
+    let namespace = account.and_then(|account| account.split_once(':')).map(|(namespace, _)| namespace.to_owned());
+    let mut extra = user.extra.unwrap_or_default();
+    let mut one = |key: &str| match extra.remove(key) {
+        Some(values) if values.len() == 1 => values.into_iter().next(),
+        _ => None,
+    };
+    match (one(POD_UID), one(POD_NAME), namespace) {
+        (Some(uid), Some(name), Some(namespace)) => Ok(Identity { uid, name, namespace }),
+        _ => Err(Refusal::Forbidden("the token is bound to no pod")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use k8s_openapi::api::authentication::v1::UserInfo;
+
+    use super::*;
+
+    fn status(change: impl FnOnce(&mut TokenReviewStatus, &mut UserInfo)) -> TokenReviewStatus {
+        let extra = [(POD_NAME, "embedder-7"), (POD_UID, "u-7")];
+        let extra: BTreeMap<_, _> = extra.map(|(key, value)| (key.to_owned(), vec![value.to_owned()])).into();
+        let mut user = UserInfo {
+            username: Some("system:serviceaccount:prod:default".to_owned()),
+            extra: Some(extra),
+            ..UserInfo::default()
+        };
+        let mut status = TokenReviewStatus {
+            authenticated: Some(true),
+            audiences: Some(vec![AUDIENCE.to_owned()]),
+            ..TokenReviewStatus::default()
+        };
+        change(&mut status, &mut user);
+        status.user = Some(user);
+        status
+    }
+
+    #[test]
+    fn a_token_is_its_pods_and_a_token_of_no_pod_is_nobodys() {
+        let expected = Identity { uid: "u-7".into(), name: "embedder-7".into(), namespace: "prod".into() };
+        assert_eq!(identity(status(|_, _| ())), Ok(expected));
+        let refused = |change: fn(&mut TokenReviewStatus, &mut UserInfo)| identity(status(change)).unwrap_err();
+        assert!(matches!(refused(|status, _| status.authenticated = Some(false)), Refusal::Invalid(_)));
+        assert!(matches!(refused(|status, _| status.authenticated = None), Refusal::Invalid(_)));
+        assert!(matches!(refused(|status, _| status.audiences = None), Refusal::Invalid(_)));
+        assert!(matches!(refused(|status, _| status.audiences = Some(vec!["kubernetes".into()])), Refusal::Invalid(_)));
+        assert!(matches!(refused(|_, user| user.extra = None), Refusal::Forbidden(_)));
+        assert!(matches!(refused(|_, user| user.username = Some("prod:admin".into())), Refusal::Forbidden(_)));
+        let two = |_: &mut TokenReviewStatus, user: &mut UserInfo| {
+            user.extra.as_mut().unwrap().get_mut(POD_UID).unwrap().push("u-8".into());
+        };
+        assert!(matches!(refused(two), Refusal::Forbidden(_)));
+    }
+
+    #[test]
+    fn a_review_is_believed_until_the_token_ends_and_five_minutes_at_most() {
+        let kept = |exp| kept_for(&Claims { aud: vec![], exp }, 1000).as_secs();
+        assert_eq!([kept(Some(1060)), kept(Some(999)), kept(Some(9000)), kept(None)], [60, 0, 300, 300]);
+    }
+
+    #[test]
+    fn kept_reviews_cost_nothing_and_others_no_more_than_the_budget() {
+        let someone = Identity { uid: "u".into(), name: "n".into(), namespace: "ns".into() };
+        let mut known = Known { identities: HashMap::new(), meter: Meter::new(Tick(0), REVIEWS.0, REVIEWS.1) };
+        known.keep(Tick(0), [0; 32], &someone, Duration::from_secs(60));
+        for at in 0..50 {
+            assert_eq!(known.find(Tick(0), &[1; 32]), Ok(None), "{at}");
+            assert_eq!(known.find(Tick(0), &[0; 32]), Ok(Some(someone.clone())));
+        }
+        assert_eq!(known.find(Tick(0), &[1; 32]), Err(Refusal::Busy(Duration::from_millis(20))));
+        assert_eq!(known.find(Tick::from_millis(20), &[1; 32]), Ok(None));
+        assert_eq!(known.find(Tick::from_millis(60_000), &[0; 32]), Ok(None), "it is over");
+        assert!(known.identities.is_empty());
+    }
+}

@@ -1,0 +1,223 @@
+//! One stream: the body of the answer, which reads the request as it is asked for what to write.
+//!
+//! So a stream needs no task of its own beside the connection's, and a sidecar that does not read is not read from. Whatever it does that a sidecar of ours
+//! would not ends it, with a `Goaway` that says why.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+
+use super::mailbox::Next;
+use super::streams::{Line, Shared};
+use super::{Count, Identity};
+use crate::control::frame::Decoder;
+use crate::control::meter::Meter;
+use crate::control::wire::{self, ACKS, Down, Goaway, Hello, Ping, Up};
+
+/// The answer to a request: a stream, or why there is none.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Stream(Box<Stream>),
+    Refused(Option<Bytes>),
+}
+
+pub(super) struct Stream {
+    shared: Arc<Shared>,
+    line: Arc<Line>,
+    identity: Arc<Identity>,
+    request: Incoming,
+    decoder: Decoder,
+    frames: Meter,
+    bytes: Meter,
+    /// `Hello` came, and whether its sidecar wants to know what arrived.
+    hello: Option<bool>,
+    /// Something arrived since we last said what has.
+    unsaid: bool,
+    /// Why it ends.
+    ends: Option<Why>,
+}
+
+/// Why a stream ends from our side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Why {
+    count: Count,
+    text: &'static str,
+}
+
+// === impl Stream ===
+
+impl Stream {
+    pub(super) fn new(shared: Arc<Shared>, line: Arc<Line>, identity: Identity, request: Incoming) -> Self {
+        let now = shared.clock.now();
+        let limits = &shared.limits;
+        Self {
+            frames: Meter::new(now, limits.frames.0, limits.frames.1),
+            bytes: Meter::new(now, limits.bytes.0, limits.bytes.1),
+            shared,
+            line,
+            identity: Arc::new(identity),
+            request,
+            decoder: Decoder::default(),
+            hello: None,
+            unsaid: false,
+            ends: None,
+        }
+    }
+
+    fn take(&mut self, data: &[u8]) -> Result<(), Why> {
+        let now = self.shared.clock.now();
+        if !self.bytes.take(now, data.len() as u64) {
+            return Err(Why { count: Count::Flood, text: "too many bytes" });
+        }
+        self.decoder.feed(data);
+        let malformed = |text| Why { count: Count::Malformed, text };
+        while let Some(json) = self.decoder.frame().map_err(|_| malformed("no frame, or a frame above 1 MiB"))? {
+            if !self.frames.take(now, 1) {
+                return Err(Why { count: Count::Flood, text: "too many frames" });
+            }
+            let read = wire::read_up(&json).map_err(|error| {
+                tracing::debug!(%error, pod = %self.identity.name, "a frame from a sidecar is no message");
+                malformed("a frame that is no message")
+            })?;
+            self.shared.counts.add(Count::UnknownFields, read.unknown_fields.into());
+            match read.message {
+                Some(message) => self.hear(message)?,
+                None if self.hello.is_some() => self.shared.counts.one(Count::UnknownKinds),
+                None => return Err(UNANNOUNCED),
+            }
+            self.line.hear(now);
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, message: Up) -> Result<(), Why> {
+        let (shared, pod) = (&self.shared, &self.identity);
+        match message {
+            Up::Hello(hello) if self.hello.is_none() => {
+                let hello = hello.bounded();
+                if !speaks_for(&hello, pod) {
+                    tracing::warn!(pod = %pod.name, namespace = %pod.namespace, claimed = %hello.pod.uid, "a stream claimed to be another pod than its token's");
+                    return Err(Why {
+                        count: Count::Foreign,
+                        text: "a stream may only speak for the pod of its token",
+                    });
+                }
+                self.hello = Some(hello.has(ACKS));
+                shared.open(&self.line, pod, &hello);
+            }
+            Up::Report(report) if self.hello.is_some() => {
+                self.unsaid = true;
+                if shared.inbox(&pod.uid, |inbox| inbox.report(report.epoch, report.seq)) {
+                    shared.counts.one(Count::Reports);
+                    shared.hub.report(pod, report.bounded());
+                } else {
+                    shared.counts.one(Count::Repeated);
+                }
+            }
+            Up::Event(event) if self.hello.is_some() => {
+                self.unsaid = true;
+                if shared.inbox(&pod.uid, |inbox| inbox.event(event.epoch, event.seq)) {
+                    shared.counts.one(Count::Events);
+                    shared.hub.event(pod, event.bounded());
+                } else {
+                    shared.counts.one(Count::Repeated);
+                }
+            }
+            Up::Hello(_) | Up::Report(_) | Up::Event(_) => return Err(UNANNOUNCED),
+        }
+        Ok(())
+    }
+
+    /// What has arrived, where the sidecar wants to know; just that we live otherwise.
+    fn ping(&mut self) -> Option<Bytes> {
+        self.unsaid = false;
+        let acked = (self.hello == Some(true)).then(|| self.shared.acked(&self.identity.uid));
+        wire::frame(&Down::Ping(Ping { acked, ..Ping::default() })).ok()
+    }
+
+    fn write(&self, bytes: Bytes) -> Poll<Option<Bytes>> {
+        self.line.write(self.shared.clock.now());
+        Poll::Ready(Some(bytes))
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            if self.hello.is_some() {
+                match self.line.mailbox.poll(context) {
+                    Poll::Ready(Next::Frame(frame)) => return self.write(frame),
+                    Poll::Ready(Next::End) => return Poll::Ready(None),
+                    Poll::Ready(Next::Ping) => self.unsaid = true,
+                    Poll::Pending => {}
+                }
+            }
+            if self.unsaid
+                && let Some(ping) = self.ping()
+            {
+                return self.write(ping);
+            }
+            let Poll::Ready(read) = Pin::new(&mut self.request).poll_frame(context) else { return Poll::Pending };
+            let data = match read {
+                // Trailers mean nothing here.
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                None | Some(Err(_)) => {
+                    if self.decoder.is_within() {
+                        self.shared.counts.one(Count::Truncated);
+                    }
+                    return Poll::Ready(None);
+                }
+            };
+            if let Err(why) = self.take(&data) {
+                return self.end(why);
+            }
+        }
+    }
+
+    /// Says why, and then nothing more.
+    fn end(&mut self, why: Why) -> Poll<Option<Bytes>> {
+        self.shared.counts.one(why.count);
+        self.ends = Some(why);
+        let away = Goaway { reason: why.text.to_owned(), ..Goaway::default() };
+        Poll::Ready(wire::frame(&Down::Goaway(away)).ok())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.hello.is_some() {
+            self.shared.close(&self.line, &self.identity);
+        }
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("pod", &self.identity).field("hello", &self.hello).finish_non_exhaustive()
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Refused(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Self::Stream(stream) if stream.ends.is_some() => Poll::Ready(None),
+            Self::Stream(stream) => stream.poll(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
+        }
+    }
+}
+
+const UNANNOUNCED: Why = Why { count: Count::Unannounced, text: "a stream begins with one Hello" };
+
+/// Whether the pod that it says it is, is the token's.
+fn speaks_for(hello: &Hello, pod: &Identity) -> bool {
+    let same = |said: &str, known: &str| said.is_empty() || said == known;
+    hello.pod.uid == pod.uid && same(&hello.pod.name, &pod.name) && same(&hello.pod.namespace, &pod.namespace)
+}

@@ -1,0 +1,385 @@
+//! All streams: who is there, what is pushed to whom, and the sweep that drops who says or reads nothing.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+use super::count::Counts;
+use super::mailbox::{Mailbox, Push};
+use super::{Authenticate, Count, Hub, Identity, Limits};
+use crate::batching::Tick;
+use crate::clock::Clock;
+use crate::control::ledger::Inbox;
+use crate::control::wire::{Acked, Hello};
+
+/// Between two sweeps: the finest of the timeouts is six times as long.
+pub(super) const SWEEP: Duration = Duration::from_secs(5);
+/// A sidecar to which nothing was written for so long is told that we live. Reports are answered every 5 s, so it rarely is.
+const QUIET: Duration = Duration::from_secs(20);
+/// What a sidecar has sent is remembered for so long after it went, far beyond a reconnect.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
+/// Every stream there is. Cheap to clone.
+#[derive(Clone)]
+pub struct Streams(pub(super) Arc<Shared>);
+
+pub(super) struct Shared {
+    pub(super) limits: Limits,
+    pub(super) clock: Clock,
+    pub(super) counts: Counts,
+    pub(super) auth: Arc<dyn Authenticate>,
+    pub(super) hub: Arc<dyn Hub>,
+    pub(super) handshakes: Semaphore,
+    lines: Mutex<HashMap<u64, Arc<Line>>>,
+    pods: Mutex<Pods>,
+    next: AtomicU64,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Line {
+    id: u64,
+    accepted: Tick,
+    /// When the last frame came, in nanoseconds; 0 before `Hello`.
+    heard: AtomicU64,
+    /// When something was written last.
+    written: AtomicU64,
+    pub(super) mailbox: Mailbox,
+    abort: OnceLock<AbortHandle>,
+    /// It has been told to end.
+    dropped: AtomicBool,
+}
+
+#[derive(Default)]
+struct Pods {
+    open: HashMap<String, Open>,
+    /// What has arrived of each, also of those that went a moment ago.
+    inboxes: HashMap<String, (Inbox, Tick)>,
+}
+
+struct Open {
+    line: Arc<Line>,
+    identity: Arc<Identity>,
+}
+
+// === impl Streams ===
+
+impl Streams {
+    pub(super) fn new(limits: Limits, clock: Clock, auth: Arc<dyn Authenticate>, hub: Arc<dyn Hub>) -> Self {
+        Self(Arc::new(Shared {
+            handshakes: Semaphore::new(limits.handshakes_max.clamp(1, Semaphore::MAX_PERMITS)),
+            limits,
+            clock,
+            counts: Counts::default(),
+            auth,
+            hub,
+            lines: Mutex::default(),
+            pods: Mutex::default(),
+            next: AtomicU64::new(1),
+        }))
+    }
+
+    /// Gives it to the sidecar of this pod, in place of what waits there of the same kind. False where there is no such stream.
+    #[must_use]
+    pub fn push(&self, uid: &str, push: &Push) -> bool {
+        let now = self.0.clock.now();
+        let line = self.0.pods().open.get(uid).map(|open| open.line.clone());
+        line.inspect(|line| line.mailbox.push(now, push)).is_some()
+    }
+
+    /// Gives the same bytes to every sidecar. How many there are.
+    pub fn push_all(&self, push: &Push) -> usize {
+        self.push_where(push, |_| true)
+    }
+
+    /// Gives the same bytes to every sidecar that is meant. How many there are.
+    pub fn push_where(&self, push: &Push, meant: impl Fn(&Identity) -> bool) -> usize {
+        let now = self.0.clock.now();
+        let lines: Vec<Arc<Line>> = {
+            let pods = self.0.pods();
+            pods.open.values().filter(|open| meant(&open.identity)).map(|open| open.line.clone()).collect()
+        };
+        // Outside the lock: each push wakes a task.
+        lines.iter().for_each(|line| line.mailbox.push(now, push));
+        lines.len()
+    }
+
+    /// Who is there.
+    #[must_use]
+    pub fn pods(&self) -> Vec<Arc<Identity>> {
+        self.0.pods().open.values().map(|open| open.identity.clone()).collect()
+    }
+
+    /// How many are there.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.pods().open.len()
+    }
+
+    /// Whether nobody is there.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How often this happened.
+    #[must_use]
+    pub fn count(&self, count: Count) -> u64 {
+        self.0.counts.get(count)
+    }
+}
+
+impl fmt::Debug for Streams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Streams").field("open", &self.len()).finish_non_exhaustive()
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// A place for a connection; `None` above the bound.
+    pub(super) fn take(&self) -> Option<Arc<Line>> {
+        let mut lines = self.lines();
+        if lines.len() >= self.limits.streams_max {
+            return None;
+        }
+        let line = Arc::new(Line {
+            id: self.next.fetch_add(1, Ordering::Relaxed),
+            accepted: self.clock.now(),
+            heard: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            mailbox: Mailbox::default(),
+            abort: OnceLock::new(),
+            dropped: AtomicBool::new(false),
+        });
+        lines.insert(line.id, line.clone());
+        Some(line)
+    }
+
+    /// The connection is gone.
+    pub(super) fn give_back(&self, line: &Line) {
+        self.lines().remove(&line.id);
+    }
+
+    /// Whether any connection is left.
+    pub(super) fn is_idle(&self) -> bool {
+        self.lines().is_empty()
+    }
+
+    /// A pod said `Hello` on this connection; an earlier one of the same pod ends.
+    pub(super) fn open(self: &Arc<Self>, line: &Arc<Line>, identity: &Arc<Identity>, hello: &Hello) {
+        line.hear(self.clock.now());
+        let open = Open { line: line.clone(), identity: identity.clone() };
+        let before = self.pods().open.insert(identity.uid.clone(), open);
+        if let Some(before) = before {
+            self.counts.one(Count::Replaced);
+            before.line.end();
+        }
+        self.counts.one(Count::Opened);
+        self.hub.opened(&Streams(self.clone()), identity, hello);
+    }
+
+    /// The stream of this connection has ended.
+    pub(super) fn close(&self, line: &Line, identity: &Arc<Identity>) {
+        let was_open = {
+            let mut pods = self.pods();
+            let own = pods.open.get(&identity.uid).is_some_and(|open| open.line.id == line.id);
+            if own {
+                pods.open.remove(&identity.uid);
+            }
+            own
+        };
+        if was_open {
+            self.hub.closed(identity);
+        }
+    }
+
+    /// Asks and changes what has arrived of a pod.
+    pub(super) fn inbox<T>(&self, uid: &str, ask: impl FnOnce(&mut Inbox) -> T) -> T {
+        let now = self.clock.now();
+        let mut pods = self.pods();
+        if let Some((inbox, used)) = pods.inboxes.get_mut(uid) {
+            *used = now;
+            return ask(inbox);
+        }
+        let mut inbox = Inbox::default();
+        let answer = ask(&mut inbox);
+        pods.inboxes.insert(uid.to_owned(), (inbox, now));
+        answer
+    }
+
+    /// What has arrived of a pod.
+    pub(super) fn acked(&self, uid: &str) -> Acked {
+        self.inbox(uid, |inbox| inbox.acked())
+    }
+
+    /// Ends the connections that are over one of their times, and forgets who went long ago.
+    pub(super) fn sweep(&self, now: Tick) {
+        let limits = &self.limits;
+        for line in self.lines().values() {
+            let heard = Tick(line.heard.load(Ordering::Relaxed));
+            let slow = line.mailbox.since().is_some_and(|since| now.since(since) > limits.slow_timeout);
+            let late = if heard == Tick(0) {
+                now.since(line.accepted) > limits.hello_timeout
+            } else {
+                now.since(heard) > limits.idle_timeout
+            };
+            if slow || late {
+                if !line.dropped.swap(true, Ordering::Relaxed) {
+                    self.counts.one(if slow { Count::Slow } else { Count::Idle });
+                }
+                line.end();
+            } else if heard != Tick(0) && now.since(Tick(line.written.load(Ordering::Relaxed))) > QUIET {
+                line.mailbox.ping(now);
+            }
+        }
+        let mut pods = self.pods();
+        let Pods { open, inboxes } = &mut *pods;
+        inboxes.retain(|uid, (_, used)| open.contains_key(uid) || now.since(*used) < REMEMBERED);
+    }
+
+    fn lines(&self) -> MutexGuard<'_, HashMap<u64, Arc<Line>>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pods(&self) -> MutexGuard<'_, Pods> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    /// The task that serves it.
+    pub(super) fn served_by(&self, task: AbortHandle) {
+        self.abort.get_or_init(|| task);
+    }
+
+    /// A frame came.
+    pub(super) fn hear(&self, now: Tick) {
+        self.heard.store(now.0.max(1), Ordering::Relaxed);
+    }
+
+    /// Something is written.
+    pub(super) fn write(&self, now: Tick) {
+        self.written.store(now.0, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        if let Some(task) = self.abort.get() {
+            task.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use futures_util::future::BoxFuture;
+
+    use super::super::Refusal;
+    use super::*;
+    use crate::control::wire::{Config, Event, Report};
+
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<String>>);
+
+    impl Hub for Heard {
+        fn opened(&self, streams: &Streams, pod: &Arc<Identity>, _: &Hello) {
+            assert!(streams.push(&pod.uid, &Push::config(Config::default()).unwrap()), "it may push at once");
+            self.0.lock().unwrap().push(format!("+{}", pod.uid));
+        }
+
+        fn report(&self, _: &Arc<Identity>, _: Report) {}
+
+        fn event(&self, _: &Arc<Identity>, _: Event) {}
+
+        fn closed(&self, pod: &Arc<Identity>) {
+            self.0.lock().unwrap().push(format!("-{}", pod.uid));
+        }
+    }
+
+    struct Nobody;
+
+    impl Authenticate for Nobody {
+        fn authenticate<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Identity, Refusal>> {
+            std::future::ready(Err(Refusal::Invalid("nobody"))).boxed()
+        }
+    }
+
+    fn streams(limits: Limits) -> (Streams, Arc<Heard>) {
+        let hub = Arc::new(Heard::default());
+        (Streams::new(limits, Clock::start(), Arc::new(Nobody), hub.clone()), hub)
+    }
+
+    fn pod(uid: &str) -> Arc<Identity> {
+        Arc::new(Identity { uid: uid.to_owned(), name: uid.to_owned(), namespace: "ns".to_owned() })
+    }
+
+    #[test]
+    fn a_second_stream_of_a_pod_takes_the_place_of_the_first() {
+        let (streams, hub) = streams(Limits::default());
+        let (first, second) = (streams.0.take().unwrap(), streams.0.take().unwrap());
+        streams.0.open(&first, &pod("a"), &Hello::default());
+        streams.0.open(&second, &pod("a"), &Hello::default());
+        streams.0.close(&first, &pod("a"));
+        assert_eq!((streams.len(), streams.count(Count::Replaced)), (1, 1));
+        streams.0.close(&second, &pod("a"));
+        assert_eq!(*hub.0.lock().unwrap(), ["+a", "+a", "-a"], "whoever was replaced is not said to be gone");
+        assert!(streams.is_empty() && !streams.push("a", &Push::config(Config::default()).unwrap()));
+    }
+
+    #[test]
+    fn no_more_connections_than_the_bound() {
+        let (streams, _) = streams(Limits { streams_max: 2, ..Limits::default() });
+        let first = streams.0.take().unwrap();
+        let _second = streams.0.take().unwrap();
+        assert!(streams.0.take().is_none());
+        streams.0.give_back(&first);
+        assert!(streams.0.take().is_some());
+    }
+
+    #[test]
+    fn what_arrived_is_remembered_beyond_a_break_and_forgotten_after_it() {
+        let (streams, _) = streams(Limits::default());
+        assert!(streams.0.inbox("a", |inbox| inbox.report(5, 1)));
+        streams.0.sweep(streams.0.clock.now().after(REMEMBERED / 2));
+        assert!(!streams.0.inbox("a", |inbox| inbox.report(5, 1)));
+        assert_eq!(streams.0.acked("a").report, 1);
+        streams.0.sweep(streams.0.clock.now().after(REMEMBERED * 2));
+        assert_eq!(streams.0.acked("a").report, 0);
+    }
+
+    #[tokio::test]
+    async fn whoever_says_or_reads_nothing_is_dropped() {
+        let limits = Limits::default();
+        let (streams, _) = streams(limits.clone());
+        let dies = |line: &Arc<Line>| {
+            let task = tokio::spawn(std::future::pending::<()>());
+            line.served_by(task.abort_handle());
+            async { task.await.unwrap_err().is_cancelled() }
+        };
+        let (mute, idle, slow) = (streams.0.take().unwrap(), streams.0.take().unwrap(), streams.0.take().unwrap());
+        let ends = [dies(&mute), dies(&idle), dies(&slow)];
+        streams.0.open(&idle, &pod("idle"), &Hello::default());
+        streams.0.open(&slow, &pod("slow"), &Hello::default());
+        // It has read what it was given when it came.
+        assert!(idle.mailbox.poll(&std::task::Context::from_waker(std::task::Waker::noop())).is_ready());
+        let now = streams.0.clock.now();
+        streams.0.sweep(now);
+        assert_eq!((streams.count(Count::Idle), streams.count(Count::Slow)), (0, 0));
+        slow.hear(now.after(limits.idle_timeout));
+        streams.0.sweep(now.after(limits.idle_timeout + Duration::from_secs(1)));
+        streams.0.sweep(now.after(limits.idle_timeout + Duration::from_secs(2)));
+        assert_eq!((streams.count(Count::Idle), streams.count(Count::Slow)), (2, 1), "each once");
+        for end in ends {
+            assert!(end.await);
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! A histogram with fixed buckets: what sidecars count, what goes over the control stream as counts to be added, and what the tuner asks for quantiles.
+//!
+//! The buckets are the same everywhere and for ever, so two sketches add up to the sketch of both, in any order, and a difference of counts is a sketch again.
+//! A value below 32 has a bucket of its own; above, each doubling is cut into 16, so a quantile is off by at most 3 %. Values are whole numbers of whatever the
+//! owner counts: microseconds for times, items for sizes. Only buckets that hold something take room: some 60 for the latencies of one route.
+//!
+//! What it leaves out: time. Whoever wants a window keeps one sketch for each part of it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Each doubling is cut into 2 to this power: 16 parts of at most 1/16 of their lower bound.
+const PART_BITS: u32 = 4;
+const PARTS: u64 = 1 << PART_BITS;
+/// Values below have buckets of their own.
+const EXACT: u64 = 2 * PARTS;
+/// The first value that is no longer told apart, 2^36: in microseconds 19 hours, in items more than there are.
+const VALUE_MAX: u64 = (1 << 36) - 1;
+
+/// Counts of values by bucket.
+///
+/// # Properties
+/// Merging is commutative and associative, and an empty sketch changes nothing. A quantile lies within the bucket that holds it: exact below 32, else at most
+/// 1/32 off. Counts saturate.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written")]
+pub struct Sketch {
+    /// Bucket and count, in order of buckets; no count is zero.
+    counts: Vec<(u16, u64)>,
+    /// Of all values, as they were.
+    sum: u64,
+}
+
+/// As it comes from outside: nothing about it is believed.
+#[derive(Debug, Deserialize)]
+struct Written {
+    #[serde(default)]
+    counts: Vec<(u16, u64)>,
+    #[serde(default)]
+    sum: u64,
+}
+
+// === impl Sketch ===
+
+impl Sketch {
+    /// How many buckets there are.
+    pub const BUCKETS: u16 = bucket(VALUE_MAX) + 1;
+
+    /// Counts one value.
+    pub fn add(&mut self, value: u64) {
+        self.add_many(value, 1);
+    }
+
+    /// Counts a time, in microseconds.
+    pub fn add_time(&mut self, time: Duration) {
+        self.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// Counts one value so many times.
+    pub fn add_many(&mut self, value: u64, count: u64) {
+        if count == 0 {
+            return;
+        }
+        self.sum = self.sum.saturating_add(value.saturating_mul(count));
+        self.raise(bucket(value), count);
+    }
+
+    /// Adds all that another one counted.
+    pub fn merge(&mut self, other: &Self) {
+        self.sum = self.sum.saturating_add(other.sum);
+        for (bucket, count) in &other.counts {
+            self.raise(*bucket, *count);
+        }
+    }
+
+    /// Values counted.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().fold(0, |all: u64, (_, count)| all.saturating_add(*count))
+    }
+
+    /// The sum of all values, exact until it saturates.
+    #[must_use]
+    pub const fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    /// The mean of all values, rounded down; `None` where nothing was counted.
+    #[must_use]
+    pub fn mean(&self) -> Option<u64> {
+        self.sum.checked_div(self.count())
+    }
+
+    /// Whether nothing was counted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+
+    /// The value that `permille` thousandths of all values do not exceed: 990 asks for the 99th percentile. Inside a bucket values are taken to lie evenly.
+    /// `None` where nothing was counted.
+    #[must_use]
+    pub fn quantile(&self, permille: u32) -> Option<u64> {
+        let all = u128::from(self.count());
+        // The rank of the value, from 1.
+        let rank = (all * u128::from(permille.min(1000))).div_ceil(1000).max(1);
+        let mut before = 0_u128;
+        for (bucket, count) in &self.counts {
+            let count = u128::from(*count);
+            if before + count >= rank {
+                let (from, width) = bounds(*bucket);
+                // The middle of the part that belongs to this rank, of `count` parts.
+                let within = u128::from(width) * (2 * (rank - before) - 1) / (2 * count);
+                return Some(from + u64::try_from(within).unwrap_or(0));
+            }
+            before += count;
+        }
+        None
+    }
+
+    /// How many values are above this one; of the bucket in which it lies a part.
+    #[must_use]
+    pub fn above(&self, value: u64) -> u64 {
+        let own = bucket(value);
+        let mut above = 0_u64;
+        for (bucket, count) in &self.counts {
+            let part = match bucket.cmp(&own) {
+                std::cmp::Ordering::Less => 0,
+                std::cmp::Ordering::Greater => *count,
+                std::cmp::Ordering::Equal => {
+                    let (from, width) = bounds(own);
+                    let beyond = (from + width - 1).saturating_sub(value);
+                    u64::try_from(u128::from(*count) * u128::from(beyond) / u128::from(width)).unwrap_or(0)
+                }
+            };
+            above = above.saturating_add(part);
+        }
+        above
+    }
+
+    /// Buckets that hold something: the lowest value that falls into each, and its count.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.counts.iter().map(|(bucket, count)| (bounds(*bucket).0, *count))
+    }
+
+    fn raise(&mut self, bucket: u16, by: u64) {
+        match self.counts.binary_search_by_key(&bucket, |(known, _)| *known) {
+            Ok(at) => {
+                if let Some((_, count)) = self.counts.get_mut(at) {
+                    *count = count.saturating_add(by);
+                }
+            }
+            Err(at) => self.counts.insert(at, (bucket, by)),
+        }
+    }
+}
+
+/// The bucket of a value.
+const fn bucket(value: u64) -> u16 {
+    let value = if value > VALUE_MAX { VALUE_MAX } else { value };
+    let index = if value < EXACT {
+        value
+    } else {
+        let octave = value.ilog2() - PART_BITS;
+        // The first doubling above the exact values is octave 1.
+        (octave as u64 - 1) * PARTS + EXACT + ((value >> octave) - PARTS)
+    };
+    #[expect(clippy::cast_possible_truncation, reason = "VALUE_MAX has bucket 527")]
+    let index = index as u16;
+    index
+}
+
+/// The lowest value of a bucket, and how many values fall into it.
+const fn bounds(bucket: u16) -> (u64, u64) {
+    let index = bucket as u64;
+    if index < EXACT {
+        return (index, 1);
+    }
+    let octave = (index - EXACT) / PARTS + 1;
+    ((PARTS + (index - EXACT) % PARTS) << octave, 1 << octave)
+}
+
+// === impl Written ===
+
+impl TryFrom<Written> for Sketch {
+    type Error = &'static str;
+
+    fn try_from(written: Written) -> Result<Self, Self::Error> {
+        let Written { counts, sum } = written;
+        if counts.len() > usize::from(Self::BUCKETS) || counts.iter().any(|(bucket, _)| *bucket >= Self::BUCKETS) {
+            return Err("a sketch names a bucket that there is not");
+        }
+        if counts.iter().any(|(_, count)| *count == 0) || !counts.is_sorted_by(|one, next| one.0 < next.0) {
+            return Err("the buckets of a sketch are not in order, or one is empty");
+        }
+        Ok(Self { counts, sum })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(values: &[u64]) -> Sketch {
+        let mut sketch = Sketch::default();
+        values.iter().for_each(|value| sketch.add(*value));
+        sketch
+    }
+
+    #[test]
+    fn every_bucket_begins_where_the_one_before_ends() {
+        let mut next = 0;
+        for index in 0..Sketch::BUCKETS {
+            let (from, width) = bounds(index);
+            assert_eq!((from, bucket(from), bucket(from + width - 1)), (next, index, index));
+            next = from + width;
+        }
+        assert_eq!((next, Sketch::BUCKETS), (VALUE_MAX + 1, 528));
+        assert_eq!(bucket(u64::MAX), Sketch::BUCKETS - 1);
+    }
+
+    #[test]
+    fn small_values_are_exact_and_an_empty_sketch_has_no_quantile() {
+        let sketch = of(&(1..=20).collect::<Vec<_>>());
+        assert_eq!([0, 50, 500, 950, 1000].map(|permille| sketch.quantile(permille)), [1, 1, 10, 19, 20].map(Some));
+        assert_eq!((sketch.count(), sketch.sum(), sketch.mean(), sketch.above(15)), (20, 210, Some(10), 5));
+        let empty = Sketch::default();
+        assert_eq!((empty.quantile(990), empty.mean(), empty.above(0), empty.is_empty()), (None, None, 0, true));
+    }
+
+    #[test]
+    fn what_is_written_reads_back_and_nonsense_does_not() {
+        let sketch = of(&[3, 3, 40, 150_000]);
+        let text = serde_json::to_string(&sketch).unwrap();
+        assert_eq!(text, r#"{"counts":[[3,2],[36,1],[226,1]],"sum":150046}"#);
+        assert_eq!(serde_json::from_str::<Sketch>(&text).unwrap(), sketch);
+        assert_eq!(serde_json::from_str::<Sketch>(r#"{"new": 1}"#).unwrap(), Sketch::default());
+        for wrong in [
+            r#"{"counts":[[528,1]]}"#,
+            r#"{"counts":[[3,1],[3,1]]}"#,
+            r#"{"counts":[[4,1],[3,1]]}"#,
+            r#"{"counts":[[4,0]]}"#,
+            r#"{"counts":[[70000,1]]}"#,
+            r#"{"counts":[[1,-1]]}"#,
+        ] {
+            assert!(serde_json::from_str::<Sketch>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn counts_from_outside_saturate() {
+        let huge: Sketch =
+            serde_json::from_str(&format!(r#"{{"counts":[[1,{0}],[5,{0}]],"sum":{0}}}"#, u64::MAX)).unwrap();
+        let mut twice = huge.clone();
+        twice.merge(&huge);
+        assert_eq!((twice.count(), twice.sum(), twice.quantile(990)), (u64::MAX, u64::MAX, Some(1)));
+    }
+
+    proptest! {
+        #[test]
+        fn a_quantile_is_within_a_thirtysecond_of_the_true_one(
+            mut values in prop::collection::vec(0..2_000_000_u64, 1..300), permille in 1..=1000_u32,
+        ) {
+            let found = of(&values).quantile(permille).unwrap();
+            values.sort_unstable();
+            let rank = (values.len() * usize::try_from(permille).unwrap()).div_ceil(1000);
+            let (from, width) = bounds(bucket(values[rank - 1]));
+            prop_assert!((from..from + width).contains(&found), "{found} is not in {from}+{width}");
+            prop_assert!(width == 1 || width * 16 <= from);
+        }
+
+        #[test]
+        fn two_sketches_add_up_to_the_sketch_of_both(
+            one in prop::collection::vec(0..u64::MAX / 1000, 0..50), two in prop::collection::vec(0..100_u64, 0..50),
+        ) {
+            let (mut ahead, mut back) = (of(&one), of(&two));
+            ahead.merge(&of(&two));
+            back.merge(&of(&one));
+            let both: Vec<u64> = one.iter().chain(&two).copied().collect();
+            prop_assert_eq!(&ahead, &of(&both));
+            prop_assert_eq!(ahead, back);
+        }
+
+        #[test]
+        fn what_lies_above_a_quantile_is_about_what_it_leaves(values in prop::collection::vec(0..1_000_000_u64, 1..200)) {
+            let sketch = of(&values);
+            let median = sketch.quantile(500).unwrap();
+            let true_above = values.iter().filter(|value| **value > median).count() as u64;
+            let in_bucket = values.iter().filter(|value| bucket(**value) == bucket(median)).count() as u64;
+            prop_assert!(sketch.above(median).abs_diff(true_above) <= in_bucket);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Messages as they are on the wire, written by hand: of this version, of one before it and of one after it.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::control::frame::FRAME_BYTES_MAX;
+use crate::control::sketch::Sketch;
+
+fn bytes(value: &Value) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap()
+}
+
+#[test]
+fn a_newer_peer_may_say_more_and_it_is_counted() {
+    let hello = json!({
+        "kind": "Hello", "version": "0.9.0", "minor": 1, "features": ["acks", "telepathy"], "pod": {"uid": "u", "zone": "a"},
+        "mood": "fine", "colours": {"deep": [1, 2, {"er": null}]}, "epoch": 7,
+    });
+    let read = read_up(&bytes(&hello)).unwrap();
+    let Some(Up::Hello(hello)) = read.message else { panic!("{read:?}") };
+    assert_eq!((read.unknown_fields, hello.minor, hello.epoch, hello.pod.uid.as_str()), (2, 1, 7, "u"));
+    assert!(hello.has(ACKS) && hello.has("telepathy") && !hello.has(EXPERIMENT));
+
+    let config = json!({
+        "kind": "Config", "source": "p", "generation": 3, "hash": "h", "policy": {"mode": "Batch"}, "canary": {"weight": 5},
+        "settings": {"slotsMax": 4, "cacheMax": "1Gi"}, "experiment": {"arm": "b", "spec": {}, "expiresAfterMs": 5, "seed": 1},
+    });
+    let read = read_down(&bytes(&config)).unwrap();
+    let Some(Down::Config(config)) = read.message else { panic!("{read:?}") };
+    assert_eq!((read.unknown_fields, config.settings.slots_max, config.generation), (1, Some(4), 3));
+    assert_eq!(config.experiment.map(|experiment| experiment.expires_after_ms), Some(5));
+
+    for (kind, known) in [("Poem", false), ("Ping", true)] {
+        let read = read_down(&bytes(&json!({"kind": kind, "verses": 4}))).unwrap();
+        assert_eq!((read.message.is_some(), read.unknown_fields), (known, u32::from(known)), "{kind}");
+    }
+    let read = read_up(&bytes(&json!({"kind": "Config"}))).unwrap();
+    assert_eq!(read.message, None, "nobody says it in this direction");
+}
+
+#[test]
+fn an_older_peer_may_say_less_and_what_is_absent_changes_nothing() {
+    let report =
+        json!({"kind": "Report", "overMs": 5000, "upstreams": [{"routes": [{"route": "/a", "calls": {"served": 3}}]}]});
+    let Some(Up::Report(report)) = read_up(&bytes(&report)).unwrap().message else { panic!() };
+    let route = &report.upstreams[0].routes[0];
+    assert_eq!((report.seq, route.calls.sum(), route.latency.is_empty(), route.slo_us), (0, 3, true, None));
+    let Some(Up::Hello(hello)) = read_up(br#"{"kind":"Hello","pod":{"uid":"u"}}"#).unwrap().message else { panic!() };
+    assert!(!hello.has(ACKS) && hello.config.is_none());
+    let Some(Down::Config(config)) = read_down(br#"{"kind":"Config","policy":{}}"#).unwrap().message else { panic!() };
+    assert_eq!((config.settings, config.experiment, config.generation), (Settings::default(), None, 0));
+    let Some(Down::Ping(ping)) = read_down(br#"{"kind":"Ping"}"#).unwrap().message else { panic!() };
+    assert_eq!(ping.acked, None);
+}
+
+#[test]
+fn what_is_no_message_is_said_to_be_none() {
+    for wrong in [
+        &b"GET / HTTP/1.1"[..],
+        b"{}",
+        b"[]",
+        b"{\"kind\":3}",
+        b"{\"kind\":\"Hello\",\"minor\":-1}",
+        b"{\"kind\":\"Report\",\"upstreams\":{}}",
+        b"{\"kind\":\"Report\",\"upstreams\":[{\"routes\":[{\"latency\":{\"counts\":[[9999,1]]}}]}]}",
+        b"{\"kind\":\"Event\",\"message\":\"\xff\"}",
+        b"{\"kind\":\"Event\"} {}",
+    ] {
+        assert!(read_up(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
+    }
+    let deep = "[".repeat(100_000);
+    assert!(read_up(format!("{{\"kind\":\"Hello\",\"x\":{deep}").as_bytes()).is_err());
+}
+
+/// A message of each kind with something in every field, so that a field that is renamed by accident is seen.
+#[test]
+fn every_message_reads_back_as_it_was_written() {
+    let mut sketch = Sketch::default();
+    sketch.add_many(150_000, 3);
+    let settings = Settings {
+        shift_permille: 120,
+        slots_max: Some(3),
+        batch_weight_max: Some(4096),
+        tenant_weights: [("a".to_owned(), 2)].into(),
+        start: Some(Start {
+            slots: 2,
+            lead_us: 30,
+            mean_us: 4000,
+            explore_permille: 500,
+            curves: vec![Curve { class: "x".into(), points: vec![(1, 900)], tail_permille: 1200, weight_milli: 1000 }],
+        }),
+    };
+    let in_force = InForce {
+        source: "s".into(),
+        generation: 9,
+        profile: "p-1".into(),
+        hash: "h".into(),
+        arm: "b".into(),
+        settings: settings.in_force(),
+        pending: 1,
+    };
+    let route = RouteReport {
+        route: "/v1/embeddings".into(),
+        slo_us: Some(150_000),
+        latency: sketch.clone(),
+        slo_latency: sketch.clone(),
+        passed_latency: sketch.clone(),
+        queue_delay: sketch.clone(),
+        execution: sketch.clone(),
+        batch_items: sketch,
+        calls: Outcomes { served: 3, passed: 1, ..Outcomes::default() },
+        items: Outcomes { served: 6, rejected: 1, expired: 2, cancelled: 3, failed: 4, passed: 5 },
+        late: 1,
+        lost: 2,
+        executions: 2,
+        carried: 5,
+        failed: 1,
+    };
+    let learned = Learned {
+        slots: 2,
+        lead_us: 10,
+        mean_us: 4000,
+        changes: 1,
+        aside: Aside { standing: true, trying: true, batch_us: 10, alone_us: 9, t_permille: -3000 },
+        weight_ceiling: Some(512),
+        items_ceiling: Some(64),
+        classes: vec![LearnedClass {
+            class: "x".into(),
+            item_ns: 200,
+            points: vec![(1, 900, 3)],
+            ..LearnedClass::default()
+        }],
+        infeasible: vec![Infeasible { route: "/a".into(), slo_us: 1, lone_us: 2 }],
+    };
+    let upstream = UpstreamReport {
+        port: 8080,
+        server: "tei".into(),
+        model: "bge".into(),
+        ready: true,
+        queue_items: 3,
+        in_flight: 1,
+        isolation_executions: 2,
+        shift_permille: 130,
+        learned: Some(learned),
+        predicted: Some(Box::new(Predicted {
+            counts: RouteReport { route: String::new(), ..route.clone() },
+            measured_items: 3,
+        })),
+        routes: vec![route],
+    };
+    let hello = Hello {
+        version: "0.1.0".into(),
+        minor: MINOR,
+        features: FEATURES.map(str::to_owned).to_vec(),
+        pod: Pod { uid: "u".into(), name: "n".into(), namespace: "ns".into(), node: "node".into() },
+        ports: vec![CapturedPort { port: 8080, name: "http".into() }],
+        epoch: u64::MAX,
+        config: Some(in_force.clone()),
+        unknown: Unknown(0),
+    };
+    let report = Report {
+        epoch: 5,
+        seq: 6,
+        over_ms: 5000,
+        config: Some(in_force),
+        upstreams: vec![upstream],
+        unknown: Unknown(0),
+    };
+    assert_eq!((hello.clone().bounded(), report.clone().bounded()), (hello.clone(), report.clone()));
+    let event = Event {
+        epoch: 5,
+        seq: 1,
+        reason: "ConfigRefused".into(),
+        message: "m".into(),
+        warning: true,
+        hash: "h".into(),
+        dropped: 2,
+        unknown: Unknown(0),
+    };
+    assert_eq!(event.clone().bounded(), event);
+    for message in [Up::Hello(Box::new(hello)), Up::Report(Box::new(report)), Up::Event(event)] {
+        let frame = frame(&message).unwrap();
+        assert_eq!(read_up(&frame[4..]).unwrap(), Read { message: Some(message), unknown_fields: 0 });
+    }
+    let config = Config {
+        source: "s".into(),
+        name: "prod/embedder".into(),
+        generation: 9,
+        profile: "p".into(),
+        hash: "h".into(),
+        policy: json!({"limits": {"batchItemsMax": 4}}),
+        settings,
+        experiment: Some(Experiment {
+            arm: "b".into(),
+            profile: "p-1".into(),
+            spec: json!({"limits": {}}),
+            expires_after_ms: 60_000,
+        }),
+        unknown: Unknown(0),
+    };
+    let acked = Some(Acked { epoch: 1, report: 2, event: 3 });
+    for message in [
+        Down::Config(Box::new(config)),
+        Down::Bundle(Bundle { ca: "-----BEGIN".into(), unknown: Unknown(0) }),
+        Down::Goaway(Goaway { address: Some("10.0.0.1:9444".into()), reason: "leader".into(), unknown: Unknown(0) }),
+        Down::Ping(Ping { acked, unknown: Unknown(0) }),
+    ] {
+        let frame = frame(&message).unwrap();
+        assert_eq!(read_down(&frame[4..]).unwrap(), Read { message: Some(message), unknown_fields: 0 });
+    }
+}
+
+#[test]
+fn what_a_pod_says_is_cut_to_size() {
+    let long = "é".repeat(2000);
+    let hello = Hello {
+        version: long.clone(),
+        features: vec![long.clone(); 100],
+        ports: vec![CapturedPort { port: 1, name: long.clone() }; 99],
+        ..Hello::default()
+    };
+    let hello = hello.bounded();
+    assert_eq!(
+        (hello.version.len(), hello.features.len(), hello.ports.len(), hello.ports[0].name.len()),
+        (256, 64, 64, 256)
+    );
+    let event = Event { reason: format!("Bad\n\"{long}Word"), message: long.clone(), ..Event::default() }.bounded();
+    assert_eq!((event.reason.as_str(), event.message.len()), ("BadWord", 1024));
+    let class = LearnedClass { points: vec![(1, 1, 1); 1000], ..LearnedClass::default() };
+    let learned =
+        Learned { classes: vec![class; 100], infeasible: vec![Infeasible::default(); 100], ..Learned::default() };
+    let upstream = UpstreamReport {
+        routes: vec![RouteReport { route: long, ..RouteReport::default() }; 99],
+        learned: Some(learned),
+        ..UpstreamReport::default()
+    };
+    let report = Report { upstreams: vec![upstream; 99], ..Report::default() }.bounded();
+    assert_eq!(
+        (report.upstreams.len(), report.upstreams[0].routes.len(), report.upstreams[0].routes[0].route.len()),
+        (64, 25, 256)
+    );
+    let classes = |at: usize| {
+        report.upstreams[at].learned.as_ref().map(|learned| (learned.classes.len(), learned.infeasible.len()))
+    };
+    assert_eq!((classes(0), classes(1)), (Some((16, 24)), Some((0, 24))));
+    assert_eq!(report.upstreams[0].learned.as_ref().unwrap().classes[0].points.len(), 64);
+}
+
+#[test]
+fn a_folded_report_fits_into_a_frame_whatever_was_counted() {
+    let mut full = Sketch::default();
+    (0..36).for_each(|octave| {
+        (0..16).for_each(|part| full.add_many((1 << octave) + ((part << octave) >> 4), u64::from(u32::MAX)));
+    });
+    let [latency, slo_latency, passed_latency, queue_delay, execution, batch_items] =
+        std::array::from_fn(|_| full.clone());
+    let route = RouteReport {
+        route: "r".repeat(256),
+        latency,
+        slo_latency,
+        passed_latency,
+        queue_delay,
+        execution,
+        batch_items,
+        executions: 1,
+        ..RouteReport::default()
+    };
+    let class =
+        LearnedClass { class: "c".repeat(1024), points: vec![(u32::MAX, u64::MAX, 16); 64], ..LearnedClass::default() };
+    let learned = |classes: usize| Learned { classes: vec![class.clone(); classes], ..Learned::default() };
+    let upstream = |classes| UpstreamReport {
+        routes: vec![route.clone(); 25],
+        learned: Some(learned(classes)),
+        ..UpstreamReport::default()
+    };
+    let report =
+        Report { upstreams: (0..64).map(|at| upstream(if at == 0 { 16 } else { 0 })).collect(), ..Report::default() }
+            .bounded();
+    assert!(matches!(frame(&Up::Report(Box::new(report.clone()))), Err(Unsendable::Frame(_))));
+    let folded = report.folded();
+    let frame = frame(&Up::Report(Box::new(folded.clone()))).unwrap();
+    assert!(frame.len() <= FRAME_BYTES_MAX + 4, "{}", frame.len());
+    let route = &folded.upstreams[0].routes[0];
+    assert_eq!((route.route.as_str(), route.executions, route.latency.count()), ("other", 25, 25 * full.count()));
+    let executions: u64 = folded.upstreams.iter().flat_map(|port| &port.routes).map(|route| route.executions).sum();
+    assert_eq!((folded.upstreams.len(), executions), (64, 64 * 25), "no port's counts are lost");
+}

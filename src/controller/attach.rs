@@ -1,0 +1,473 @@
+//! Which policy a pod follows, and whether a policy reaches anybody (policy attachment as in Gateway API's GEP-713).
+//!
+//! A pod that names a policy follows that one. Else the oldest of those that select it or name something that leads to it, else the oldest that is for the
+//! whole namespace. Policies reach into their own namespace only. Whether what a policy says makes sense is not asked here: one that is broken by an edit
+//! keeps its pods, or they would change hands with every mistake.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::world::{Key, OwnerRef, Pod, Policy, Table, World, within};
+use crate::api::v1alpha1::{BatchPolicySpec, Selector, TargetRef};
+
+/// The annotation by which a pod names its policy.
+pub const NAMED: &str = "groupage.dev/policy";
+/// The label by which `KServe` marks the pods of an `InferenceService`.
+const INFERENCE_SERVICE: &str = "serving.kserve.io/inferenceservice";
+/// References that a policy may have; the schema says so too.
+const TARGETS_MAX: usize = 16;
+
+/// What of a pod decides which policy it follows.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its labels.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Those of its annotations that are ours.
+    pub annotations: &'a BTreeMap<String, String>,
+    /// What made it in the end: not the `ReplicaSet` but its Deployment.
+    pub workload: Option<&'a OwnerRef>,
+}
+
+/// The policy of a pod, and how it came to it.
+#[derive(Debug, Clone, Copy)]
+pub enum Choice<'a> {
+    /// It names one, which is there or not.
+    Named(&'a str, Option<&'a Arc<Policy>>),
+    /// It is selected.
+    Selected(&'a Arc<Policy>),
+    /// The namespace has one for all.
+    Default(&'a Arc<Policy>),
+    /// None.
+    None,
+}
+
+/// Whom a policy is for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reach<'a> {
+    /// What these name.
+    Targets(&'a [TargetRef]),
+    /// Pods by label.
+    Labels(&'a Selector),
+    /// All pods of the namespace that have no other.
+    Namespace,
+}
+
+/// What came of a reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// It is there.
+    There,
+    /// It is not.
+    Missing,
+    /// The cluster does not know its kind.
+    NotInstalled,
+    /// Policies cannot be for such a thing.
+    Unknown,
+}
+
+// === impl Choice ===
+
+impl<'a> Choice<'a> {
+    /// The policy.
+    #[must_use]
+    pub const fn policy(self) -> Option<&'a Arc<Policy>> {
+        match self {
+            Self::Named(_, policy) => policy,
+            Self::Selected(policy) | Self::Default(policy) => Some(policy),
+            Self::None => None,
+        }
+    }
+}
+
+/// The policy that a pod follows.
+#[must_use]
+pub fn choose<'a>(world: &'a World, subject: Subject<'a>) -> Choice<'a> {
+    if let Some(name) = subject.annotations.get(NAMED) {
+        let policy = world.policies.get(&Key::new(subject.namespace, name.trim()));
+        return Choice::Named(name, policy);
+    }
+    let (mut selected, mut default): (Option<&Arc<Policy>>, Option<&Arc<Policy>>) = (None, None);
+    for (_, policy) in within(&world.policies, subject.namespace) {
+        let best = match policy.spec.as_ref().ok().and_then(reach) {
+            Some(Reach::Namespace) => &mut default,
+            Some(reach) if holds(world, reach, subject) => &mut selected,
+            _ => continue,
+        };
+        if best.is_none_or(|best| older(policy, best)) {
+            *best = Some(policy);
+        }
+    }
+    match (selected, default) {
+        (Some(policy), _) => Choice::Selected(policy),
+        (None, Some(policy)) => Choice::Default(policy),
+        (None, None) => Choice::None,
+    }
+}
+
+/// Whether one policy goes before another: the older one does, and of two of one second the first by name.
+#[must_use]
+pub fn older(policy: &Policy, than: &Policy) -> bool {
+    let age = |policy: &Policy| (policy.meta.created.clone(), policy.meta.key.name.clone());
+    age(policy) < age(than)
+}
+
+/// Whom a policy is for; `None` if it says two things at once.
+#[must_use]
+pub fn reach(spec: &BatchPolicySpec) -> Option<Reach<'_>> {
+    let targets = spec.target_refs.as_deref().filter(|targets| !targets.is_empty());
+    let is_empty = |selector: &Selector| {
+        selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
+            && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
+    };
+    match (targets, spec.selector.as_ref().filter(|selector| !is_empty(selector))) {
+        (Some(_), Some(_)) => None,
+        (Some(targets), None) => Some(Reach::Targets(targets.get(..TARGETS_MAX).unwrap_or(targets))),
+        (None, Some(selector)) => Some(Reach::Labels(selector)),
+        (None, None) => Some(Reach::Namespace),
+    }
+}
+
+/// Whether a policy says of itself that it is for a pod, whatever others say. One for the whole namespace does not.
+#[must_use]
+pub fn is_for(world: &World, policy: &Policy, subject: Subject<'_>) -> bool {
+    let reach = policy.spec.as_ref().ok().and_then(reach);
+    reach.is_some_and(|reach| reach != Reach::Namespace && holds(world, reach, subject))
+}
+
+/// Whether a pod is among those that a policy is for.
+fn holds(world: &World, reach: Reach<'_>, subject: Subject<'_>) -> bool {
+    match reach {
+        Reach::Namespace => true,
+        Reach::Labels(selector) => selects(selector, subject.labels),
+        Reach::Targets(targets) => targets.iter().any(|target| leads(world, target, subject)),
+    }
+}
+
+/// Whether what a reference names leads to a pod.
+fn leads(world: &World, target: &TargetRef, subject: Subject<'_>) -> bool {
+    let (kind, name) = (target.kind.as_deref().unwrap_or_default(), target.name.as_deref().unwrap_or_default());
+    let object = |table: &Table<Value>| {
+        table.get(&Key::new(subject.namespace, name)).is_some_and(|object| selected_by(object, subject.labels))
+    };
+    match known(target) {
+        Some(Kind::Workload) => subject.workload.is_some_and(|made| made.kind == kind && made.name == name),
+        Some(Kind::Service) => object(&world.services),
+        Some(Kind::Pool) => world.pools.as_ref().is_some_and(object),
+        Some(Kind::InferenceService) => subject.labels.get(INFERENCE_SERVICE).is_some_and(|service| service == name),
+        None => false,
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Workload,
+    Service,
+    Pool,
+    InferenceService,
+}
+
+/// The kind that a reference names; its group may be left out, since no two of these share a name.
+fn known(target: &TargetRef) -> Option<Kind> {
+    let (kind, group) = match target.kind.as_deref()? {
+        "Deployment" | "StatefulSet" | "DaemonSet" => (Kind::Workload, "apps"),
+        "Service" => (Kind::Service, ""),
+        "InferencePool" => (Kind::Pool, "inference.networking.k8s.io"),
+        "InferenceService" => (Kind::InferenceService, "serving.kserve.io"),
+        _ => return None,
+    };
+    target.group.as_deref().is_none_or(|said| said == group || said.is_empty()).then_some(kind)
+}
+
+/// What came of a reference of a policy in this namespace.
+#[must_use]
+pub fn find(world: &World, namespace: &str, target: &TargetRef) -> Found {
+    let Some(kind) = known(target) else { return Found::Unknown };
+    let key = Key::new(namespace, target.name.as_deref().unwrap_or_default());
+    let there = match (kind, target.kind.as_deref().unwrap_or_default()) {
+        (Kind::Workload, "Deployment") => Some(world.deployments.contains_key(&key)),
+        (Kind::Workload, "StatefulSet") => Some(world.stateful_sets.contains_key(&key)),
+        (Kind::Workload, _) => Some(world.daemon_sets.contains_key(&key)),
+        (Kind::Service, _) => Some(world.services.contains_key(&key)),
+        (Kind::Pool, _) => world.pools.as_ref().map(|pools| pools.contains_key(&key)),
+        (Kind::InferenceService, _) => world.inference_services.as_ref().map(|services| services.contains_key(&key)),
+    };
+    match there {
+        None => Found::NotInstalled,
+        Some(true) => Found::There,
+        Some(false) => Found::Missing,
+    }
+}
+
+/// Whether labels satisfy a selector.
+#[must_use]
+pub fn selects(selector: &Selector, labels: &BTreeMap<String, String>) -> bool {
+    let all = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
+    all && selector.match_expressions.iter().flatten().all(|term| {
+        let found = term.key.as_deref().and_then(|key| labels.get(key));
+        let among = || found.is_some_and(|found| term.values.iter().flatten().any(|value| value == found));
+        match term.operator.as_deref() {
+            Some("In") => among(),
+            Some("NotIn") => !among(),
+            Some("Exists") => found.is_some(),
+            Some("DoesNotExist") => found.is_none(),
+            // A word of a newer version selects nobody rather than everybody.
+            _ => false,
+        }
+    })
+}
+
+/// Whether a Service, `InferencePool` or `NetworkPolicy` is about pods with these labels.
+#[must_use]
+pub fn selected_by(object: &Value, labels: &BTreeMap<String, String>) -> bool {
+    let at = |path: &str| object.pointer(path);
+    let wants = |wanted: Option<&Value>| {
+        wanted.and_then(Value::as_object).is_some_and(|wanted| {
+            !wanted.is_empty()
+                && wanted.iter().all(|(key, value)| labels.get(key).map(String::as_str) == value.as_str())
+        })
+    };
+    match at("/kind").and_then(Value::as_str) {
+        Some("Service") => {
+            at("/spec/type").and_then(Value::as_str) != Some("ExternalName") && wants(at("/spec/selector"))
+        }
+        Some("InferencePool") => wants(at("/spec/selector/matchLabels").or_else(|| at("/spec/selector"))),
+        Some("NetworkPolicy") => {
+            let selector = at("/spec/podSelector").cloned().unwrap_or_default();
+            serde_json::from_value::<Selector>(selector).is_ok_and(|selector| selects(&selector, labels))
+        }
+        _ => false,
+    }
+}
+
+/// Whether a pod asks for a sidecar: annotation over label over the namespace's label over the default. What is neither yes nor no is no. The namespace's is
+/// compared letter by letter, as the webhook's selector does: by another spelling the webhook is not asked.
+#[must_use]
+pub fn asks(pod: &Pod, namespace: Option<&BTreeMap<String, String>>, unless_disabled: bool) -> bool {
+    let key = crate::injector::INJECT;
+    let yes = |said: &str| matches!(said, "enabled" | "true");
+    if let Some(own) = pod.annotations.get(key).or_else(|| pod.labels.get(key)) {
+        return yes(own.trim().to_ascii_lowercase().as_str());
+    }
+    namespace.and_then(|labels| labels.get(key)).map_or(unless_disabled, |said| yes(said))
+}
+
+/// Whom a policy is for, in a few words: `Deployment/embedder`, `Deployment/a +2`, `app=embedder`, `*`.
+#[must_use]
+pub fn in_short(spec: &BatchPolicySpec) -> String {
+    match reach(spec) {
+        Some(Reach::Targets([first, more @ ..])) => {
+            let more = if more.is_empty() { String::new() } else { format!(" +{}", more.len()) };
+            format!("{}{more}", name(first))
+        }
+        Some(Reach::Labels(selector)) => labels_in_short(selector),
+        Some(Reach::Namespace) => "*".to_owned(),
+        _ => String::new(),
+    }
+}
+
+fn labels_in_short(selector: &Selector) -> String {
+    let labels = selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}"));
+    let terms = selector.match_expressions.iter().flatten().map(|term| {
+        let key = term.key.as_deref().unwrap_or_default();
+        let values = || term.values.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(",");
+        match term.operator.as_deref() {
+            Some("In") => format!("{key} in ({})", values()),
+            Some("NotIn") => format!("{key} notin ({})", values()),
+            Some("DoesNotExist") => format!("!{key}"),
+            _ => key.to_owned(),
+        }
+    });
+    labels.chain(terms).collect::<Vec<_>>().join(",")
+}
+
+/// `Deployment/embedder`.
+#[must_use]
+pub fn name(target: &TargetRef) -> String {
+    format!("{}/{}", target.kind.as_deref().unwrap_or("?"), target.name.as_deref().unwrap_or("?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::controller::world::build::*;
+    use crate::controller::world::{Owner, Table};
+
+    fn chosen(world: &World, pod: &Pod) -> Option<String> {
+        let namespace = pod.meta.key.namespace.as_str();
+        let workload = world.workload(namespace, pod.owner.as_ref(), &pod.labels);
+        let subject =
+            Subject { namespace, labels: &pod.labels, annotations: &pod.annotations, workload: workload.as_ref() };
+        choose(world, subject).policy().map(|policy| policy.meta.key.name.clone())
+    }
+
+    fn with(policies: &[(&str, u32, Value)]) -> World {
+        let mut world = World::default();
+        for (name, second, spec) in policies {
+            policy(&mut world, "a", name, *second, spec.clone());
+        }
+        world
+    }
+
+    #[test]
+    fn the_oldest_that_selects_a_pod_wins_over_a_younger_one_and_over_the_namespaces() {
+        let app = json!({"selector": {"matchLabels": {"app": "x"}}});
+        let mut world = with(&[("everyone", 0, json!({})), ("young", 9, app.clone()), ("old", 3, app)]);
+        let x = pod("a", "p", &[("app", "x")]);
+        assert_eq!(chosen(&world, &x).as_deref(), Some("old"));
+        assert_eq!(chosen(&world, &pod("a", "p", &[("app", "y")])).as_deref(), Some("everyone"));
+        assert_eq!(chosen(&world, &pod("b", "p", &[("app", "x")])), None, "another namespace");
+        world.policies = Table::default();
+        assert_eq!(chosen(&world, &x), None);
+    }
+
+    #[test]
+    fn of_two_of_one_second_the_first_by_name_wins() {
+        let app = json!({"selector": {"matchLabels": {"app": "x"}}});
+        let world = with(&[("b", 1, app.clone()), ("a", 1, app)]);
+        assert_eq!(chosen(&world, &pod("a", "p", &[("app", "x")])).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn a_pod_that_names_a_policy_follows_that_or_none() {
+        let world = with(&[
+            ("old", 0, json!({"selector": {"matchLabels": {"app": "x"}}})),
+            ("named", 5, json!({"selector": {"matchLabels": {"app": "z"}}})),
+        ]);
+        let mut x = pod("a", "p", &[("app", "x")]);
+        x.annotations = labels(&[(NAMED, "named")]);
+        assert_eq!(chosen(&world, &x).as_deref(), Some("named"));
+        x.annotations = labels(&[(NAMED, "gone")]);
+        assert_eq!(chosen(&world, &x), None);
+    }
+
+    #[test]
+    fn references_lead_through_replica_sets_services_pools_and_inference_services() {
+        let to = |kind: &str, name: &str| json!({"targetRefs": [{"kind": kind, "name": name}]});
+        let cases = [
+            ("Deployment", "emb"),
+            ("Service", "svc"),
+            ("InferencePool", "pool"),
+            ("InferenceService", "isvc"),
+            ("StatefulSet", "set"),
+        ];
+        for (kind, name) in cases {
+            let mut world = with(&[("p", 0, to(kind, name))]);
+            insert(&mut world.replica_sets, Key::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
+            insert(
+                &mut world.services,
+                Key::new("a", "svc"),
+                json!({"kind": "Service", "spec": {"selector": {"app": "x"}}}),
+            );
+            let pools = world.pools.get_or_insert_default();
+            insert(
+                pools,
+                Key::new("a", "pool"),
+                json!({"kind": "InferencePool", "spec": {"selector": {"matchLabels": {"app": "x"}}}}),
+            );
+            let mut led = pod("a", "p", &[("app", "x"), (INFERENCE_SERVICE, "isvc")]);
+            let owner = if kind == "StatefulSet" { ("StatefulSet", "set") } else { ("ReplicaSet", "emb-1") };
+            led.owner = Some(OwnerRef { kind: owner.0.into(), name: owner.1.into(), ..OwnerRef::default() });
+            assert_eq!(chosen(&world, &led).as_deref(), Some("p"), "{kind}");
+            let other = pod("a", "q", &[("app", "y")]);
+            assert_eq!(chosen(&world, &other), None, "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_service_without_a_selector_and_an_external_one_select_nobody() {
+        let labels = labels(&[("app", "x")]);
+        assert!(!selected_by(&json!({"kind": "Service", "spec": {}}), &labels));
+        assert!(!selected_by(&json!({"kind": "Service", "spec": {"selector": {}}}), &labels));
+        assert!(!selected_by(
+            &json!({"kind": "Service", "spec": {"type": "ExternalName", "selector": {"app": "x"}}}),
+            &labels
+        ));
+        assert!(
+            selected_by(&json!({"kind": "NetworkPolicy", "spec": {"podSelector": {}}}), &labels),
+            "an empty one is for all"
+        );
+    }
+
+    #[test]
+    fn expressions_mean_what_kubernetes_says() {
+        let labels = labels(&[("app", "x"), ("tier", "gpu")]);
+        let check = |key: &str, operator: &str, values: &[&str]| {
+            let selector = json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
+            selects(&serde_json::from_value(selector).unwrap(), &labels)
+        };
+        assert!(check("app", "In", &["x", "y"]) && !check("app", "In", &["y"]) && !check("no", "In", &["x"]));
+        assert!(check("app", "NotIn", &["y"]) && !check("app", "NotIn", &["x"]) && check("no", "NotIn", &["x"]));
+        assert!(check("app", "Exists", &[]) && !check("no", "Exists", &[]));
+        assert!(check("no", "DoesNotExist", &[]) && !check("app", "DoesNotExist", &[]));
+        assert!(!check("app", "Similar", &["x"]), "an operator that nobody knows selects nobody");
+    }
+
+    #[test]
+    fn what_a_reference_names_is_found_missing_unknown_or_not_installed() {
+        let mut world = World::default();
+        insert(&mut world.deployments, Key::new("a", "emb"), Owner::default());
+        let find = |world: &World, group: Option<&str>, kind: &str, name: &str| {
+            let target =
+                TargetRef { group: group.map(str::to_owned), kind: Some(kind.into()), name: Some(name.into()) };
+            find(world, "a", &target)
+        };
+        assert_eq!(find(&world, Some("apps"), "Deployment", "emb"), Found::There);
+        assert_eq!(find(&world, None, "Deployment", "emb"), Found::There);
+        assert_eq!(find(&world, None, "Deployment", "other"), Found::Missing);
+        assert_eq!(find(&world, Some("batch"), "Deployment", "emb"), Found::Unknown);
+        assert_eq!(find(&world, None, "Job", "emb"), Found::Unknown);
+        assert_eq!(find(&world, None, "InferencePool", "p"), Found::NotInstalled);
+        world.pools = Some(Table::default());
+        assert_eq!(find(&world, None, "InferencePool", "p"), Found::Missing);
+    }
+
+    #[test]
+    fn a_policy_with_both_ways_to_say_for_whom_it_is_is_for_nobody() {
+        let world = with(&[(
+            "both",
+            0,
+            json!({"selector": {"matchLabels": {"app": "x"}}, "targetRefs": [{"kind": "Service", "name": "s"}]}),
+        )]);
+        assert_eq!(chosen(&world, &pod("a", "p", &[("app", "x")])), None);
+        let empty = with(&[("empty", 0, json!({"selector": {}, "targetRefs": []}))]);
+        assert_eq!(
+            chosen(&empty, &pod("a", "p", &[])).as_deref(),
+            Some("empty"),
+            "both empty is the namespace's default"
+        );
+    }
+
+    #[test]
+    fn whom_a_policy_is_for_is_said_in_a_few_words() {
+        let short = |spec: Value| in_short(&serde_json::from_value(spec).unwrap());
+        assert_eq!(short(json!({})), "*");
+        assert_eq!(short(json!({"targetRefs": [{"kind": "Deployment", "name": "a"}]})), "Deployment/a");
+        assert_eq!(
+            short(json!({"targetRefs": [{"kind": "Deployment", "name": "a"}, {"kind": "Service", "name": "b"}, {}]})),
+            "Deployment/a +2"
+        );
+        let selector = json!({"matchLabels": {"app": "x"}, "matchExpressions": [{"key": "b", "operator": "In", "values": ["1", "2"]}]});
+        assert_eq!(short(json!({"selector": selector})), "app=x,b in (1,2)");
+    }
+
+    #[test]
+    fn the_nearest_word_about_injection_counts_and_a_strange_one_is_no() {
+        let yes = labels(&[("groupage.dev/inject", "enabled")]);
+        let mut pod = pod("a", "p", &[]);
+        assert!(asks(&pod, Some(&yes), false) && !asks(&pod, None, false) && asks(&pod, None, true));
+        let spelled = labels(&[("groupage.dev/inject", "Enabled")]);
+        assert!(!asks(&pod, Some(&spelled), false), "the webhook's selector takes it letter by letter");
+        pod.labels = labels(&[("groupage.dev/inject", "disabled")]);
+        assert!(!asks(&pod, Some(&yes), true));
+        pod.annotations = labels(&[("groupage.dev/inject", "True")]);
+        assert!(asks(&pod, None, false));
+        pod.annotations = labels(&[("groupage.dev/inject", "perhaps")]);
+        assert!(!asks(&pod, Some(&yes), true));
+    }
+}

@@ -1,0 +1,446 @@
+//! Every policy with the pods that follow it, and every pod with its policy: one look at a whole world. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::attach::{Choice, Found, Reach, Subject, asks, choose, find, name, older, reach};
+use super::world::{Key, OwnerRef, Pod, Policy, World, within};
+use crate::api::v1alpha1::BatchProfileSpec;
+use crate::injector::COMPONENT;
+use crate::rollout::profile;
+
+/// What a look found.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Attached {
+    /// Every policy.
+    pub policies: BTreeMap<Key, Attachment>,
+    /// The policy of every pod with a sidecar that has one.
+    pub followed: BTreeMap<Key, Key>,
+    /// Pods that ask for a sidecar and have none, with their policy: whether they could have one is not known yet.
+    pub bare: BTreeMap<Key, Option<Key>>,
+}
+
+/// What was found of a policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attachment {
+    /// The object's UID.
+    pub uid: String,
+    /// Whether it is obeyed.
+    pub accepted: Accepted,
+    /// Pods with a sidecar that follow it.
+    pub pods: Vec<Key>,
+    /// Pods without that ask for one and would follow it.
+    pub bare: Vec<Key>,
+    /// The profile that it wants.
+    pub wanted: Wanted,
+}
+
+/// Whether a policy is obeyed: the reasons of its condition `Accepted`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Accepted {
+    /// It is; what there is to say besides.
+    Accepted(Option<String>),
+    /// An older one is for the same.
+    Conflicted(String),
+    /// What it says is wrong.
+    Invalid(String),
+    /// What it names is not there.
+    TargetNotFound(String),
+}
+
+/// The profile that a policy wants.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Wanted {
+    /// By name; there or not.
+    Named(String, bool),
+    /// Its own limits and scheduling, under a name that is made of them.
+    Own(String, Box<BatchProfileSpec>),
+    /// It cannot be read.
+    Unknown,
+}
+
+// === impl Accepted ===
+
+impl Accepted {
+    /// Every reason.
+    pub const REASONS: [&str; 4] = ["Accepted", "Conflicted", "Invalid", "TargetNotFound"];
+
+    /// The reason, in one word.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Accepted(_) => "Accepted",
+            Self::Conflicted(_) => "Conflicted",
+            Self::Invalid(_) => "Invalid",
+            Self::TargetNotFound(_) => "TargetNotFound",
+        }
+    }
+
+    /// Whether what it says is handed on. A target that is missing may come.
+    #[must_use]
+    pub const fn is_obeyed(&self) -> bool {
+        matches!(self, Self::Accepted(_) | Self::TargetNotFound(_))
+    }
+}
+
+// === impl Wanted ===
+
+impl Wanted {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Named(name, _) | Self::Own(name, _) => Some(name),
+            Self::Unknown => None,
+        }
+    }
+}
+
+/// Looks at everything. `unless_disabled`: pods that say nothing, in namespaces that say nothing, ask for a sidecar. `excluded` are left alone.
+#[must_use]
+pub fn attached(world: &World, unless_disabled: bool, excluded: &BTreeSet<String>) -> Attached {
+    let mut all = Attached::default();
+    for (key, policy) in world.policies.iter() {
+        let wanted = wanted(world, policy);
+        let accepted = Accepted::Accepted(None);
+        let attachment =
+            Attachment { uid: policy.meta.uid.clone(), accepted, pods: Vec::new(), bare: Vec::new(), wanted };
+        all.policies.insert(key.clone(), attachment);
+    }
+    let mut claims = Claims::default();
+    for (key, pod) in world.pods.iter().filter(|(_, pod)| !pod.ending) {
+        if let Some(policy) = policy_of(world, pod, &mut claims) {
+            all.followed.insert(key.clone(), policy.clone());
+            if let Some(attachment) = all.policies.get_mut(&policy) {
+                attachment.pods.push(key.clone());
+            }
+        }
+    }
+    for (key, pod) in world.bare.iter().filter(|(_, pod)| !pod.ending) {
+        let namespace = key.namespace.as_str();
+        let left_alone =
+            namespace == "kube-system" || excluded.contains(namespace) || pod.labels.contains_key(COMPONENT);
+        if left_alone || !asks(pod, world.namespace_labels(namespace), unless_disabled) {
+            continue;
+        }
+        let policy = policy_of(world, pod, &mut claims);
+        if let Some(attachment) = policy.as_ref().and_then(|policy| all.policies.get_mut(policy)) {
+            attachment.bare.push(key.clone());
+        }
+        all.bare.insert(key.clone(), policy);
+    }
+    for (key, policy) in world.policies.iter() {
+        let followed = all.policies.get(key).is_some_and(|found| !found.pods.is_empty() || !found.bare.is_empty());
+        let accepted = judge(world, policy, followed, &claims);
+        if let Some(attachment) = all.policies.get_mut(key) {
+            attachment.accepted = accepted;
+        }
+    }
+    all
+}
+
+/// What pods say of policies besides following them.
+#[derive(Default)]
+struct Claims {
+    /// Policies that pods name: these follow them whoever else is for the same.
+    named: BTreeSet<Key>,
+    /// Policies that pods would follow if an older one did not have them, with the older ones.
+    lost: BTreeMap<Key, BTreeSet<Key>>,
+}
+
+fn policy_of(world: &World, pod: &Pod, claims: &mut Claims) -> Option<Key> {
+    let namespace = pod.meta.key.namespace.as_str();
+    let workload: Option<OwnerRef> = world.workload(namespace, pod.owner.as_ref(), &pod.labels);
+    let subject =
+        Subject { namespace, labels: &pod.labels, annotations: &pod.annotations, workload: workload.as_ref() };
+    let choice = choose(world, subject);
+    let chosen = choice.policy()?;
+    if let Choice::Named(..) = choice {
+        claims.named.insert(chosen.meta.key.clone());
+    }
+    if let Choice::Selected(_) = choice {
+        let others = within(&world.policies, namespace).map(|(_, policy)| policy);
+        for other in others.filter(|other| other.meta.key != chosen.meta.key && older(chosen, other)) {
+            if super::attach::is_for(world, other, subject) {
+                claims.lost.entry(other.meta.key.clone()).or_default().insert(chosen.meta.key.clone());
+            }
+        }
+    }
+    Some(chosen.meta.key.clone())
+}
+
+/// The profile that a policy wants.
+fn wanted(world: &World, policy: &Policy) -> Wanted {
+    let Ok(spec) = &policy.spec else { return Wanted::Unknown };
+    if let Some(name) = spec.profile_ref.as_ref().and_then(|reference| reference.name.clone()) {
+        let found = world.profiles.get(&Key::new(&policy.meta.key.namespace, &name));
+        let there = found.is_some_and(|profile| profile.spec.is_ok());
+        return Wanted::Named(name, there);
+    }
+    let name = profile::name(&policy.meta.key.name, spec.limits.as_ref(), spec.scheduling.as_ref());
+    let own = BatchProfileSpec { limits: spec.limits.clone(), scheduling: spec.scheduling.clone() };
+    Wanted::Own(name, Box::new(own))
+}
+
+/// Whether a policy is obeyed.
+fn judge(world: &World, policy: &Arc<Policy>, followed: bool, claims: &Claims) -> Accepted {
+    if let Some(why) = &policy.invalid {
+        return Accepted::Invalid(why.clone());
+    }
+    let Some(reach) = policy.spec.as_ref().ok().and_then(reach) else {
+        return Accepted::Invalid("targetRefs and selector exclude each other".to_owned());
+    };
+    let namespace = policy.meta.key.namespace.as_str();
+    let rival = |same: &dyn Fn(&Reach<'_>) -> bool| {
+        let others = within(&world.policies, namespace).map(|(_, other)| other);
+        let others = others.filter(|other| other.meta.key != policy.meta.key && older(other, policy));
+        let mut rivals = others.filter(|other| {
+            let theirs = other.spec.as_ref().ok().and_then(super::attach::reach);
+            theirs.is_some_and(|theirs| same(&theirs))
+        });
+        rivals.next().map(|other| other.meta.key.name.clone())
+    };
+    let rival = match reach {
+        Reach::Namespace => rival(&|theirs| *theirs == Reach::Namespace),
+        Reach::Labels(_) => rival(&|theirs| *theirs == reach),
+        Reach::Targets(targets) => rival(&|theirs| match theirs {
+            Reach::Targets(theirs) => {
+                targets.iter().all(|target| theirs.iter().any(|other| name(other) == name(target)))
+            }
+            Reach::Labels(_) | Reach::Namespace => false,
+        }),
+    };
+    let mut notes = Vec::new();
+    if let Some(older) = &rival {
+        let why = format!("the older BatchPolicy {older} is for the same");
+        // Pods that name it follow it all the same, so what it says has to reach them.
+        if !claims.named.contains(&policy.meta.key) {
+            return Accepted::Conflicted(why);
+        }
+        notes.push(format!("{why}: only pods that name this one follow it"));
+    }
+    let winners: Vec<String> =
+        claims.lost.get(&policy.meta.key).into_iter().flatten().map(|key| key.name.clone()).collect();
+    if !followed && !winners.is_empty() {
+        let winners = super::status::some_of(&winners, 3);
+        return Accepted::Conflicted(format!("every pod that it is for follows an older BatchPolicy: {winners}"));
+    }
+    if let Reach::Targets(targets) = reach {
+        let missing: Vec<String> = targets.iter().filter_map(|target| missing(world, namespace, target)).collect();
+        if missing.len() == targets.len() {
+            return Accepted::TargetNotFound(missing.join("; "));
+        }
+        notes.extend(missing);
+    }
+    if rival.is_none() && !winners.is_empty() {
+        notes.push(format!("some pods follow an older BatchPolicy: {}", super::status::some_of(&winners, 3)));
+    }
+    Accepted::Accepted((!notes.is_empty()).then(|| notes.join("; ")))
+}
+
+fn missing(world: &World, namespace: &str, target: &crate::api::v1alpha1::TargetRef) -> Option<String> {
+    let name = name(target);
+    match find(world, namespace, target) {
+        Found::There => None,
+        Found::Missing => Some(format!("there is no {name} in namespace {namespace}")),
+        Found::NotInstalled => Some(format!("{name}: the cluster does not know this kind")),
+        Found::Unknown => Some(format!(
+            "{name}: a policy is for a Deployment, StatefulSet, DaemonSet, Service, InferenceService or InferencePool"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::controller::world::Owner;
+    use crate::controller::world::build::*;
+
+    fn look(world: &World) -> Attached {
+        attached(world, false, &BTreeSet::from(["groupage-system".to_owned()]))
+    }
+
+    fn reason(all: &Attached, name: &str) -> &'static str {
+        all.policies[&Key::new("a", name)].accepted.reason()
+    }
+
+    fn app(value: &str) -> serde_json::Value {
+        json!({"selector": {"matchLabels": {"app": value}}})
+    }
+
+    #[test]
+    fn the_younger_of_two_for_the_same_is_conflicted_also_without_a_pod() {
+        let mut world = World::default();
+        policy(&mut world, "a", "young", 5, app("x"));
+        policy(&mut world, "a", "old", 1, app("x"));
+        policy(&mut world, "a", "second", 3, json!({}));
+        policy(&mut world, "a", "first", 2, json!({}));
+        let all = look(&world);
+        assert_eq!(
+            ["young", "old", "second", "first"].map(|name| reason(&all, name)),
+            ["Conflicted", "Accepted", "Conflicted", "Accepted"]
+        );
+        assert!(
+            matches!(&all.policies[&Key::new("a", "young")].accepted, Accepted::Conflicted(why) if why.contains("old"))
+        );
+    }
+
+    #[test]
+    fn one_that_pods_name_is_obeyed_for_them_whoever_is_for_the_same() {
+        let named = |name: &str, policy: &str| Pod {
+            annotations: labels(&[(super::super::attach::NAMED, policy)]),
+            ..pod("a", name, &[("app", "x")])
+        };
+        let target = json!({"targetRefs": [{"kind": "Deployment", "name": "emb"}]});
+        for spec in [json!({}), app("x"), target] {
+            let mut world = World::default();
+            insert(&mut world.deployments, Key::new("a", "emb"), Owner::default());
+            policy(&mut world, "a", "old", 1, spec.clone());
+            policy(&mut world, "a", "young", 2, spec.clone());
+            injected(&mut world, pod("a", "p", &[("app", "x")]));
+            assert_eq!(reason(&look(&world), "young"), "Conflicted", "{spec}");
+            injected(&mut world, named("q", "young"));
+            let all = look(&world);
+            let young = &all.policies[&Key::new("a", "young")];
+            assert!(
+                matches!(&young.accepted, Accepted::Accepted(Some(note)) if note == "the older BatchPolicy old is for the same: only pods that name this one follow it"),
+                "{spec}: {:?}",
+                young.accepted
+            );
+            assert_eq!(
+                (young.accepted.is_obeyed(), young.pods.as_slice()),
+                (true, &[Key::new("a", "q")][..]),
+                "{spec}"
+            );
+            injected(&mut world, named("q", "old"));
+            assert_eq!(reason(&look(&world), "young"), "Conflicted", "{spec}");
+        }
+    }
+
+    #[test]
+    fn one_that_gets_none_of_its_pods_is_conflicted_and_one_that_gets_some_says_so() {
+        let mut world = World::default();
+        policy(&mut world, "a", "old", 1, app("x"));
+        policy(
+            &mut world,
+            "a",
+            "young",
+            2,
+            json!({"selector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}}),
+        );
+        injected(&mut world, pod("a", "p", &[("app", "x")]));
+        assert_eq!(reason(&look(&world), "young"), "Conflicted");
+        injected(&mut world, pod("a", "q", &[("app", "y")]));
+        let all = look(&world);
+        assert!(
+            matches!(&all.policies[&Key::new("a", "young")].accepted, Accepted::Accepted(Some(note)) if note.contains("old"))
+        );
+        assert_eq!(all.policies[&Key::new("a", "young")].pods, [Key::new("a", "q")]);
+        assert_eq!(all.followed[&Key::new("a", "p")], Key::new("a", "old"));
+    }
+
+    #[test]
+    fn the_namespaces_own_policy_loses_nothing_to_those_that_select() {
+        let mut world = World::default();
+        policy(&mut world, "a", "old", 1, app("x"));
+        policy(&mut world, "a", "all", 2, json!({}));
+        injected(&mut world, pod("a", "p", &[("app", "x")]));
+        assert_eq!(reason(&look(&world), "all"), "Accepted");
+    }
+
+    #[test]
+    fn targets_that_are_not_there_are_named_and_one_that_is_suffices() {
+        let mut world = World::default();
+        let two =
+            json!({"targetRefs": [{"kind": "Deployment", "name": "emb"}, {"kind": "InferencePool", "name": "pool"}]});
+        policy(&mut world, "a", "p", 1, two);
+        let all = look(&world);
+        assert!(matches!(&all.policies[&Key::new("a", "p")].accepted,
+            Accepted::TargetNotFound(why) if why.contains("no Deployment/emb") && why.contains("does not know")));
+        insert(&mut world.deployments, Key::new("a", "emb"), Owner::default());
+        assert!(matches!(&look(&world).policies[&Key::new("a", "p")].accepted, Accepted::Accepted(Some(_))));
+    }
+
+    #[test]
+    fn one_that_an_edit_broke_keeps_its_pods_and_is_not_obeyed() {
+        let mut world = World::default();
+        policy(&mut world, "a", "p", 1, app("x"));
+        policy(&mut world, "a", "all", 0, json!({}));
+        injected(&mut world, pod("a", "q", &[("app", "x")]));
+        let key = Key::new("a", "p");
+        let mut broken = (*world.policies[&key]).clone();
+        broken.invalid = Some("GRP1103 no".to_owned());
+        insert(&mut world.policies, key.clone(), broken);
+        let all = look(&world);
+        assert_eq!(all.followed[&Key::new("a", "q")], key);
+        assert!(!all.policies[&key].accepted.is_obeyed());
+        policy(
+            &mut world,
+            "a",
+            "p",
+            1,
+            json!({"selector": {"matchLabels": {"app": "x"}}, "targetRefs": [{"kind": "Service", "name": "s"}]}),
+        );
+        assert_eq!(reason(&look(&world), "p"), "Invalid");
+        policy(&mut world, "a", "p", 1, json!({"limits": 5}));
+        assert_eq!(look(&world).policies[&key].wanted, Wanted::Unknown);
+    }
+
+    #[test]
+    fn profiles_are_named_found_or_made_of_what_the_policy_says() {
+        let mut world = World::default();
+        policy(
+            &mut world,
+            "a",
+            "named",
+            1,
+            json!({"selector": {"matchLabels": {"app": "1"}}, "profileRef": {"name": "fast"}}),
+        );
+        policy(
+            &mut world,
+            "a",
+            "own",
+            1,
+            json!({"selector": {"matchLabels": {"app": "2"}}, "limits": {"slotsMax": 2}}),
+        );
+        let all = look(&world);
+        assert_eq!(all.policies[&Key::new("a", "named")].wanted, Wanted::Named("fast".into(), false));
+        let Wanted::Own(name, spec) = &all.policies[&Key::new("a", "own")].wanted else { panic!("it has its own") };
+        assert!(name.starts_with("own-") && spec.limits.as_ref().unwrap().slots_max == Some(2));
+        profile(&mut world, "a", "fast", json!({}));
+        assert_eq!(look(&world).policies[&Key::new("a", "named")].wanted, Wanted::Named("fast".into(), true));
+    }
+
+    #[test]
+    fn pods_that_ask_and_have_none_are_found_and_the_others_are_not() {
+        let mut world = World::default();
+        namespace(&mut world, "a", &[("groupage.dev/inject", "enabled")]);
+        namespace(&mut world, "b", &[]);
+        policy(&mut world, "a", "all", 0, json!({}));
+        bare(&mut world, pod("a", "asks", &[]));
+        bare(&mut world, pod("a", "says-no", &[("groupage.dev/inject", "disabled")]));
+        bare(&mut world, pod("a", "ours", &[(COMPONENT, "controller")]));
+        bare(&mut world, Pod { ending: true, ..pod("a", "ends", &[]) });
+        bare(&mut world, pod("b", "silent", &[]));
+        bare(
+            &mut world,
+            Pod { annotations: labels(&[("groupage.dev/inject", "true")]), ..pod("b", "asks-itself", &[]) },
+        );
+        bare(
+            &mut world,
+            Pod { annotations: labels(&[("groupage.dev/inject", "true")]), ..pod("kube-system", "dns", &[]) },
+        );
+        bare(
+            &mut world,
+            Pod { annotations: labels(&[("groupage.dev/inject", "true")]), ..pod("groupage-system", "own", &[]) },
+        );
+        let all = look(&world);
+        let found: Vec<String> = all.bare.keys().map(ToString::to_string).collect();
+        assert_eq!(found, ["a/asks", "b/asks-itself"]);
+        assert_eq!(all.bare[&Key::new("a", "asks")], Some(Key::new("a", "all")));
+        assert_eq!(all.policies[&Key::new("a", "all")].bare, [Key::new("a", "asks")]);
+        assert_eq!(attached(&world, true, &BTreeSet::new()).bare.len(), 4, "unless they are disabled");
+    }
+}

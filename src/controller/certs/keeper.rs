@@ -1,0 +1,226 @@
+//! The doing beside the plan: the Secret that every replica reads and the leader writes, and the webhook configuration that has to believe it.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::material::{self, CA_CERT, CERT, Data, KEY};
+use super::{Action, Held, Seconds, Served, plan};
+use crate::clock::Clock;
+use crate::controller::MANAGER;
+use crate::controller::lease::Leadership;
+use crate::error::BoxError;
+
+/// Between two looks: the rules give `get` and no `watch`, and what changes here has days to be seen.
+const EVERY: Duration = Duration::from_secs(10);
+/// As long as there is nothing to show.
+const EVERY_AT_FIRST: Duration = Duration::from_secs(1);
+/// One call.
+const CALL: Duration = Duration::from_secs(10);
+/// Steps that a plan may take in a row: introduce, renew, retire; more would be a defect.
+const STEPS_MAX: usize = 4;
+
+/// Where certificates are kept, and for whom they are.
+#[derive(Debug, Clone)]
+pub struct KeeperSettings {
+    /// The Secret's namespace.
+    pub namespace: String,
+    /// Its name.
+    pub secret: String,
+    /// The names that callers use.
+    pub names: Vec<String>,
+    /// The `MutatingWebhookConfiguration` that is told whom to believe.
+    pub webhooks: Option<String>,
+}
+
+struct Keeper {
+    secrets: Api<Secret>,
+    webhooks: Api<MutatingWebhookConfiguration>,
+    settings: KeeperSettings,
+    leadership: Leadership,
+    served: Served,
+    /// The Secret as it was seen last.
+    version: String,
+    data: Data,
+    said: String,
+}
+
+/// Shows what the Secret holds, and keeps it good while this replica leads, until told to stop.
+pub async fn keep(
+    client: kube::Client,
+    settings: KeeperSettings,
+    leadership: Leadership,
+    served: Served,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut keeper = Keeper {
+        secrets: Api::namespaced(client.clone(), &settings.namespace),
+        webhooks: Api::all(client),
+        settings,
+        leadership: leadership.clone(),
+        served,
+        version: String::new(),
+        data: Data::new(),
+        said: String::new(),
+    };
+    let mut leadership = leadership;
+    loop {
+        match keeper.round().await {
+            Ok(()) => keeper.said.clear(),
+            Err(error) => keeper.say(&error),
+        }
+        let every = if keeper.served.loaded() { EVERY } else { EVERY_AT_FIRST };
+        tokio::select! {
+            () = tokio::time::sleep(every) => {}
+            () = leadership.changed() => {}
+            // An error means the same: the process ends.
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+    }
+}
+
+fn now() -> Seconds {
+    Clock::wall_micros() / 1_000_000
+}
+
+/// A call, within its time.
+async fn call<T>(what: &str, call: impl Future<Output = kube::Result<T>>) -> Result<T, BoxError> {
+    match tokio::time::timeout(CALL, call).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => Err(format!("cannot {what}: {error}").into()),
+        Err(_) => Err(format!("cannot {what}: no answer within {CALL:?}").into()),
+    }
+}
+
+// === impl Keeper ===
+
+impl Keeper {
+    async fn round(&mut self) -> Result<(), BoxError> {
+        let found = call("read the certificates' Secret", self.secrets.get_opt(&self.settings.secret)).await?;
+        self.take(found)?;
+        for _ in 0..STEPS_MAX {
+            // Asked before each write: leading may have ended.
+            if !self.leadership.leads() {
+                return Ok(());
+            }
+            let held = Held::read(&self.data, &self.settings.names);
+            let action = plan(now(), &held);
+            if matches!(action, Action::Keep(_)) {
+                return self.tell().await;
+            }
+            self.act(action).await?;
+        }
+        Err("certificates are never as they should be: a defect".into())
+    }
+
+    /// Takes in the Secret as it is.
+    fn take(&mut self, found: Option<Secret>) -> Result<(), BoxError> {
+        let Some(secret) = found else {
+            self.version.clear();
+            self.data.clear();
+            return Ok(());
+        };
+        let version = secret.metadata.resource_version.unwrap_or_default();
+        if version == self.version {
+            return Ok(());
+        }
+        self.data = secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect();
+        self.version = version;
+        let part = |key: &str| self.data.get(key).map(Vec::as_slice).unwrap_or_default();
+        match self.served.exchange(part(CERT), part(KEY), part(CA_CERT)) {
+            Ok(()) => Ok(()),
+            // The leader puts it right.
+            Err(_) if self.leadership.leads() => Ok(()),
+            Err(error) => Err(format!("the certificates' Secret cannot be used: {error}").into()),
+        }
+    }
+
+    async fn act(&mut self, action: Action) -> Result<(), BoxError> {
+        tracing::info!(?action, "certificates are due");
+        let mut data = self.data.clone();
+        match action {
+            Action::Keep(_) => return Ok(()),
+            Action::Begin => {
+                material::introduce(&mut data, now())?;
+                material::renew(&mut data, now(), &self.settings.names)?;
+            }
+            Action::Introduce => material::introduce(&mut data, now())?,
+            Action::Renew => material::renew(&mut data, now(), &self.settings.names)?,
+            Action::Retire => material::retire(&mut data, now(), &self.settings.names),
+        }
+        let bytes = data.into_iter().map(|(key, value)| (key, ByteString(value))).collect();
+        let written = self.write(bytes).await?;
+        self.take(Some(written))
+    }
+
+    /// With the version that was read, so that of two leaders for a moment one is refused.
+    async fn write(&self, data: BTreeMap<String, ByteString>) -> Result<Secret, BoxError> {
+        let version = (!self.version.is_empty()).then(|| self.version.clone());
+        let secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(self.settings.secret.clone()),
+                resource_version: version.clone(),
+                ..ObjectMeta::default()
+            },
+            data: Some(data),
+            // Cannot be changed later, and need not be.
+            type_: version.is_none().then(|| "kubernetes.io/tls".to_owned()),
+            ..Secret::default()
+        };
+        if version.is_none() {
+            return call("make the certificates' Secret", self.secrets.create(&PostParams::default(), &secret)).await;
+        }
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        call(
+            "write the certificates' Secret",
+            self.secrets.patch(&self.settings.secret, &params, &Patch::Merge(&secret)),
+        )
+        .await
+    }
+
+    /// Makes the API server believe what is shown. Looked at in every round: an upgrade of the installation may have taken it out.
+    async fn tell(&self) -> Result<(), BoxError> {
+        let Some(name) = &self.settings.webhooks else { return Ok(()) };
+        let found = call("read the webhook configuration", self.webhooks.get_opt(name)).await?;
+        let bundle = self.data.get(CA_CERT).cloned().unwrap_or_default();
+        let Some(patch) = found.and_then(|found| believe(name, &found, bundle)) else { return Ok(()) };
+        let params = PatchParams::apply(MANAGER).force();
+        call("write the webhook configuration", self.webhooks.patch(name, &params, &Patch::Apply(patch))).await?;
+        tracing::info!(name, "the webhook configuration has the certificates to believe");
+        Ok(())
+    }
+
+    /// Says a thing once, not every few seconds.
+    fn say(&mut self, error: &BoxError) {
+        let text = error.to_string();
+        if self.said != text {
+            tracing::warn!(error = text, "certificates");
+            self.said = text;
+        }
+    }
+}
+
+/// What to apply so that every webhook of a configuration believes a bundle; `None` if all do. Only names and bundles are ours.
+fn believe(name: &str, found: &MutatingWebhookConfiguration, bundle: Vec<u8>) -> Option<Value> {
+    let bundle = ByteString(bundle);
+    let webhooks = found.webhooks.as_deref().unwrap_or_default();
+    if webhooks.iter().all(|webhook| webhook.client_config.ca_bundle.as_ref() == Some(&bundle)) {
+        return None;
+    }
+    let ours = |name: &String| json!({"name": name, "clientConfig": {"caBundle": bundle}});
+    let webhooks: Vec<Value> = webhooks.iter().map(|webhook| ours(&webhook.name)).collect();
+    Some(json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": name},
+        "webhooks": webhooks,
+    }))
+}

@@ -1,0 +1,296 @@
+//! Certificates and keys: made, written down as a Secret's data, and read again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, date_time_ymd,
+};
+use rustls::RootCertStore;
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::sign::CertifiedKey;
+
+use super::{BACKDATE, CA_LIFE, LEAF_LIFE, Seconds};
+use crate::error::BoxError;
+use crate::tls::{self, provider};
+pub use crate::tls::{Validity, certificates, validity};
+
+/// The Secret's keys; those of the leaf are what every tool expects.
+pub(super) const CA_CERT: &str = "ca.crt";
+pub(super) const CA_KEY: &str = "ca.key";
+pub(super) const CERT: &str = "tls.crt";
+pub(super) const KEY: &str = "tls.key";
+/// CAs read from a bundle; one, or two for some weeks, is what there should be.
+const AUTHORITIES_MAX: usize = 16;
+
+/// A certificate that is believed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authority {
+    /// The certificate.
+    pub der: Vec<u8>,
+    /// When it is valid.
+    pub validity: Validity,
+}
+
+/// A certificate that is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leaf {
+    /// When it is valid.
+    pub validity: Validity,
+    /// Which of the authorities signed it, counted from the newest.
+    pub authority: usize,
+    /// Whether it is for every name that is asked for.
+    pub wanted: bool,
+}
+
+/// What the Secret holds, as far as it is of use.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Held {
+    /// What is believed, the newest first.
+    pub authorities: Vec<Authority>,
+    /// Whether the key is there that the newest signs with.
+    pub signs: bool,
+    /// What is shown; `None` too where key and certificate do not belong together, or no authority signed it.
+    pub leaf: Option<Leaf>,
+}
+
+/// A Secret's data.
+pub(super) type Data = BTreeMap<String, Vec<u8>>;
+
+// === impl Held ===
+
+impl Held {
+    /// Reads a Secret's data. What cannot be read is as if it were not there.
+    #[must_use]
+    pub fn read(data: &BTreeMap<String, Vec<u8>>, names: &[String]) -> Self {
+        let text = |key: &str| data.get(key).map(Vec::as_slice).unwrap_or_default();
+        let authorities: Vec<Authority> = certificates(text(CA_CERT))
+            .into_iter()
+            .filter_map(|der| Some(Authority { validity: validity(&der)?, der: der.to_vec() }))
+            .take(AUTHORITIES_MAX)
+            .collect();
+        let signs = authorities.first().is_some_and(|newest| {
+            let chain = vec![CertificateDer::from(newest.der.clone())];
+            certified(chain, text(CA_KEY)).is_ok()
+        });
+        let leaf = pair(text(CERT), text(KEY)).ok().and_then(|pair| {
+            let der = pair.cert.first()?.clone();
+            let validity = validity(&der)?;
+            let authority = authorities.iter().position(|ca| signed_by(&der, validity, ca))?;
+            Some(Leaf { validity, authority, wanted: is_for(&der, names) })
+        });
+        Self { authorities, signs, leaf }
+    }
+
+    /// The authority that signs.
+    #[must_use]
+    pub fn newest(&self) -> Option<&Authority> {
+        self.authorities.first().filter(|_| self.signs)
+    }
+}
+
+/// A certificate with its key, if they belong together.
+pub(super) fn pair(cert: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, BoxError> {
+    let chain = certificates(cert);
+    if chain.is_empty() {
+        return Err("there is no certificate".into());
+    }
+    certified(chain, key)
+}
+
+fn certified(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Arc<CertifiedKey>, BoxError> {
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("the key cannot be read: {error}"))?;
+    let pair =
+        tls::certified(chain, key).map_err(|error| format!("certificate and key do not belong together: {error}"))?;
+    Ok(pair)
+}
+
+fn signed_by(leaf: &CertificateDer<'_>, validity: Validity, authority: &Authority) -> bool {
+    let Ok(leaf) = ParsedCertificate::try_from(leaf) else { return false };
+    let mut roots = RootCertStore::empty();
+    if roots.add(CertificateDer::from(authority.der.clone())).is_err() {
+        return false;
+    }
+    let at = UnixTime::since_unix_epoch(Duration::from_secs(validity.end));
+    let provider = provider();
+    let algorithms = provider.signature_verification_algorithms.all;
+    verify_server_cert_signed_by_trust_anchor(&leaf, &roots, &[], at, algorithms).is_ok()
+}
+
+fn is_for(leaf: &CertificateDer<'_>, names: &[String]) -> bool {
+    let Ok(leaf) = ParsedCertificate::try_from(leaf) else { return false };
+    names
+        .iter()
+        .all(|name| ServerName::try_from(name.as_str()).is_ok_and(|name| verify_server_name(&leaf, &name).is_ok()))
+}
+
+/// A new authority before those that there are.
+pub(super) fn introduce(data: &mut Data, now: Seconds) -> Result<(), BoxError> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let certificate = authority(&key, now)?.self_signed(&key)?;
+    let mut bundle = certificate.pem();
+    bundle.push_str(&String::from_utf8_lossy(data.get(CA_CERT).map(Vec::as_slice).unwrap_or_default()));
+    data.insert(CA_CERT.to_owned(), bundle.into_bytes());
+    data.insert(CA_KEY.to_owned(), key.serialize_pem().into_bytes());
+    Ok(())
+}
+
+/// A new leaf of the authority whose key is there.
+pub(super) fn renew(data: &mut Data, now: Seconds, names: &[String]) -> Result<(), BoxError> {
+    let text = String::from_utf8(data.get(CA_KEY).cloned().unwrap_or_default())?;
+    let key = KeyPair::from_pem(&text)?;
+    let issuer = Issuer::new(authority(&key, now)?, key);
+    let leaf = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let mut params = CertificateParams::new(names.to_vec())?;
+    params.distinguished_name.push(DnType::CommonName, "groupage-controller");
+    params.not_before = date_time_ymd(1970, 1, 1) + Duration::from_secs(now).saturating_sub(BACKDATE);
+    params.not_after = params.not_before + LEAF_LIFE;
+    params.use_authority_key_identifier_extension = true;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let certificate = params.signed_by(&leaf, &issuer)?;
+    data.insert(CERT.to_owned(), certificate.pem().into_bytes());
+    data.insert(KEY.to_owned(), leaf.serialize_pem().into_bytes());
+    Ok(())
+}
+
+/// Leaves those that are of no use any more out of what is believed.
+pub(super) fn retire(data: &mut Data, now: Seconds, names: &[String]) {
+    let held = Held::read(data, names);
+    let used = held.leaf.as_ref().map_or(0, |leaf| leaf.authority);
+    let keep = |at: usize, ca: &Authority| at == 0 || at == used || (used != 0 && ca.validity.at(now));
+    let kept: Vec<_> =
+        held.authorities.iter().enumerate().filter(|(at, ca)| keep(*at, ca)).map(|(_, ca)| &ca.der).collect();
+    data.insert(CA_CERT.to_owned(), pem(kept.into_iter().map(Vec::as_slice)).into_bytes());
+}
+
+/// What an authority says of itself. Its name follows from its key: with the key alone it can sign on.
+fn authority(key: &KeyPair, now: Seconds) -> Result<CertificateParams, BoxError> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    let id: String = params.key_identifier(key).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    params.distinguished_name.push(DnType::CommonName, format!("groupage-ca-{id}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    params.not_before = date_time_ymd(1970, 1, 1) + Duration::from_secs(now).saturating_sub(BACKDATE);
+    params.not_after = params.not_before + CA_LIFE;
+    Ok(params)
+}
+
+/// Certificates as text.
+pub(super) fn pem<'a>(certificates: impl Iterator<Item = &'a [u8]>) -> String {
+    // Through the one crate that writes PEM here already.
+    let certificate = |der: &[u8]| {
+        use base64_lines::lines;
+        format!("-----BEGIN CERTIFICATE-----\n{}-----END CERTIFICATE-----\n", lines(der))
+    };
+    certificates.map(certificate).collect()
+}
+
+mod base64_lines {
+    use k8s_openapi::ByteString;
+
+    /// Base64 in lines of 64 letters, by the encoder of the API's own types.
+    pub(super) fn lines(bytes: &[u8]) -> String {
+        let encoded = serde_json::to_value(ByteString(bytes.to_vec())).unwrap_or_default();
+        let letters: Vec<char> = encoded.as_str().unwrap_or_default().chars().collect();
+        letters.chunks(64).map(|line| line.iter().chain(&['\n']).collect::<String>()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::certs::{Action, plan};
+
+    const DAY: u64 = 24 * 3600;
+    /// 2026-11-22.
+    const NOW: u64 = 1_795_305_600;
+
+    fn names() -> Vec<String> {
+        vec!["groupage-webhook.groupage-system.svc".into(), "groupage-stream.groupage-system.svc.cluster.local".into()]
+    }
+
+    fn made(now: u64) -> Data {
+        let mut data = Data::new();
+        introduce(&mut data, now).unwrap();
+        renew(&mut data, now, &names()).unwrap();
+        data
+    }
+
+    #[test]
+    fn what_is_made_is_read_again_with_its_times_signer_and_names() {
+        let held = Held::read(&made(NOW), &names());
+        let begin = NOW - 3600;
+        assert_eq!(held.authorities.len(), 1);
+        assert_eq!(held.authorities[0].validity, Validity { begin, end: begin + 365 * DAY });
+        let leaf = held.leaf.unwrap();
+        assert_eq!(leaf, Leaf { validity: Validity { begin, end: begin + 30 * DAY }, authority: 0, wanted: true });
+        assert!(held.signs);
+        assert_eq!(plan(NOW, &Held::read(&made(NOW), &names())), Action::Keep(begin + 20 * DAY));
+    }
+
+    #[test]
+    fn a_leaf_for_other_names_is_not_what_is_wanted() {
+        let held = Held::read(&made(NOW), &["elsewhere.svc".to_owned()]);
+        assert!(!held.leaf.unwrap().wanted);
+    }
+
+    #[test]
+    fn a_torn_pair_and_a_leaf_of_a_stranger_are_no_leaf() {
+        let mut torn = made(NOW);
+        torn.insert(KEY.to_owned(), made(NOW)[KEY].clone());
+        assert_eq!(Held::read(&torn, &names()).leaf, None);
+        let mut foreign = made(NOW);
+        let other = made(NOW);
+        foreign.insert(CERT.to_owned(), other[CERT].clone());
+        foreign.insert(KEY.to_owned(), other[KEY].clone());
+        assert_eq!(Held::read(&foreign, &names()).leaf, None);
+    }
+
+    #[test]
+    fn a_key_of_another_ca_does_not_sign() {
+        let mut data = made(NOW);
+        data.insert(CA_KEY.to_owned(), made(NOW)[CA_KEY].clone());
+        let held = Held::read(&data, &names());
+        assert!(!held.signs && held.leaf.is_some());
+    }
+
+    #[test]
+    fn rubbish_is_nothing() {
+        let mut data = Data::new();
+        for key in [CA_CERT, CA_KEY, CERT, KEY] {
+            data.insert(key.to_owned(), b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_vec());
+        }
+        assert_eq!(Held::read(&data, &names()), Held::default());
+        assert_eq!(Held::read(&Data::new(), &names()), Held::default());
+    }
+
+    #[test]
+    fn a_new_ca_stands_before_the_old_one_and_the_leaf_still_belongs_to_that() {
+        let mut data = made(NOW);
+        let later = NOW + 250 * DAY;
+        introduce(&mut data, later).unwrap();
+        let held = Held::read(&data, &names());
+        assert_eq!(held.authorities.len(), 2);
+        assert_eq!(held.leaf.as_ref().map(|leaf| leaf.authority), Some(1));
+        assert!(held.signs && held.authorities[0].validity.begin == later - 3600);
+        renew(&mut data, later, &names()).unwrap();
+        assert_eq!(Held::read(&data, &names()).leaf.map(|leaf| leaf.authority), Some(0));
+        retire(&mut data, later, &names());
+        let held = Held::read(&data, &names());
+        assert_eq!((held.authorities.len(), held.leaf.map(|leaf| leaf.authority)), (1, Some(0)));
+    }
+
+    #[test]
+    fn text_written_here_is_what_others_write() {
+        let data = made(NOW);
+        let der = certificates(&data[CA_CERT]);
+        let ours = pem(der.iter().map(AsRef::as_ref));
+        assert_eq!(ours.replace("\r\n", "\n"), String::from_utf8(data[CA_CERT].clone()).unwrap().replace("\r\n", "\n"));
+    }
+}

@@ -1,0 +1,209 @@
+//! What is due, from what there is and the time.
+
+use super::{Authority, CA_LIFE, Held, INTRODUCE, LAST, LEAF_LIFE, Leaf, RETIRE, SHOWN, Seconds, Validity};
+
+/// What is to be done about the certificates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing before this time.
+    Keep(Seconds),
+    /// A CA, and a leaf of it: there is nothing that can be shown.
+    Begin,
+    /// A CA, to be believed first and used later.
+    Introduce,
+    /// A leaf of the newest CA.
+    Renew,
+    /// Old CAs are believed no more.
+    Retire,
+}
+
+/// What is due at `now`.
+#[must_use]
+pub fn plan(now: Seconds, held: &Held) -> Action {
+    let leaf = held.leaf.as_ref().filter(|leaf| leaf.wanted && leaf.validity.at(now));
+    let Some(newest) = held.newest().filter(|newest| newest.validity.at(now)) else {
+        // The one in front cannot sign. What it signed holds on.
+        return if leaf.is_some() { Action::Introduce } else { Action::Begin };
+    };
+    let Some(leaf) = leaf else { return Action::Renew };
+    let mut next = Vec::new();
+    let mut due = |at: Seconds| {
+        next.push(at);
+        now >= at
+    };
+    let believed = newest.validity.begin.saturating_add(INTRODUCE.as_secs());
+    let late = leaf.validity.end.saturating_sub(LAST.as_secs());
+    if leaf.authority == 0 {
+        if due(two_thirds(leaf.validity, LEAF_LIFE.as_secs())) {
+            return Action::Renew;
+        }
+    } else if due(believed.min(late)) {
+        return Action::Renew;
+    }
+    if leaf.authority == 0 && held.authorities.len() > 1 && due(retire(newest, leaf)) {
+        return Action::Retire;
+    }
+    if held.authorities.iter().skip(1).enumerate().any(|(at, old)| leaf.authority != at + 1 && due(old.validity.end)) {
+        return Action::Retire;
+    }
+    // One at a time: what was introduced is in use before the next one comes.
+    if leaf.authority == 0 && due(two_thirds(newest.validity, CA_LIFE.as_secs())) {
+        return Action::Introduce;
+    }
+    Action::Keep(next.into_iter().filter(|at| *at > now).min().unwrap_or(leaf.validity.end))
+}
+
+fn retire(newest: &Authority, leaf: &Leaf) -> Seconds {
+    let introduced = newest.validity.begin.saturating_add(RETIRE.as_secs());
+    introduced.max(leaf.validity.begin.saturating_add(SHOWN.as_secs()))
+}
+
+/// Two thirds into a life, which is never taken for longer than those that we give.
+fn two_thirds(validity: Validity, most: u64) -> Seconds {
+    let life = validity.end.saturating_sub(validity.begin).min(most);
+    validity.end.saturating_sub(life / 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::controller::certs::BACKDATE;
+
+    const DAY: u64 = 24 * 3600;
+
+    fn from(begin: u64, days: u64) -> Validity {
+        Validity { begin, end: begin + days * DAY }
+    }
+
+    fn held(authorities: &[Validity], leaf: Option<(Validity, usize)>) -> Held {
+        let authorities =
+            authorities.iter().map(|validity| Authority { der: Vec::new(), validity: *validity }).collect();
+        let leaf = leaf.map(|(validity, authority)| Leaf { validity, authority, wanted: true });
+        Held { authorities, signs: true, leaf }
+    }
+
+    #[test]
+    fn nothing_begins_with_both() {
+        assert_eq!(plan(DAY, &held(&[], None)), Action::Begin);
+        assert_eq!(plan(500 * DAY, &held(&[from(0, 365)], Some((from(0, 30), 0)))), Action::Begin);
+    }
+
+    #[test]
+    fn a_leaf_is_renewed_at_two_thirds_of_its_life_and_not_before() {
+        let held = held(&[from(0, 365)], Some((from(0, 30), 0)));
+        assert_eq!(plan(20 * DAY - 1, &held), Action::Keep(20 * DAY));
+        assert_eq!(plan(20 * DAY, &held), Action::Renew);
+    }
+
+    #[test]
+    fn a_leaf_that_is_torn_expired_or_for_other_names_is_renewed_at_once() {
+        assert_eq!(plan(DAY, &held(&[from(0, 365)], None)), Action::Renew);
+        assert_eq!(plan(40 * DAY, &held(&[from(0, 365)], Some((from(0, 30), 0)))), Action::Renew);
+        let mut other = held(&[from(0, 365)], Some((from(0, 30), 0)));
+        other.leaf.as_mut().unwrap().wanted = false;
+        assert_eq!(plan(DAY, &other), Action::Renew);
+    }
+
+    #[test]
+    fn a_ca_whose_key_is_lost_is_followed_by_another_and_what_it_signed_holds_on() {
+        let mut lost = held(&[from(0, 365)], Some((from(0, 30), 0)));
+        lost.signs = false;
+        assert_eq!(plan(DAY, &lost), Action::Introduce);
+        lost.leaf = None;
+        assert_eq!(plan(DAY, &lost), Action::Begin);
+    }
+
+    #[test]
+    fn a_ca_is_introduced_then_used_and_the_old_one_retired_last() {
+        let ca = two_thirds(from(0, 365), CA_LIFE.as_secs());
+        let leaf = from(ca - 5 * DAY, 30);
+        assert_eq!(plan(ca, &held(&[from(0, 365)], Some((leaf, 0)))), Action::Introduce);
+        let both = [from(ca, 365), from(0, 365)];
+        assert_eq!(plan(ca, &held(&both, Some((leaf, 1)))), Action::Keep(ca + 4 * DAY));
+        assert_eq!(plan(ca + 4 * DAY, &held(&both, Some((leaf, 1)))), Action::Renew);
+        let new = from(ca + 4 * DAY, 30);
+        assert_eq!(plan(ca + 4 * DAY, &held(&both, Some((new, 0)))), Action::Keep(ca + 24 * DAY));
+        let newer = from(ca + 24 * DAY, 30);
+        assert_eq!(plan(ca + 34 * DAY - 1, &held(&both, Some((newer, 0)))), Action::Keep(ca + 34 * DAY));
+        assert_eq!(plan(ca + 34 * DAY, &held(&both, Some((newer, 0)))), Action::Retire);
+    }
+
+    #[test]
+    fn a_leaf_about_to_end_is_exchanged_before_its_successor_is_believed_everywhere() {
+        let both = [from(100 * DAY, 365), from(0, 365)];
+        let leaf = from(71 * DAY, 30);
+        assert_eq!(
+            plan(100 * DAY - 1, &held(&both, Some((leaf, 1)))),
+            Action::Introduce,
+            "the new one is not valid yet"
+        );
+        assert_eq!(plan(100 * DAY, &held(&both, Some((leaf, 1)))), Action::Renew, "a day is left");
+    }
+
+    /// Does what the plan says, as the keeper does with real certificates.
+    fn act(now: u64, held: &mut Held, action: Action) {
+        let begin = now - BACKDATE.as_secs();
+        let leaf = Leaf { validity: from(begin, 30), authority: 0, wanted: true };
+        match action {
+            Action::Keep(_) => {}
+            Action::Begin | Action::Introduce => {
+                held.authorities.insert(0, Authority { der: Vec::new(), validity: from(begin, 365) });
+                held.signs = true;
+                if let Some(leaf) = &mut held.leaf {
+                    leaf.authority += 1;
+                }
+                if action == Action::Begin {
+                    held.leaf = Some(leaf);
+                }
+            }
+            Action::Renew => held.leaf = Some(leaf),
+            Action::Retire => {
+                let used = held.leaf.as_ref().map_or(0, |leaf| leaf.authority);
+                let keep = |at: usize, old: &Authority| at == 0 || at == used || (used != 0 && old.validity.at(now));
+                let mut at = 0;
+                held.authorities.retain(|old| {
+                    at += 1;
+                    keep(at - 1, old)
+                });
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whoever looked within the last four days believes the leaf that is shown, for years, as long as the controller is never away for so long.
+        #[test]
+        fn who_was_away_for_three_days_still_believes_what_is_shown(pauses in prop::collection::vec(1..2 * DAY, 800)) {
+            let mut now = 10_000 * DAY;
+            let mut held = held(&[], None);
+            // What was to be believed, and when.
+            let mut told: Vec<(u64, Vec<u64>)> = Vec::new();
+            for pause in pauses {
+                let mut steps = 0;
+                loop {
+                    let action = plan(now, &held);
+                    if let Action::Keep(until) = action {
+                        prop_assert!(until > now);
+                        break;
+                    }
+                    act(now, &mut held, action);
+                    steps += 1;
+                    prop_assert!(steps < 4, "it goes on for ever: {action:?} {held:?}");
+                }
+                prop_assert!(held.authorities.len() <= 2, "{held:?}");
+                let leaf = held.leaf.clone().expect("there is always one");
+                prop_assert!(leaf.validity.at(now + 3 * DAY), "{leaf:?} at {now}");
+                let signer = held.authorities[leaf.authority].validity;
+                prop_assert!(signer.at(leaf.validity.end), "a CA outlives what it signed");
+                for (_, believed) in told.iter().filter(|(at, _)| *at + 3 * DAY >= now) {
+                    prop_assert!(believed.contains(&signer.begin), "nobody knows the CA of the leaf yet");
+                }
+                told.push((now, held.authorities.iter().map(|ca| ca.validity.begin).collect()));
+                now += pause;
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Events on workloads and policies: what, about whom, and no more of them than anybody reads.
+//!
+//! A [`Notice`] is plain data that pure code gives. One task publishes them through the one Recorder of the process, which folds repetitions into a series.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::sync::{mpsc, watch};
+
+use super::MANAGER;
+use super::world::{Meta, OwnerRef};
+use crate::api::v1alpha1::API_VERSION;
+use crate::batching::Tick;
+use crate::clock::Clock;
+use crate::telemetry::ControllerMetrics;
+use crate::telemetry::names::Told;
+
+/// Notices that wait to be sent; what comes on top is dropped and counted.
+pub const QUEUE_MAX: usize = 256;
+/// The same about the same object is not told again for so long.
+const AGAIN: Duration = Duration::from_secs(3600);
+/// Objects and reasons that are remembered; beyond it the oldest are forgotten and may be told again.
+const REMEMBERED_MAX: usize = 4096;
+/// At once, and one more in each such time: a thousand pods that were missed are some workloads.
+const BURST: u32 = 20;
+const EVERY: Duration = Duration::from_secs(1);
+/// One call.
+const CALL: Duration = Duration::from_secs(10);
+/// The API server takes no longer note.
+const NOTE_BYTES_MAX: usize = 1024;
+
+/// Whom an event is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct About {
+    /// `apps/v1` and the like.
+    pub api_version: String,
+    /// The kind.
+    pub kind: String,
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+    /// The UID.
+    pub uid: String,
+}
+
+/// Something to tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// About whom.
+    pub about: About,
+    /// Whether something is wrong.
+    pub warning: bool,
+    /// Why, in one word.
+    pub reason: &'static str,
+    /// For people.
+    pub note: String,
+}
+
+// === impl About ===
+
+impl About {
+    /// A policy.
+    #[must_use]
+    pub fn policy(meta: &Meta) -> Self {
+        Self { api_version: API_VERSION.to_owned(), kind: "BatchPolicy".to_owned(), ..Self::object(meta) }
+    }
+
+    /// A pod.
+    #[must_use]
+    pub fn pod(meta: &Meta) -> Self {
+        Self { api_version: "v1".to_owned(), kind: "Pod".to_owned(), ..Self::object(meta) }
+    }
+
+    /// What pods are made by.
+    #[must_use]
+    pub fn workload(namespace: &str, made: &OwnerRef) -> Self {
+        Self {
+            api_version: made.api_version.clone(),
+            kind: made.kind.clone(),
+            namespace: namespace.to_owned(),
+            name: made.name.clone(),
+            uid: made.uid.clone(),
+        }
+    }
+
+    fn object(meta: &Meta) -> Self {
+        let (namespace, name) = (meta.key.namespace.clone(), meta.key.name.clone());
+        Self { namespace, name, uid: meta.uid.clone(), ..Self::default() }
+    }
+}
+
+// === impl Notice ===
+
+impl Notice {
+    /// Something is wrong.
+    #[must_use]
+    pub fn warning(about: About, reason: &'static str, note: impl Into<String>) -> Self {
+        Self { about, warning: true, reason, note: note.into() }
+    }
+
+    /// Something happened.
+    #[must_use]
+    pub fn normal(about: About, reason: &'static str, note: impl Into<String>) -> Self {
+        Self { about, warning: false, reason, note: note.into() }
+    }
+}
+
+/// Which notices are told.
+#[derive(Debug, Default)]
+struct Filter {
+    told: BTreeMap<(About, &'static str), (Tick, String)>,
+    /// Told within the present burst, and when it began to fill.
+    spent: u32,
+    since: Tick,
+}
+
+// === impl Filter ===
+
+impl Filter {
+    /// Whether a notice is told now. The same reason about the same object is told again after a while, or when it says something else.
+    fn passes(&mut self, notice: &Notice, now: Tick) -> Option<bool> {
+        let key = (notice.about.clone(), notice.reason);
+        if self.told.get(&key).is_some_and(|(at, note)| now.since(*at) < AGAIN && *note == notice.note) {
+            return None;
+        }
+        let back = u32::try_from(now.since(self.since).as_millis() / EVERY.as_millis()).unwrap_or(u32::MAX);
+        if back > 0 {
+            self.spent = self.spent.saturating_sub(back);
+            self.since = now;
+        }
+        if self.spent >= BURST {
+            return Some(false);
+        }
+        self.spent += 1;
+        if self.told.len() >= REMEMBERED_MAX {
+            let oldest = self.told.iter().min_by_key(|(_, (at, _))| *at).map(|(key, _)| key.clone());
+            oldest.and_then(|key| self.told.remove(&key));
+        }
+        self.told.insert(key, (now, notice.note.clone()));
+        Some(true)
+    }
+}
+
+/// Publishes what comes until told to stop.
+pub async fn publish(
+    client: kube::Client,
+    instance: String,
+    mut notices: mpsc::Receiver<Notice>,
+    (clock, metrics): (Clock, ControllerMetrics),
+    mut stop: watch::Receiver<bool>,
+) {
+    let recorder = Recorder::new(client, Reporter { controller: MANAGER.to_owned(), instance: Some(instance) });
+    let mut filter = Filter::default();
+    loop {
+        let notice = tokio::select! {
+            notice = notices.recv() => notice,
+            // An error means the same: the process ends.
+            _ = stop.wait_for(|stop| *stop) => None,
+        };
+        let Some(notice) = notice else { return };
+        match filter.passes(&notice, clock.now()) {
+            None => continue,
+            Some(false) => {
+                metrics.event(Told::Dropped);
+                continue;
+            }
+            Some(true) => {}
+        }
+        let (event, about) = event(&notice);
+        let told = match tokio::time::timeout(CALL, recorder.publish(&event, &about)).await {
+            Ok(Ok(())) => Told::Sent,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, reason = notice.reason, "an event was refused");
+                Told::Failed
+            }
+            Err(_) => Told::Failed,
+        };
+        metrics.event(told);
+    }
+}
+
+fn event(notice: &Notice) -> (Event, ObjectReference) {
+    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let about = &notice.about;
+    let about = ObjectReference {
+        api_version: some(&about.api_version),
+        kind: some(&about.kind),
+        name: some(&about.name),
+        namespace: some(&about.namespace),
+        uid: some(&about.uid),
+        ..ObjectReference::default()
+    };
+    let type_ = if notice.warning { EventType::Warning } else { EventType::Normal };
+    let note = notice.note.char_indices().take_while(|(at, letter)| at + letter.len_utf8() <= NOTE_BYTES_MAX);
+    let note: String = note.map(|(_, letter)| letter).collect();
+    (
+        Event {
+            type_,
+            reason: notice.reason.to_owned(),
+            note: Some(note),
+            action: notice.reason.to_owned(),
+            secondary: None,
+        },
+        about,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notice(name: &str, note: &str) -> Notice {
+        Notice::warning(About { name: name.to_owned(), ..About::default() }, "SidecarMissing", note)
+    }
+
+    fn at(seconds: u64) -> Tick {
+        Tick::from_millis(seconds * 1000)
+    }
+
+    #[test]
+    fn the_same_is_told_once_an_hour_and_something_else_at_once() {
+        let mut filter = Filter::default();
+        assert_eq!(filter.passes(&notice("a", "1 pod"), at(0)), Some(true));
+        assert_eq!(filter.passes(&notice("a", "1 pod"), at(3599)), None);
+        assert_eq!(filter.passes(&notice("a", "2 pods"), at(3599)), Some(true));
+        assert_eq!(filter.passes(&notice("a", "2 pods"), at(9000)), Some(true));
+        assert_eq!(filter.passes(&notice("b", "1 pod"), at(9000)), Some(true));
+    }
+
+    #[test]
+    fn a_flood_is_cut_to_a_burst_and_one_a_second() {
+        let mut filter = Filter::default();
+        let told = |filter: &mut Filter, from: usize, second| {
+            let all = (from..from + 100)
+                .filter(|name| filter.passes(&notice(&name.to_string(), ""), at(second)) == Some(true));
+            all.count()
+        };
+        assert_eq!(told(&mut filter, 0, 100), 20);
+        assert_eq!(told(&mut filter, 1000, 105), 5);
+        assert_eq!(told(&mut filter, 2000, 1000), 20);
+        assert!(filter.told.len() <= REMEMBERED_MAX);
+    }
+
+    #[test]
+    fn a_note_is_cut_to_what_the_api_server_takes() {
+        let (event, _) = event(&notice("a", &"é".repeat(2000)));
+        assert_eq!(event.note.unwrap().len(), 1024);
+    }
+}

@@ -1,0 +1,131 @@
+//! The controller's port for probes and scrapes: `/metrics /livez /readyz`, read-only.
+//!
+//! Ready means that pods can be answered for: everything was listed once and there is a certificate to show. Who leads does not matter, nor do kinds that
+//! this cluster lacks. Alive means that no kind is stuck: an API server that refuses or is away does not end the process, which could do nothing better after
+//! a restart, but one of which nothing at all is heard for ten minutes, neither an object nor an error, does.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::certs::Served;
+use super::lease::Leadership;
+use super::watch::{Kind, Shared};
+use crate::telemetry::ControllerMetrics;
+
+/// What the probes look at.
+#[derive(Clone)]
+pub struct Health {
+    /// What is known.
+    pub shared: Shared,
+    /// The certificates.
+    pub served: Served,
+    /// Who leads.
+    pub leadership: Leadership,
+    /// Counters.
+    pub metrics: ControllerMetrics,
+    /// Whether the process is about to end.
+    pub ending: Arc<AtomicBool>,
+}
+
+// === impl Health ===
+
+impl Health {
+    /// Why the process is not ready; nothing when it is.
+    #[must_use]
+    pub fn not_ready(&self) -> Vec<String> {
+        let mut why: Vec<String> =
+            self.shared.missing().map(|kind| format!("{} are not listed yet", kind.as_str())).collect();
+        if !self.served.loaded() {
+            why.push("there is no certificate to show yet".to_owned());
+        }
+        if self.ending.load(Ordering::Relaxed) {
+            why.push("the process is about to end".to_owned());
+        }
+        why
+    }
+
+    /// Brings what is only looked at up to date, and gives all of it.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        let world = self.shared.world();
+        for kind in Kind::ALL {
+            self.metrics.objects(kind.as_str(), world_count(&world, kind));
+            self.metrics.watch_silence(kind.as_str(), self.shared.silence(kind));
+        }
+        self.metrics.leads(self.leadership.leads());
+        let expires = self.served.watch().borrow().as_ref().map_or(0, |presented| presented.expires);
+        self.metrics.cert_expiry(expires);
+        self.metrics.render()
+    }
+}
+
+impl fmt::Debug for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Health").field("not_ready", &self.not_ready()).finish_non_exhaustive()
+    }
+}
+
+fn world_count(world: &super::world::World, kind: Kind) -> usize {
+    match kind {
+        Kind::Policies => world.policies.len(),
+        Kind::Profiles => world.profiles.len(),
+        Kind::Namespaces => world.namespaces.len(),
+        Kind::Services => world.services.len(),
+        Kind::Networks => world.networks.len(),
+        Kind::Pods => world.pods.len(),
+        Kind::Bare => world.bare.len(),
+        Kind::Deployments => world.deployments.len(),
+        Kind::StatefulSets => world.stateful_sets.len(),
+        Kind::DaemonSets => world.daemon_sets.len(),
+        Kind::ReplicaSets => world.replica_sets.len(),
+        Kind::Nodes => world.nodes.len(),
+        Kind::Pools => world.pools.as_ref().map_or(0, |pools| pools.len()),
+        Kind::InferenceServices => world.inference_services.as_ref().map_or(0, |services| services.len()),
+    }
+}
+
+/// Serves until told to stop.
+pub async fn serve(listener: TcpListener, health: Health, mut stop: watch::Receiver<bool>) {
+    let router = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/livez", get(alive))
+        .route("/readyz", get(ready))
+        .with_state(health);
+    let stopped = async move {
+        // An error means the same: the process ends.
+        stop.wait_for(|stop| *stop).await.ok();
+    };
+    if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stopped).await {
+        tracing::error!(%error, "the port for probes ended");
+    }
+}
+
+async fn metrics(State(health): State<Health>) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.metrics()).into_response()
+}
+
+async fn alive(State(health): State<Health>) -> Response {
+    let stuck: Vec<&str> = health.shared.stuck().map(Kind::as_str).collect();
+    if stuck.is_empty() {
+        return "ok\n".into_response();
+    }
+    let text = format!("nothing was heard of {} for ten minutes\n", stuck.join(", "));
+    (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
+}
+
+async fn ready(State(health): State<Health>) -> Response {
+    let why = health.not_ready();
+    if why.is_empty() {
+        return "ready\n".into_response();
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", why.join("; "))).into_response()
+}

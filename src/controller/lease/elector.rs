@@ -1,0 +1,347 @@
+//! The doing beside the rules: reads and writes the Lease, and tells everybody who leads.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use tokio::sync::watch;
+
+use super::{Answer, Ask, Candidate, LEASE, RETRY, Record};
+use crate::clock::Clock;
+
+/// One call; half of what a leader may be without a renewal, so that there are two tries.
+const CALL: Duration = Duration::from_secs(5);
+/// Where the holder's address stands.
+const ADDRESS: &str = "groupage.dev/stream-address";
+
+/// Who stands for election, and where.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The Lease's namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// This replica's name, which no other has: its pod's.
+    pub me: String,
+    /// Where it answers streams.
+    pub address: Option<String>,
+}
+
+/// Who leads, as this replica knows it. Cheap to clone.
+#[derive(Clone)]
+pub struct Leadership {
+    clock: Clock,
+    until: Arc<AtomicU64>,
+    seen: watch::Receiver<Seen>,
+}
+
+/// What watchers are told of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Seen {
+    leads: bool,
+    leader: Option<Leader>,
+    /// The one of this replica, where it was seen to hold the lease last.
+    reign: Option<Reign>,
+}
+
+/// One stretch of leading: renewals go on with it, and whoever leads after somebody else begins another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reign {
+    transitions: i32,
+    acquired: i64,
+}
+
+/// The replica that leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leader {
+    /// Its name.
+    pub name: String,
+    /// Where it answers streams.
+    pub address: Option<String>,
+}
+
+/// Stands for election until told to stop, and then lets the lease go. The future is to be spawned.
+pub fn elect(
+    client: kube::Client,
+    settings: Settings,
+    clock: Clock,
+    stop: watch::Receiver<bool>,
+) -> (Leadership, impl Future<Output = ()> + Send) {
+    let until = Arc::new(AtomicU64::new(0));
+    let (tell, seen) = watch::channel(Seen::default());
+    let leadership = Leadership { clock, until: until.clone(), seen };
+    let elector = Elector {
+        leases: Api::namespaced(client, &settings.namespace),
+        candidate: Candidate::new(settings.me.clone(), settings.address.clone()),
+        settings,
+        clock,
+        until,
+        tell,
+    };
+    (leadership, elector.run(stop))
+}
+
+struct Elector {
+    leases: Api<Lease>,
+    candidate: Candidate,
+    settings: Settings,
+    clock: Clock,
+    until: Arc<AtomicU64>,
+    tell: watch::Sender<Seen>,
+}
+
+// === impl Leadership ===
+
+impl Leadership {
+    /// Whether this replica leads now. To be asked right before each write: a process that was stopped for a while does not know it.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.clock.now().0 < self.until.load(Ordering::Acquire)
+    }
+
+    /// Who leads. Not this replica once its own lease has run out: where the API server is away, nobody has it, and to name ourselves would send
+    /// whoever asks in a circle.
+    #[must_use]
+    pub fn leader(&self) -> Option<Leader> {
+        let seen = self.seen.borrow();
+        seen.leader.clone().filter(|_| seen.reign.is_none() || self.leads())
+    }
+
+    /// The reign of this replica, as long as nobody else was seen to lead after it: what was remembered under it still holds.
+    #[must_use]
+    pub fn reign(&self) -> Option<Reign> {
+        self.seen.borrow().reign
+    }
+
+    /// Resolves when this replica begins or ceases to lead, or another leads; never once elections are over.
+    pub async fn changed(&mut self) {
+        if self.seen.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// One that always leads, for where there is one replica and no election.
+    #[must_use]
+    pub fn always(clock: Clock) -> Self {
+        let (_, seen) = watch::channel(Seen { leads: true, leader: None, reign: Some(Reign::default()) });
+        Self { clock, until: Arc::new(AtomicU64::new(u64::MAX)), seen }
+    }
+
+    /// One that never leads: it only looks.
+    #[must_use]
+    pub fn never(clock: Clock) -> Self {
+        let (_, seen) = watch::channel(Seen::default());
+        Self { clock, until: Arc::default(), seen }
+    }
+}
+
+impl fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leadership").field("leads", &self.leads()).field("leader", &self.leader()).finish()
+    }
+}
+
+// === impl Elector ===
+
+impl Elector {
+    async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        loop {
+            self.round().await;
+            let wait = self.wait();
+            tokio::select! {
+                () = tokio::time::sleep(wait) => self.publish(),
+                // An error means the same: the process ends.
+                _ = stop.wait_for(|stop| *stop) => break,
+            }
+        }
+        if let Some(record) = self.candidate.release() {
+            self.publish();
+            if let Err(error) = self.write(record).await {
+                tracing::warn!(?error, "could not let the lease go: another replica waits until it runs out");
+            }
+        }
+        self.publish();
+    }
+
+    /// To the next round; a leader that does not hear of it in time stops then.
+    fn wait(&self) -> Duration {
+        let now = self.clock.now();
+        // Half more at most, so that replicas that began together do not ask together.
+        let retry = RETRY.mul_f64(1.0 + 0.5 * rand::random::<f64>());
+        if self.candidate.leads(now) { retry.min(self.candidate.until().since(now)) } else { retry }
+    }
+
+    async fn round(&mut self) {
+        self.candidate.round();
+        // A read, and what follows of it.
+        for _ in 0..2 {
+            let wall = i64::try_from(Clock::wall_micros()).unwrap_or(i64::MAX);
+            let ask = self.candidate.ask(self.clock.now(), wall);
+            let call = async {
+                match ask {
+                    Ask::Nothing => None,
+                    Ask::Read => Some(self.read().await),
+                    Ask::Create(record) => Some(self.create(record).await),
+                    Ask::Write(record) => Some(self.write(record).await),
+                }
+            };
+            let answer = match tokio::time::timeout(CALL, call).await {
+                Ok(None) => break,
+                Ok(Some(Ok(answer))) => answer,
+                Ok(Some(Err(error))) => told(&error),
+                Err(_) => {
+                    tracing::warn!("the API server did not answer about the lease in time");
+                    Answer::Failed
+                }
+            };
+            let more = self.candidate.answered(self.clock.now(), answer);
+            self.publish();
+            if !more {
+                break;
+            }
+        }
+        self.publish();
+    }
+
+    fn publish(&self) {
+        let now = self.clock.now();
+        self.until.store(self.candidate.until().0, Ordering::Release);
+        let holder = self.candidate.holder();
+        let leader =
+            holder.and_then(|record| Some(Leader { name: record.holder.clone()?, address: record.address.clone() }));
+        let ours = holder.filter(|record| record.holder.as_ref() == Some(&self.settings.me));
+        let reign = ours.map(|record| Reign { transitions: record.transitions, acquired: record.acquired });
+        let seen = Seen { leads: self.candidate.leads(now), leader, reign };
+        self.tell.send_if_modified(|before| {
+            if *before == seen {
+                return false;
+            }
+            if before.leads != seen.leads {
+                tracing::info!(leads = seen.leads, me = self.settings.me, "leadership changed");
+            }
+            *before = seen;
+            true
+        });
+    }
+
+    async fn read(&self) -> kube::Result<Answer> {
+        Ok(Answer::Read(self.leases.get_opt(&self.settings.name).await?.map(|lease| record(&lease))))
+    }
+
+    async fn create(&self, wanted: Record) -> kube::Result<Answer> {
+        let lease = self.leases.create(&PostParams::default(), &lease(&self.settings, &wanted)).await?;
+        Ok(Answer::Wrote(record(&lease)))
+    }
+
+    /// A merge patch that names the version it was made from: `update` is a verb more, which nothing else needs.
+    async fn write(&self, wanted: Record) -> kube::Result<Answer> {
+        let mut patch = serde_json::to_value(lease(&self.settings, &wanted)).map_err(kube::Error::SerdeError)?;
+        if wanted.holder.is_none() {
+            // A merge patch takes a key away by null; without a holder the lease is free at once.
+            patch["spec"]["holderIdentity"] = serde_json::Value::Null;
+            patch["metadata"]["annotations"][ADDRESS] = serde_json::Value::Null;
+        }
+        let lease = self.leases.patch(&self.settings.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(Answer::Wrote(record(&lease)))
+    }
+}
+
+fn told(error: &kube::Error) -> Answer {
+    match error {
+        kube::Error::Api(status) if status.code == 409 => Answer::Conflict,
+        error => {
+            tracing::warn!(%error, "the API server refused to read or write the lease");
+            Answer::Failed
+        }
+    }
+}
+
+fn micros(micros: i64) -> Option<MicroTime> {
+    Timestamp::from_microsecond(micros).ok().map(MicroTime)
+}
+
+fn lease(settings: &Settings, record: &Record) -> Lease {
+    let seconds = record.duration.as_secs();
+    Lease {
+        metadata: ObjectMeta {
+            name: Some(settings.name.clone()),
+            namespace: Some(settings.namespace.clone()),
+            annotations: record.address.clone().map(|address| [(ADDRESS.to_owned(), address)].into()),
+            resource_version: (!record.version.is_empty()).then(|| record.version.clone()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(LeaseSpec {
+            holder_identity: record.holder.clone(),
+            lease_duration_seconds: Some(i32::try_from(seconds).unwrap_or(i32::MAX)),
+            acquire_time: micros(record.acquired),
+            renew_time: micros(record.renewed),
+            lease_transitions: Some(record.transitions),
+            ..LeaseSpec::default()
+        }),
+    }
+}
+
+fn record(lease: &Lease) -> Record {
+    let spec = lease.spec.clone().unwrap_or_default();
+    let at = |time: Option<MicroTime>| time.map_or(0, |time| time.0.as_microsecond());
+    let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let annotations = lease.metadata.annotations.as_ref();
+    Record {
+        holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
+        address: annotations.and_then(|all| all.get(ADDRESS)).cloned(),
+        duration: seconds.map_or(LEASE, Duration::from_secs),
+        acquired: at(spec.acquire_time),
+        renewed: at(spec.renew_time),
+        transitions: spec.lease_transitions.unwrap_or(0),
+        version: lease.metadata.resource_version.clone().unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batching::Tick;
+
+    #[test]
+    fn a_record_written_to_a_lease_is_read_back() {
+        let settings = Settings { namespace: "a".into(), name: "b".into(), me: "c".into(), address: None };
+        let wanted = Record {
+            holder: Some("c".into()),
+            address: Some("10.0.0.1:9444".into()),
+            duration: LEASE,
+            acquired: 1,
+            renewed: 1_700_000_000_123_456,
+            transitions: 3,
+            version: "7".into(),
+        };
+        assert_eq!(record(&lease(&settings, &wanted)), wanted);
+    }
+
+    #[test]
+    fn leading_ends_by_the_clock_without_anybody_saying_so() {
+        let clock = Clock::start();
+        let always = Leadership::always(clock);
+        assert!(always.leads());
+        always.until.store(Tick(1).0, Ordering::Release);
+        assert!(!always.leads(), "a process that slept does not lead on");
+    }
+
+    #[test]
+    fn a_replica_whose_own_lease_has_run_out_names_nobody_and_keeps_what_it_remembers() {
+        let leader = |name: &str| Some(Leader { name: name.to_owned(), address: Some(format!("{name}:9444")) });
+        let reign = Some(Reign { transitions: 3, acquired: 7 });
+        let (tell, seen) = watch::channel(Seen { leads: true, leader: leader("me"), reign });
+        let until = Arc::new(AtomicU64::new(u64::MAX));
+        let own = Leadership { clock: Clock::start(), until: until.clone(), seen };
+        assert_eq!(own.leader(), leader("me"));
+        until.store(0, Ordering::Release);
+        assert_eq!((own.leader(), own.reign()), (None, reign));
+        tell.send_replace(Seen { leads: false, leader: leader("other"), reign: None });
+        assert_eq!((own.leader(), own.reign()), (leader("other"), None));
+    }
+}

@@ -1,0 +1,369 @@
+//! Candidates, each on a clock of its own, before one lease: whatever is late, lost or stopped, no two lead at once, and somebody does in the end.
+
+use std::collections::BinaryHeap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const ME: &str = "me";
+
+fn held(by: &str, renewed: i64) -> Record {
+    Record { holder: Some(by.into()), duration: LEASE, renewed, version: "1".into(), ..Record::default() }
+}
+
+fn seconds(seconds: u64) -> Tick {
+    Tick::from_millis(seconds * 1000)
+}
+
+#[test]
+fn a_lease_that_is_not_there_is_made_and_a_free_one_taken() {
+    assert_eq!(evaluate(None, ME, seconds(1), None), Verdict::Create);
+    let free = Record { holder: None, ..held("x", 1) };
+    assert_eq!(evaluate(Some(&free), ME, seconds(1), None), Verdict::Acquire);
+    let empty = held("", 1);
+    assert_eq!(evaluate(Some(&empty), ME, seconds(1), None), Verdict::Acquire);
+}
+
+#[test]
+fn our_own_lease_is_renewed() {
+    assert_eq!(evaluate(Some(&held(ME, 1)), ME, seconds(100), None), Verdict::Renew);
+}
+
+#[test]
+fn a_lease_seen_for_the_first_time_is_left_alone_however_old_it_says_it_is() {
+    let old = held("other", 0);
+    assert_eq!(evaluate(Some(&old), ME, seconds(100), None), Verdict::Yield(seconds(115)));
+}
+
+#[test]
+fn a_lease_not_renewed_for_its_duration_is_taken_and_not_a_moment_earlier() {
+    let record = held("other", 5);
+    let seen = observe(None, &record, seconds(100));
+    let before = Tick(seconds(115).0 - 1);
+    assert_eq!(evaluate(Some(&record), ME, before, Some(&seen)), Verdict::Yield(seconds(115)));
+    assert_eq!(evaluate(Some(&record), ME, seconds(115), Some(&seen)), Verdict::Acquire);
+}
+
+#[test]
+fn a_renewal_counts_from_when_it_was_seen_even_if_it_says_an_earlier_time() {
+    let seen = observe(None, &held("other", 500), seconds(100));
+    let renewed = held("other", 3);
+    let seen = observe(Some(seen), &renewed, seconds(110));
+    assert_eq!(evaluate(Some(&renewed), ME, seconds(116), Some(&seen)), Verdict::Yield(seconds(125)));
+}
+
+#[test]
+fn another_version_of_the_same_record_is_no_renewal() {
+    let record = held("other", 5);
+    let seen = observe(None, &record, seconds(100));
+    let labelled = Record { version: "2".into(), ..record };
+    let seen = observe(Some(seen), &labelled, seconds(114));
+    assert_eq!(evaluate(Some(&labelled), ME, seconds(115), Some(&seen)), Verdict::Acquire);
+}
+
+#[test]
+fn a_lease_that_says_to_hold_for_ever_does_not() {
+    let record = Record { duration: Duration::from_secs(1 << 30), ..held("other", 5) };
+    let seen = observe(None, &record, seconds(0));
+    assert_eq!(evaluate(Some(&record), ME, seconds(300), Some(&seen)), Verdict::Acquire);
+}
+
+#[test]
+fn a_leader_counts_from_before_it_asked() {
+    let mut me = Candidate::new(ME, None);
+    assert_eq!(me.ask(seconds(1), 0), Ask::Read);
+    assert!(me.answered(seconds(2), Answer::Read(None)));
+    assert!(matches!(me.ask(seconds(2), 0), Ask::Create(_)));
+    assert!(!me.answered(seconds(6), Answer::Wrote(held(ME, 0))));
+    assert_eq!(me.until(), seconds(12));
+    assert!(me.leads(Tick(seconds(12).0 - 1)) && !me.leads(seconds(12)));
+}
+
+#[test]
+fn an_error_does_not_end_leading_at_once_but_a_lease_in_other_hands_does() {
+    let mut me = Candidate::new(ME, None);
+    me.ask(seconds(1), 0);
+    me.answered(seconds(1), Answer::Read(Some(held(ME, 1))));
+    me.ask(seconds(1), 0);
+    me.answered(seconds(1), Answer::Wrote(held(ME, 2)));
+    me.round();
+    assert!(matches!(me.ask(seconds(3), 0), Ask::Write(_)), "a renewal needs no read before it");
+    me.answered(seconds(4), Answer::Failed);
+    assert!(me.leads(seconds(5)));
+    me.round();
+    assert_eq!(me.ask(seconds(5), 0), Ask::Read, "nobody knows whether the last one came through");
+    me.answered(seconds(5), Answer::Read(Some(held("other", 9))));
+    assert!(!me.leads(seconds(5)));
+}
+
+#[test]
+fn letting_go_names_nobody_and_only_what_is_ours_is_let_go() {
+    let mut me = Candidate::new(ME, None);
+    assert_eq!(me.release(), None);
+    me.answered(seconds(1), Answer::Wrote(held(ME, 2)));
+    let released = me.release().unwrap();
+    assert_eq!((released.holder, released.version.as_str()), (None, "1"));
+    assert!(!me.leads(seconds(1)));
+    me.answered(seconds(1), Answer::Read(Some(held("other", 2))));
+    assert_eq!(me.release(), None);
+}
+
+#[test]
+fn renewals_on_a_clock_that_stands_still_differ_and_a_change_of_hands_is_counted() {
+    let mut me = Candidate::new(ME, None);
+    me.answered(seconds(0), Answer::Read(Some(held(ME, 50))));
+    let Ask::Write(renewed) = me.ask(seconds(1), 50) else { panic!("ours is renewed") };
+    assert_eq!((renewed.renewed, renewed.transitions), (51, 0));
+    let mut other = Candidate::new("other", None);
+    other.answered(seconds(0), Answer::Read(Some(Record { holder: None, ..held("x", 50) })));
+    let Ask::Write(taken) = other.ask(seconds(1), 10) else { panic!("free, so it is taken") };
+    assert_eq!((taken.renewed, taken.acquired, taken.transitions), (51, 10, 1));
+}
+
+/// How a candidate's clock is wrong: where it began, and how fast it runs.
+#[derive(Debug, Clone, Copy)]
+struct Skew {
+    offset: u64,
+    /// Parts in a thousand; 1000 is right.
+    rate: u64,
+}
+
+/// What happens to one question: milliseconds there, milliseconds back, lost on the way there or back, and how long the process stands still after it.
+#[derive(Debug, Clone, Copy)]
+struct Luck {
+    there: u64,
+    back: u64,
+    lost: u8,
+    pause: u64,
+}
+
+fn skew() -> impl Strategy<Value = Skew> {
+    (0..10_000_000_u64, 850..1150_u64).prop_map(|(offset, rate)| Skew { offset, rate })
+}
+
+fn luck() -> impl Strategy<Value = Luck> {
+    let pause = prop_oneof![9 => Just(0_u64), 1 => 0..60_000_u64];
+    (0..4_000_u64, 0..4_000_u64, 0..12_u8, pause).prop_map(|(there, back, lost, pause)| Luck {
+        there,
+        back,
+        lost,
+        pause,
+    })
+}
+
+/// What is to happen, in true milliseconds; the earliest first.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Happens {
+    Round(usize),
+    Arrives(usize, usize, u64),
+    Returns(usize, usize, Back),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Back {
+    Read,
+    Wrote(String),
+    Conflict,
+    Failed,
+}
+
+struct World {
+    lease: Option<Record>,
+    writes: u64,
+    candidates: Vec<(Candidate, Skew)>,
+    /// All that each ever asked: what was sent arrives, also when nobody waits for its answer any more.
+    asked: Vec<Vec<Ask>>,
+    /// Which of them each waits for.
+    waits: Vec<Option<usize>>,
+    /// When each leads, in true milliseconds, the later moment excluded.
+    reigns: Vec<(usize, u64, u64)>,
+    agenda: BinaryHeap<std::cmp::Reverse<(u64, u64, Happens)>>,
+    order: u64,
+    luck: Vec<Luck>,
+    drawn: usize,
+    reading: Vec<Option<Record>>,
+}
+
+impl World {
+    fn at(&mut self, time: u64, what: Happens) {
+        self.order += 1;
+        self.agenda.push(std::cmp::Reverse((time, self.order, what)));
+    }
+
+    fn luck(&mut self) -> Luck {
+        self.drawn += 1;
+        self.luck[self.drawn % self.luck.len()]
+    }
+
+    /// A candidate's own time at a true one.
+    fn local(&self, who: usize, time: u64) -> Tick {
+        let skew = self.candidates[who].1;
+        Tick((skew.offset * 1000 + time * skew.rate) * 1000)
+    }
+
+    /// The true time at which a candidate's clock shows a time.
+    fn true_time(&self, who: usize, tick: Tick) -> u64 {
+        let skew = self.candidates[who].1;
+        (tick.0 / 1000).saturating_sub(skew.offset * 1000) / skew.rate
+    }
+
+    fn ask(&mut self, who: usize, now: u64) {
+        let local = self.local(who, now);
+        // Its wall clock is as wrong as it likes.
+        let wall = i64::try_from(self.candidates[who].1.offset).unwrap() * 7 + i64::try_from(now).unwrap();
+        let ask = self.candidates[who].0.ask(local, wall);
+        let luck = self.luck();
+        if ask == Ask::Nothing {
+            return self.at(now + 2000 + luck.pause, Happens::Round(who));
+        }
+        self.asked[who].push(ask);
+        let number = self.asked[who].len() - 1;
+        self.waits[who] = Some(number);
+        if luck.lost != 1 {
+            self.at(
+                now + luck.there,
+                Happens::Arrives(who, number, luck.back + luck.pause + u64::from(luck.lost == 2) * 100_000),
+            );
+        }
+        // The call is given up after five seconds of its own time.
+        self.at(now + 5000 + luck.pause, Happens::Returns(who, number, Back::Failed));
+    }
+
+    fn arrives(&mut self, who: usize, number: usize, now: u64, back: u64) {
+        let answer = match self.asked[who][number].clone() {
+            Ask::Read => Back::Read,
+            Ask::Create(_) if self.lease.is_some() => Back::Conflict,
+            Ask::Write(record) if self.lease.as_ref().is_none_or(|lease| lease.version != record.version) => {
+                Back::Conflict
+            }
+            Ask::Create(record) | Ask::Write(record) => {
+                self.writes += 1;
+                let version = self.writes.to_string();
+                self.lease = Some(Record { version: version.clone(), ..record });
+                Back::Wrote(version)
+            }
+            Ask::Nothing => return,
+        };
+        if self.waits[who] == Some(number) {
+            self.reading[who] = self.lease.clone();
+        }
+        self.at(now + back, Happens::Returns(who, number, answer));
+    }
+
+    fn returns(&mut self, who: usize, number: usize, now: u64, back: Back) {
+        if self.waits[who] != Some(number) {
+            return;
+        }
+        self.waits[who] = None;
+        let read = self.reading[who].clone();
+        let answer = match back {
+            Back::Read => Answer::Read(read),
+            Back::Wrote(version) => {
+                Answer::Wrote(read.filter(|record| record.version == version).expect("it was just written"))
+            }
+            Back::Conflict => Answer::Conflict,
+            Back::Failed => Answer::Failed,
+        };
+        let local = self.local(who, now);
+        let more = self.candidates[who].0.answered(local, answer);
+        let until = self.candidates[who].0.until();
+        let leads = self.candidates[who].0.leads(local);
+        let end = self.true_time(who, until);
+        if let Some(reign) = self.reigns.iter_mut().rev().find(|reign| reign.0 == who && reign.2 > now) {
+            // Told to stop, or to go on.
+            reign.2 = if leads { end } else { now };
+        } else if leads {
+            self.reigns.push((who, now, end));
+        }
+        if more {
+            self.ask(who, now);
+        } else {
+            self.at(now + 2000, Happens::Round(who));
+        }
+    }
+
+    fn run(&mut self, until: u64) {
+        while let Some(std::cmp::Reverse((now, _, what))) = self.agenda.pop() {
+            if now > until {
+                return;
+            }
+            match what {
+                Happens::Round(who) => {
+                    self.candidates[who].0.round();
+                    self.ask(who, now);
+                }
+                Happens::Arrives(who, number, back) => self.arrives(who, number, now, back),
+                Happens::Returns(who, number, back) => self.returns(who, number, now, back),
+            }
+        }
+    }
+}
+
+fn world(skews: &[Skew], luck: Vec<Luck>) -> World {
+    let candidates: Vec<_> =
+        skews.iter().enumerate().map(|(at, skew)| (Candidate::new(format!("replica-{at}"), None), *skew)).collect();
+    let count = candidates.len();
+    let mut world = World {
+        lease: None,
+        writes: 0,
+        candidates,
+        asked: vec![Vec::new(); count],
+        waits: vec![None; count],
+        reigns: Vec::new(),
+        agenda: BinaryHeap::new(),
+        order: 0,
+        luck,
+        drawn: 0,
+        reading: vec![None; count],
+    };
+    for who in 0..count {
+        world.at(who as u64, Happens::Round(who));
+    }
+    world
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_two_lead_at_once_whatever_clocks_say_and_calls_do(
+        skews in prop::collection::vec(skew(), 2..5),
+        luck in prop::collection::vec(luck(), 20..200),
+    ) {
+        let mut world = world(&skews, luck);
+        world.run(600_000);
+        for (at, (who, from, to)) in world.reigns.iter().enumerate() {
+            for (other, begin, end) in world.reigns.iter().skip(at + 1) {
+                prop_assert!(who == other || end <= from || to <= begin,
+                    "{who} led from {from} to {to} and {other} from {begin} to {end}");
+            }
+        }
+    }
+
+    #[test]
+    fn somebody_leads_when_calls_come_through(skews in prop::collection::vec(skew(), 1..5)) {
+        let quick = Luck { there: 5, back: 5, lost: 0, pause: 0 };
+        let mut world = world(&skews, vec![quick]);
+        world.run(60_000);
+        let led: u64 = world.reigns.iter().map(|(_, from, to)| to.min(&60_000) - from).sum();
+        prop_assert!(led > 59_000, "a leader for {led} ms of a minute: {:?}", world.reigns);
+    }
+
+    #[test]
+    fn when_the_leader_is_gone_another_leads_within_the_lease_and_a_look(skews in prop::collection::vec(skew(), 2..5)) {
+        let quick = Luck { there: 5, back: 5, lost: 0, pause: 0 };
+        let mut world = world(&skews, vec![quick]);
+        world.run(30_000);
+        let gone = world.reigns.last().unwrap().0;
+        // Its next round never comes.
+        world.agenda.retain(|std::cmp::Reverse((_, _, what))| !matches!(what,
+            Happens::Round(who) | Happens::Arrives(who, ..) | Happens::Returns(who, ..) if *who == gone));
+        let alive = world.agenda.len();
+        prop_assert!(alive > 0);
+        world.run(60_000);
+        let next = world.reigns.iter().find(|reign| reign.0 != gone).copied();
+        // 15 s on the slowest clock, and a look every two.
+        prop_assert!(next.is_some_and(|(_, from, _)| from <= 30_000 + 17_700 + 2_100), "{next:?}");
+    }
+}

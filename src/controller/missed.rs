@@ -1,0 +1,238 @@
+//! Whether pods that ask for a sidecar and have none could have had one.
+//!
+//! The metadata that is followed says that a pod asks. Whether the webhook was away, or left it alone for a reason, takes the whole pod: it is read once and
+//! put before the very function that the webhook asks. By the leader, slowly: nothing waits for it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1 as core;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::lease::Leadership;
+use super::recompute::Bare;
+use super::reconcile::Round;
+use super::watch::Shared;
+use super::webhook::{Known, Question, would};
+use super::world::{Key, Pod, World};
+use crate::batching::Tick;
+use crate::clock::Clock;
+use crate::injector::Context;
+
+/// Pods read in a round; the others wait for the next one.
+const READ_MAX: usize = 50;
+/// One call.
+const CALL: Duration = Duration::from_secs(10);
+/// What was found is looked at again after so long: policies and the installation's values change.
+const AGAIN: Duration = Duration::from_secs(600);
+/// Pods remembered; beyond that a cluster has other troubles.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// What was found so far, by UID. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Looked(Arc<Mutex<BTreeMap<String, Entry>>>);
+
+#[derive(Debug, Clone)]
+struct Entry {
+    /// As it was when it was looked at.
+    pod: Arc<Pod>,
+    found: Bare,
+    at: Tick,
+}
+
+// === impl Looked ===
+
+impl Looked {
+    /// What was found.
+    #[must_use]
+    pub fn found(&self) -> BTreeMap<String, Bare> {
+        self.lock().iter().map(|(uid, entry)| (uid.clone(), entry.found.clone())).collect()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets those that are gone, and gives those that are to be looked at.
+    fn next(&self, round: &Round, now: Tick) -> Vec<Arc<Pod>> {
+        let mut entries = self.lock();
+        let asking: Vec<&Arc<Pod>> = round.attached.bare.keys().filter_map(|key| round.world.bare.get(key)).collect();
+        let there: BTreeMap<&str, &Arc<Pod>> = asking.iter().map(|pod| (pod.meta.uid.as_str(), *pod)).collect();
+        entries.retain(|uid, _| there.contains_key(uid.as_str()));
+        let fresh = |pod: &&&Arc<Pod>| {
+            let entry = entries.get(&pod.meta.uid);
+            entry.is_none_or(|entry| entry.pod != ***pod || now.since(entry.at) >= AGAIN)
+        };
+        asking.iter().filter(fresh).take(READ_MAX).map(|pod| Arc::clone(pod)).collect()
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "it is kept by whoever asked")]
+    fn note(&self, pod: Arc<Pod>, found: Bare, at: Tick) -> bool {
+        let mut entries = self.lock();
+        if entries.len() >= REMEMBERED_MAX && !entries.contains_key(&pod.meta.uid) {
+            return false;
+        }
+        let uid = pod.meta.uid.clone();
+        let before = entries.insert(uid, Entry { pod, found: found.clone(), at });
+        before.is_none_or(|before| before.found != found)
+    }
+}
+
+/// The installation's values, as the webhook has them.
+pub struct Installed {
+    /// What every pod is asked with.
+    pub base: Arc<dyn Fn() -> Context + Send + Sync>,
+    /// The controller's own namespace.
+    pub own_namespace: String,
+    /// Whether pods get the native form, whatever the cluster says.
+    pub native: Option<bool>,
+}
+
+/// Reads such pods while this replica leads, until told to stop.
+pub async fn look(
+    (client, shared, leadership): (kube::Client, Shared, Leadership),
+    looked: Looked,
+    installed: Installed,
+    clock: Clock,
+    mut rounds: watch::Receiver<Arc<Round>>,
+    mut stop: watch::Receiver<bool>,
+) {
+    loop {
+        tokio::select! {
+            changed = rounds.changed() => if changed.is_err() { return },
+            // An error means the same: the process ends.
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+        let round = rounds.borrow_and_update().clone();
+        if !leadership.leads() {
+            continue;
+        }
+        let mut news = false;
+        for pod in looked.next(&round, clock.now()) {
+            if *stop.borrow() || !leadership.leads() {
+                break;
+            }
+            match tokio::time::timeout(CALL, read(&client, &pod.meta.key)).await {
+                Ok(Ok(Some(object))) if object["metadata"]["uid"] == pod.meta.uid.as_str() => {
+                    if let Some(found) = installed.judge(&pod.meta.key, object, &round.world) {
+                        news |= looked.note(pod, found, clock.now());
+                    }
+                }
+                // It is gone, or another one of its name.
+                Ok(Ok(_)) => {}
+                // The next round comes in seconds.
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, pod = %pod.meta.key, "a pod without a sidecar could not be read");
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        if news {
+            shared.update(|_| true);
+        }
+    }
+}
+
+// === impl Installed ===
+
+impl Installed {
+    /// What the webhook would have done with a pod.
+    fn judge(&self, key: &Key, pod: Value, world: &World) -> Option<Bare> {
+        let Self { base, own_namespace, native } = self;
+        let base = base();
+        judge(key, pod, Known { world, base: &base, own_namespace, token: "", native: *native })
+    }
+}
+
+impl fmt::Debug for Installed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Installed").field("own_namespace", &self.own_namespace).finish_non_exhaustive()
+    }
+}
+
+/// One pod, whole. By a list: the rules give no `get` on pods, and need not.
+async fn read(client: &kube::Client, key: &Key) -> kube::Result<Option<Value>> {
+    let pods: Api<DynamicObject> =
+        Api::namespaced_with(client.clone(), &key.namespace, &ApiResource::erase::<core::Pod>(&()));
+    let list = pods.list(&ListParams::default().fields(&format!("metadata.name={}", key.name)).limit(1)).await?;
+    let Some(mut object) = list.items.into_iter().next() else { return Ok(None) };
+    object.metadata.managed_fields = None;
+    Ok(serde_json::to_value(object).ok())
+}
+
+/// What the webhook would have done. What admission gave it later and the kubelet says of it is no part of the question.
+fn judge(key: &Key, mut pod: Value, known: Known<'_>) -> Option<Bare> {
+    if let Some(fields) = pod.as_object_mut() {
+        fields.remove("status");
+        fields.insert("apiVersion".to_owned(), json!("v1"));
+        fields.insert("kind".to_owned(), json!("Pod"));
+    }
+    let question =
+        Question { uid: String::new(), makes_pod: true, namespace: key.namespace.clone(), pod, dry_run: true };
+    would(&question, known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::attachment::attached;
+    use crate::controller::world::build::*;
+
+    fn round(world: World) -> Round {
+        let attached = attached(&world, true, &std::collections::BTreeSet::new());
+        Round { world, attached, ..Round::default() }
+    }
+
+    #[test]
+    fn a_pod_is_looked_at_once_and_again_when_it_changed_or_after_a_while() {
+        let mut world = World::default();
+        bare(&mut world, pod("a", "p", &[]));
+        let looked = Looked::default();
+        let at = |seconds: u64| Tick::from_millis(seconds * 1000);
+        let first = looked.next(&round(world.clone()), at(0));
+        assert_eq!(first.len(), 1);
+        assert!(looked.note(first[0].clone(), Bare::Missed, at(0)));
+        assert!(looked.next(&round(world.clone()), at(599)).is_empty());
+        assert_eq!(looked.next(&round(world.clone()), at(600)).len(), 1);
+        bare(&mut world, pod("a", "p", &[("other", "label")]));
+        assert_eq!(looked.next(&round(world.clone()), at(1)).len(), 1);
+        assert!(!looked.note(first[0].clone(), Bare::Missed, at(1)), "no news");
+        looked.next(&round(World::default()), at(2));
+        assert!(looked.found().is_empty(), "it is gone");
+    }
+
+    #[test]
+    fn what_the_webhook_would_have_done_is_asked_of_the_same_function() {
+        let world = World { synced: true, ..World::default() };
+        let base = Context { unless_disabled: true, ..Context::default() };
+        let known = Known { world: &world, base: &base, own_namespace: "", token: "", native: Some(true) };
+        let pod = |host: bool| json!({"metadata": {"name": "p"}, "spec": {"hostNetwork": host, "containers": [{"name": "c", "ports": [{"containerPort": 80}]}]}, "status": {"phase": "Running"}});
+        assert_eq!(judge(&Key::new("a", "p"), pod(false), known), Some(Bare::Missed));
+        assert!(
+            matches!(judge(&Key::new("a", "p"), pod(true), known), Some(Bare::Cannot(why)) if why.starts_with("HostNetwork"))
+        );
+        let none = Context::default();
+        let with = |native, own: &str| Installed {
+            base: Arc::new(|| Context { unless_disabled: true, ..Context::default() }),
+            own_namespace: own.to_owned(),
+            native,
+        };
+        let cluster = World { server_native: Some(true), ..world.clone() };
+        let mut job = pod(false);
+        job["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true}]);
+        let judge_job = |installed: Installed| installed.judge(&Key::new("a", "p"), job.clone(), &cluster);
+        assert_eq!(judge_job(with(None, "g")), Some(Bare::Missed));
+        assert!(
+            matches!(judge_job(with(Some(false), "g")), Some(Bare::Cannot(why)) if why.starts_with("JobNeedsNativeSidecar")),
+            "the installation says that no pod gets the native form"
+        );
+        assert_eq!(judge_job(with(None, "a")), None, "the controller's own namespace");
+        assert_eq!(judge(&Key::new("a", "p"), pod(false), Known { base: &none, ..known }), None, "it does not ask");
+    }
+}

@@ -1,0 +1,104 @@
+//! Profiles: those that policies make of their own words, those that nobody needs any more, and who uses which.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{BatchProfileSpec, BatchProfileStatus, Desired, Input};
+use crate::api::v1alpha1::USED_BY_MAX;
+use crate::controller::attachment::{Attachment, Wanted};
+use crate::controller::world::{Key, Policy, Profile, within};
+use crate::rollout::Epoch;
+use crate::rollout::profile::{Existing, prune};
+
+/// Unused ones that are kept where the policy does not say (`policy.yaml`: `rollout.historyLimit`).
+const HISTORY: u32 = 10;
+
+/// A profile to make.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewProfile {
+    /// Namespace and name.
+    pub key: Key,
+    /// What it says.
+    pub spec: BatchProfileSpec,
+    /// The policy that it is made for, by name and UID: with it the profile goes too.
+    pub owner: (String, String),
+}
+
+pub(super) fn profiles(input: &Input<'_>, desired: &mut Desired) {
+    let mut used_by: BTreeMap<Key, BTreeSet<String>> = BTreeMap::new();
+    for (key, policy) in input.world.policies.iter() {
+        let Some(attachment) = input.attached.policies.get(key) else { continue };
+        desired.make.extend(wanted(input, policy, attachment));
+        let used = used(input, key, attachment, desired);
+        for name in &used {
+            used_by.entry(Key::new(&key.namespace, name)).or_default().insert(key.name.clone());
+        }
+        desired.remove.extend(unused(input, policy, &used));
+    }
+    for (key, profile) in input.world.profiles.iter().filter(|(_, profile)| !profile.ending) {
+        let users = used_by.remove(key).unwrap_or_default();
+        let live = input.live.policies.iter().filter(|(policy, _)| policy.namespace == key.namespace);
+        let told = live.filter_map(|(_, live)| live.verdicts.get(&key.name)).next();
+        // Without news what was said of it stands.
+        let (samples, verdict) = match told {
+            Some((samples, verdict)) => (Some(*samples), verdict.clone().or_else(|| profile.status.verdict.clone())),
+            None => (profile.status.samples, profile.status.verdict.clone()),
+        };
+        let used_by = users.into_iter().take(USED_BY_MAX).collect();
+        desired.profiles.insert(key.clone(), BatchProfileStatus { used_by, samples, verdict });
+    }
+}
+
+/// The profile that a policy makes of its own words, if it is not there.
+fn wanted(input: &Input<'_>, policy: &Policy, attachment: &Attachment) -> Option<NewProfile> {
+    let Wanted::Own(name, spec) = &attachment.wanted else { return None };
+    let key = Key::new(&policy.meta.key.namespace, name);
+    let needed = attachment.accepted.is_obeyed() && !input.world.profiles.contains_key(&key);
+    let owner = (policy.meta.key.name.clone(), policy.meta.uid.clone());
+    needed.then(|| NewProfile { key, spec: (**spec).clone(), owner })
+}
+
+/// The profiles that a policy uses or may use again at once.
+fn used(input: &Input<'_>, key: &Key, attachment: &Attachment, desired: &Desired) -> BTreeSet<String> {
+    let mut used: BTreeSet<String> = attachment.wanted.name().map(str::to_owned).into_iter().collect();
+    if let Some(status) = desired.policies.get(key) {
+        used.extend(status.current_profile.clone());
+        used.extend(status.candidate_profile.clone());
+        let rollout = status.rollout.as_ref();
+        used.extend(rollout.and_then(|rollout| rollout.previous_profile.clone()));
+        used.extend(rollout.into_iter().flat_map(|rollout| rollout.arms.iter().map(|arm| arm.profile.clone())));
+    }
+    if let Some(live) = input.live.policies.get(key) {
+        used.extend(live.used.iter().cloned());
+    }
+    used
+}
+
+/// Profiles that were made for a policy, beyond the newest of those that nobody uses.
+fn unused(input: &Input<'_>, policy: &Policy, used: &BTreeSet<String>) -> Vec<(Key, String)> {
+    let spec = policy.spec.as_ref().ok();
+    let limit = spec.and_then(|spec| spec.rollout.as_ref()?.history_limit).unwrap_or(HISTORY);
+    let namespace = policy.meta.key.namespace.as_str();
+    let own = within(&input.world.profiles, namespace).map(|(_, profile)| profile);
+    let own: Vec<_> =
+        own.filter(|profile| profile.owner.as_ref() == Some(&policy.meta.uid) && !profile.ending).collect();
+    let existing: Vec<Existing> = own
+        .iter()
+        .map(|profile| Existing { name: profile.meta.key.name.clone(), created: created(profile), generated: true })
+        .collect();
+    // Others may refer to one that was made for this policy.
+    let referred = within(&input.world.policies, namespace);
+    let referred = referred.filter_map(|(_, other)| other.spec.as_ref().ok()?.profile_ref.as_ref()?.name.as_deref());
+    let used: BTreeSet<&str> = used.iter().map(String::as_str).chain(referred).collect();
+    let gone = prune(&existing, &used, usize::try_from(limit).unwrap_or(usize::MAX));
+    let uid = |name: &String| {
+        own.iter().find(|profile| profile.meta.key.name == *name).map(|profile| profile.meta.uid.clone())
+    };
+    gone.into_iter().filter_map(|name| Some((Key::new(namespace, &name), uid(&name)?))).collect()
+}
+
+fn created(profile: &Profile) -> Epoch {
+    let at = profile.meta.created.parse::<Timestamp>().map_or(0, Timestamp::as_second);
+    Epoch(u64::try_from(at).unwrap_or(0))
+}

@@ -1,0 +1,290 @@
+//! Worlds in, statuses, profiles and notices out.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::*;
+use crate::controller::attachment::attached;
+use crate::controller::world::build::*;
+use crate::controller::world::{OwnerRef, Pod};
+use crate::injector::STATUS;
+
+/// Everything that goes in, to be changed by a test.
+#[derive(Default)]
+struct Scene {
+    world: World,
+    live: Live,
+    bare: BTreeMap<String, Bare>,
+    written: BTreeMap<Key, BatchPolicyStatus>,
+}
+
+impl Scene {
+    fn with(spec: serde_json::Value) -> Self {
+        let mut scene = Self::default();
+        policy(&mut scene.world, "a", "emb", 1, spec);
+        scene
+    }
+
+    fn look(&self, second: i64) -> Desired {
+        let attached = attached(&self.world, false, &BTreeSet::new());
+        let input = Input {
+            world: &self.world,
+            attached: &attached,
+            live: &self.live,
+            bare: &self.bare,
+            written: &self.written,
+        };
+        recompute(input, Timestamp::from_second(second).unwrap())
+    }
+
+    fn status(&self) -> BatchPolicyStatus {
+        self.look(1000).policies[&emb()].clone()
+    }
+
+    fn condition(&self, kind: Type) -> (String, String, String) {
+        let status = self.status();
+        let found = status.conditions.into_iter().find(|condition| condition.type_ == kind.as_str()).unwrap();
+        (found.status, found.reason, found.message)
+    }
+
+    fn injected(&mut self, name: &str, bypass: &[&str]) {
+        let status = json!({"version": "0.1.0", "form": "native", "metrics": 9190, "admin": 9191, "hash": "h", "capture": [{"container": "c", "port": 8080, "mode": "Named", "listen": 15080, "bypass": bypass}]});
+        let mut pod = pod("a", name, &[("app", "x")]);
+        pod.annotations = labels(&[(STATUS, &status.to_string())]);
+        injected(&mut self.world, pod);
+    }
+
+    fn connect(&mut self, name: &str, live: PodLive) {
+        self.live.pods.insert(format!("uid-{name}"), live);
+    }
+
+    /// As if all of it was written.
+    fn write(&mut self) {
+        self.written = self.look(1000).policies;
+    }
+}
+
+fn emb() -> Key {
+    Key::new("a", "emb")
+}
+
+fn app() -> serde_json::Value {
+    json!({"selector": {"matchLabels": {"app": "x"}}})
+}
+
+fn current() -> PodLive {
+    PodLive { current: true, programmed: true, ..PodLive::default() }
+}
+
+fn words((status, reason, _): (String, String, String)) -> String {
+    format!("{status}/{reason}")
+}
+
+#[test]
+fn all_six_conditions_are_said_with_the_generation_and_without_a_guess() {
+    let status = Scene::with(app()).status();
+    let types: Vec<&str> = status.conditions.iter().map(|condition| condition.type_.as_str()).collect();
+    assert_eq!(types, ["Accepted", "Programmed", "TrafficCaptured", "SLOMet", "RolloutHealthy", "Ready"]);
+    assert!(status.conditions.iter().all(|condition| condition.observed_generation == Some(1)));
+    let said: Vec<String> = status.conditions.iter().map(|one| format!("{}/{}", one.status, one.reason)).collect();
+    assert_eq!(
+        said,
+        ["True/Accepted", "Unknown/NoPods", "Unknown/NoPods", "Unknown/NoSLO", "True/NoRollout", "Unknown/NoPods"]
+    );
+    assert_eq!((status.target.as_deref(), status.observed_generation), (Some("app=x"), Some(1)));
+}
+
+#[test]
+fn sidecars_that_run_it_make_it_programmed_and_all_else_says_why_not() {
+    let mut scene = Scene::with(app());
+    scene.injected("p", &[]);
+    scene.injected("q", &[]);
+    scene.connect("p", current());
+    let (status, reason, message) = scene.condition(Type::Programmed);
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "NotConnected"));
+    assert!(message.contains("1 of 2") && message.contains('q'), "{message}");
+    scene.connect("q", PodLive::default());
+    assert_eq!(words(scene.condition(Type::Programmed)), "False/Pending");
+    scene.connect("q", PodLive { refused: Some("an older generation".into()), ..PodLive::default() });
+    assert_eq!(words(scene.condition(Type::Programmed)), "False/Refused");
+    scene.connect("q", PodLive { pending: vec!["proxy.client".into()], ..current() });
+    assert_eq!(words(scene.condition(Type::Programmed)), "True/NextStart");
+    scene.connect("q", current());
+    assert_eq!(words(scene.condition(Type::Programmed)), "True/Programmed");
+    assert_eq!(words(scene.condition(Type::Ready)), "True/Ready");
+    let pods = scene.status().pods.unwrap();
+    assert_eq!((pods.matched, pods.injected, pods.connected, pods.captured, pods.on_current), (2, 2, 2, 2, 2));
+}
+
+#[test]
+fn what_goes_around_a_sidecar_is_named_once_for_all_pods() {
+    let mut scene = Scene::with(app());
+    scene.injected("p", &["service/x:80 dials port 8080"]);
+    scene.injected("q", &["service/x:80 dials port 8080"]);
+    let (status, reason, message) = scene.condition(Type::TrafficCaptured);
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "Bypassed"));
+    assert_eq!(message.matches("service/x:80").count(), 1, "{message}");
+    assert_eq!(scene.status().pods.unwrap().captured, 0);
+    scene.injected("p", &[]);
+    scene.injected("q", &[]);
+    assert_eq!(words(scene.condition(Type::TrafficCaptured)), "True/Captured");
+    let service = json!({"kind": "Service", "metadata": {"name": "late"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80, "targetPort": 8080}]}});
+    insert(&mut scene.world.services, Key::new("a", "late"), service);
+    let (_, reason, message) = scene.condition(Type::TrafficCaptured);
+    assert!(reason == "Bypassed" && message.contains("svc/late:80"), "{reason}: {message}");
+    injected(&mut scene.world, pod("a", "p", &[("app", "x")]));
+    injected(&mut scene.world, pod("a", "q", &[("app", "x")]));
+    assert_eq!(words(scene.condition(Type::TrafficCaptured)), "Unknown/NotSaid");
+}
+
+#[test]
+fn a_pod_that_the_webhook_missed_is_found_counted_and_told_on_its_workload() {
+    let mut scene = Scene::with(app());
+    namespace(&mut scene.world, "a", &[("groupage.dev/inject", "enabled")]);
+    insert(&mut scene.world.replica_sets, Key::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
+    for name in ["p", "q"] {
+        let owner = OwnerRef { kind: "ReplicaSet".into(), name: "emb-1".into(), ..OwnerRef::default() };
+        bare(&mut scene.world, Pod { owner: Some(owner), ..pod("a", name, &[("app", "x")]) });
+    }
+    let seen = scene.look(1);
+    assert!(seen.missing.is_empty() && seen.told.is_empty(), "nobody looked at them yet");
+    assert_eq!(words(scene.condition(Type::TrafficCaptured)), "Unknown/NoPods");
+    for name in ["p", "q"] {
+        scene.bare.insert(format!("uid-{name}"), Bare::Missed);
+    }
+    let seen = scene.look(1);
+    assert_eq!(seen.missing, [Key::new("a", "p"), Key::new("a", "q")]);
+    assert_eq!(seen.told.len(), 1);
+    assert_eq!(
+        (seen.told[0].about.kind.as_str(), seen.told[0].about.name.as_str(), seen.told[0].reason),
+        ("Deployment", "emb", "SidecarMissing")
+    );
+    assert_eq!(words(scene.condition(Type::TrafficCaptured)), "False/SidecarMissing");
+    assert_eq!(scene.status().pods.unwrap().matched, 2);
+    scene.bare.insert("uid-p".into(), Bare::Cannot("HostNetwork".into()));
+    scene.bare.insert("uid-q".into(), Bare::Cannot("HostNetwork".into()));
+    assert_eq!(words(scene.condition(Type::TrafficCaptured)), "False/NotInjectable");
+    assert!(scene.look(1).missing.is_empty());
+}
+
+#[test]
+fn a_policy_that_is_not_obeyed_keeps_what_was_in_force_and_makes_no_profile() {
+    let mut scene = Scene::with(app());
+    scene.write();
+    let was = scene.written[&emb()].current_profile.clone();
+    assert!(was.as_ref().is_some_and(|name| name.starts_with("emb-")));
+    let mut broken = (*scene.world.policies[&emb()]).clone();
+    broken.invalid = Some("GRP1103 wrong".into());
+    insert(&mut scene.world.policies, emb(), broken);
+    let seen = scene.look(2000);
+    assert_eq!(seen.policies[&emb()].current_profile, was);
+    assert!(seen.make.is_empty());
+    assert_eq!(seen.told.iter().map(|told| told.reason).collect::<Vec<_>>(), ["PolicyInvalid"]);
+    assert_eq!(words(scene.condition(Type::Programmed)), "False/Invalid");
+    scene.write();
+    assert!(scene.look(3000).told.is_empty(), "once");
+}
+
+#[test]
+fn a_profile_is_made_for_every_edit_and_the_change_is_told_once() {
+    let mut scene = Scene::with(app());
+    let first = scene.look(1).make;
+    assert_eq!(first.len(), 1);
+    assert_eq!(first[0].owner, ("emb".to_owned(), "uid-emb".to_owned()));
+    profile(&mut scene.world, "a", &first[0].key.name, json!({}));
+    assert!(scene.look(1).make.is_empty());
+    scene.write();
+    policy(
+        &mut scene.world,
+        "a",
+        "emb",
+        1,
+        json!({"selector": {"matchLabels": {"app": "x"}}, "limits": {"slotsMax": 3}}),
+    );
+    let second = scene.look(2);
+    assert_ne!(second.make[0].key, first[0].key);
+    assert_eq!(second.make[0].spec.limits.as_ref().unwrap().slots_max, Some(3));
+    assert_eq!(second.told.iter().map(|told| told.reason).collect::<Vec<_>>(), ["ProfileUpdated"]);
+}
+
+#[test]
+fn while_a_profile_is_tried_the_one_before_it_stays_in_force() {
+    let mut scene = Scene::with(app());
+    let live = PolicyLive {
+        current: Some("emb-old".into()),
+        candidate: Some("emb-new".into()),
+        healthy: Some(Said { holds: Holds::False, reason: "Regressed".into(), message: "p99 rose by 40%".into() }),
+        ..PolicyLive::default()
+    };
+    scene.live.policies.insert(emb(), live);
+    let status = scene.status();
+    assert_eq!(
+        (status.current_profile.as_deref(), status.candidate_profile.as_deref()),
+        (Some("emb-old"), Some("emb-new"))
+    );
+    assert_eq!(words(scene.condition(Type::RolloutHealthy)), "False/Regressed");
+    assert_eq!(words(scene.condition(Type::Ready)), "False/Regressed");
+}
+
+#[test]
+fn a_profile_that_is_not_there_is_said_and_nothing_is_made_of_it() {
+    let mut scene = Scene::with(json!({"selector": {"matchLabels": {"app": "x"}}, "profileRef": {"name": "fast"}}));
+    scene.injected("p", &[]);
+    assert_eq!(words(scene.condition(Type::Programmed)), "False/ProfileNotFound");
+    assert!(scene.look(1).make.is_empty());
+    profile(&mut scene.world, "a", "fast", json!({"limits": {"slotsMax": 2}}));
+    assert_eq!(words(scene.condition(Type::Programmed)), "False/NotConnected");
+    assert_eq!(scene.look(1).profiles[&Key::new("a", "fast")].used_by, ["emb"]);
+}
+
+#[test]
+fn the_oldest_unused_profiles_of_a_policy_go_and_nobody_elses() {
+    let mut scene = Scene::with(json!({"selector": {"matchLabels": {"app": "x"}}, "rollout": {"historyLimit": 1}}));
+    let own = |scene: &mut Scene, name: &str, minute: u32, owner: Option<&str>| {
+        profile(&mut scene.world, "a", name, json!({}));
+        let key = Key::new("a", name);
+        let mut changed = (*scene.world.profiles[&key]).clone();
+        changed.owner = owner.map(str::to_owned);
+        changed.meta.created = format!("2026-11-22T10:{minute:02}:00Z");
+        insert(&mut scene.world.profiles, key, changed);
+    };
+    own(&mut scene, "emb-1", 1, Some("uid-emb"));
+    own(&mut scene, "emb-2", 2, Some("uid-emb"));
+    own(&mut scene, "emb-3", 3, Some("uid-emb"));
+    own(&mut scene, "users", 0, None);
+    own(&mut scene, "others", 0, Some("uid-other"));
+    assert_eq!(
+        scene.look(1).remove,
+        [(Key::new("a", "emb-2"), "uid-emb-2".to_owned()), (Key::new("a", "emb-1"), "uid-emb-1".to_owned())]
+    );
+    scene.live.policies.insert(emb(), PolicyLive { used: vec!["emb-1".into()], ..PolicyLive::default() });
+    assert_eq!(scene.look(1).remove, [(Key::new("a", "emb-2"), "uid-emb-2".to_owned())]);
+    policy(
+        &mut scene.world,
+        "a",
+        "borrower",
+        5,
+        json!({"selector": {"matchLabels": {"app": "y"}}, "profileRef": {"name": "emb-2"}}),
+    );
+    assert!(scene.look(1).remove.is_empty(), "another policy refers to it");
+}
+
+#[test]
+fn a_promise_is_met_missed_or_not_known() {
+    let mut scene = Scene::with(json!({"selector": {"matchLabels": {"app": "x"}}, "slo": {"latencyP99": "100ms"}}));
+    assert_eq!(words(scene.condition(Type::SloMet)), "Unknown/NoPods");
+    scene.injected("p", &[]);
+    assert_eq!(words(scene.condition(Type::SloMet)), "Unknown/NoReports");
+    let slo = Said { holds: Holds::False, reason: "Slow".into(), message: "p99 is 130ms".into() };
+    scene.live.policies.insert(emb(), PolicyLive { slo: Some(slo), ..PolicyLive::default() });
+    assert_eq!(words(scene.condition(Type::SloMet)), "False/Slow");
+}
+
+#[test]
+fn the_same_world_gives_the_same_answer_at_any_time() {
+    let mut scene = Scene::with(app());
+    scene.injected("p", &["service/x:80"]);
+    scene.write();
+    assert_eq!(scene.look(1000), scene.look(9_000_000), "what does not change keeps its time");
+}

@@ -1,0 +1,408 @@
+//! Sidecars: what they say over their streams, and what each of them is told.
+//!
+//! ```text
+//! control::server ─▶ Hub: Hello, Report, Event ─▶ book::Book ─▶ course::Course, one a policy: rollout and tuner ─▶ telling::Told ─▶ mailbox of the stream
+//!                                                     ▲ asked in every round (`Source::look`), by the leader alone
+//! ```
+//! A replica that does not lead sends whoever comes to the one that does. Where none is known, as while the API server is away, streams stay where they are.
+//!
+//! It leaves out the stream itself (`control`), what is right to do (`rollout`, `tuner`) and writing any of it down (`recompute`, `apply`).
+
+mod book;
+mod course;
+mod learned;
+mod recent;
+mod telling;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+
+use self::book::Book;
+use self::course::{Course, View};
+use self::telling::{Given, KEPT_UP, Teller, Told};
+use super::attachment::{Attached, Wanted};
+use super::certs::Served;
+use super::events::{About, Notice};
+use super::lease::{Leadership, Reign};
+use super::recompute::{Live, PodLive};
+use super::reconcile::Source;
+use super::watch::Shared;
+use super::world::{Key, World};
+use crate::api::v1alpha1::{BatchPolicySpec, BatchProfileSpec, Mode};
+use crate::batching::Tick;
+use crate::clock::Clock;
+use crate::control::server::{Count, Hub, Identity, Limits, Pods, Push, Reviews, Streams, serve};
+use crate::control::wire::{Bundle, Event, Goaway, Hello, Report};
+use crate::rollout::Epoch;
+use crate::telemetry::ControllerMetrics;
+use crate::telemetry::names::Told as Fate;
+use crate::tuner;
+use crate::tuner::learned::Start;
+
+/// What of a sidecar's Events is told as an Event on its pod, besides its warnings: nothing, since every edit would be one on each of ten thousand pods.
+const WARNINGS: [(&str, &str); 3] = [
+    ("ConfigRefused", "ConfigRefused"),
+    ("ConfigPartlyUnknown", "ConfigPartlyUnknown"),
+    ("SteppedAside", "SteppedAside"),
+];
+
+/// What it needs of a controller.
+#[derive(Debug, Clone)]
+pub struct Needs {
+    /// What is known of the cluster.
+    pub shared: Shared,
+    /// Who leads.
+    pub leadership: Leadership,
+    /// The certificates that are shown.
+    pub served: Served,
+    /// Where Events go.
+    pub notices: mpsc::Sender<Notice>,
+    /// Counters.
+    pub metrics: ControllerMetrics,
+    /// The clock of the process.
+    pub clock: Clock,
+    /// The mode where neither policy nor pod says one.
+    pub mode: Mode,
+    /// Between two looks of the slow loop; `None`: it is off.
+    pub tuner: Option<Duration>,
+}
+
+/// Every sidecar and every policy's course.
+pub struct Sidecars {
+    needs: Needs,
+    streams: OnceLock<Streams>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    book: Book,
+    courses: BTreeMap<Key, Course>,
+    /// What each pod is to be told, by UID, as the last round found.
+    told: HashMap<String, (Arc<Told>, Option<Start>)>,
+    /// The pods with a sidecar, by UID.
+    pods: HashMap<String, Key>,
+    /// The reign that the courses are of.
+    reign: Option<Reign>,
+}
+
+// === impl Sidecars ===
+
+impl Sidecars {
+    /// Nobody is there yet.
+    #[must_use]
+    pub fn new(needs: Needs) -> Arc<Self> {
+        Arc::new(Self { needs, streams: OnceLock::new(), state: Mutex::default() })
+    }
+
+    /// Serves streams on this port until told to stop; whoever is there then is sent on.
+    ///
+    /// # Errors
+    /// When TLS cannot be set up.
+    pub fn listen(
+        self: &Arc<Self>,
+        port: TcpListener,
+        client: kube::Client,
+        stop: watch::Receiver<bool>,
+    ) -> Result<impl Future<Output = ()> + Send + use<>, rustls::Error> {
+        let Needs { clock, served, .. } = self.needs.clone();
+        let reviews = Arc::new(Reviews::new(client, self.clone(), clock));
+        let tls = crate::control::server::tls(Arc::new(served.clone()))?;
+        let (streams, work) = serve(port, tls, (reviews, self.clone()), Limits::default(), (clock, stop.clone()));
+        self.streams.get_or_init(|| streams.clone());
+        let own = self.clone();
+        Ok(async move {
+            let tidy = own.keep_up(streams, served.watch(), stop);
+            tokio::join!(work, tidy);
+        })
+    }
+
+    /// The streams, once they are served.
+    #[must_use]
+    pub fn streams(&self) -> Option<&Streams> {
+        self.streams.get()
+    }
+
+    /// Tells everybody of other certificates, and at the end to go elsewhere.
+    async fn keep_up(
+        &self,
+        streams: Streams,
+        mut presented: watch::Receiver<Option<super::certs::Presented>>,
+        mut stop: watch::Receiver<bool>,
+    ) {
+        loop {
+            tokio::select! {
+                changed = presented.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    if let Some(push) = self.bundle() {
+                        streams.push_all(&push);
+                    }
+                }
+                // An error means the same: the process ends.
+                _ = stop.wait_for(|stop| *stop) => break,
+            }
+        }
+        let goaway =
+            Goaway { address: self.elsewhere(), reason: "the controller ends".to_owned(), ..Goaway::default() };
+        if let Ok(push) = Push::goaway(goaway) {
+            streams.push_all(&push);
+        }
+    }
+
+    /// Whom to believe, where that is not a public authority.
+    fn bundle(&self) -> Option<Push> {
+        let ca = self.needs.served.watch().borrow().as_ref().map(|presented| presented.bundle.clone())?;
+        if ca.is_empty() {
+            return None;
+        }
+        Push::bundle(Bundle { ca, ..Bundle::default() }).ok()
+    }
+
+    /// Where the leader is, if that is somebody else, and known.
+    fn elsewhere(&self) -> Option<String> {
+        let leader = self.needs.leadership.leader().filter(|_| !self.needs.leadership.leads())?;
+        leader.address
+    }
+
+    fn goaway(&self) -> Option<Push> {
+        let address = Some(self.elsewhere()?);
+        Push::goaway(Goaway { address, reason: "another replica leads".to_owned(), ..Goaway::default() }).ok()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A look of the leader.
+    fn lead(&self, state: &mut State, world: &World, attached: &Attached, now: Timestamp) -> Live {
+        let mut live = Live::default();
+        let wall = Epoch(u64::try_from(now.as_second()).unwrap_or(0));
+        let mut told: HashMap<String, (Arc<Told>, Option<Start>)> = HashMap::new();
+        for (key, attachment) in attached.policies.iter().filter(|(_, found)| found.accepted.is_obeyed()) {
+            let Some((policy, spec)) =
+                world.policies.get(key).and_then(|policy| Some((policy, policy.spec.as_ref().ok()?)))
+            else {
+                continue;
+            };
+            let profile = |name: &str| match &attachment.wanted {
+                Wanted::Own(own, spec) if own == name => Some((**spec).clone()),
+                _ => world.profiles.get(&Key::new(&key.namespace, name))?.spec.clone().ok(),
+            };
+            let wanted = match &attachment.wanted {
+                Wanted::Named(_, false) => None,
+                wanted => wanted.name(),
+            };
+            let pods = attachment.pods.iter().filter_map(|key| world.pods.get(key));
+            let view = View {
+                policy,
+                spec,
+                wanted,
+                profile: &profile,
+                pods: pods.map(|pod| (&**pod, world.machine(pod).unwrap_or_default())).collect(),
+                otherwise: self.needs.mode,
+                slow: self.needs.tuner,
+                now: self.needs.clock.now(),
+                wall,
+            };
+            let course = state.courses.entry(key.clone()).or_insert_with(|| Course::resume(&policy.status));
+            let seen = course.look(&view, &mut state.book);
+            seen.moved.iter().for_each(|word| self.needs.metrics.tuned(word.as_str()));
+            live.told.extend(seen.notices);
+            told.extend(seen.told);
+            live.policies.insert(key.clone(), seen.live);
+        }
+        self.without_policy(state, world, attached, &mut told);
+        // A policy that is not obeyed at present keeps its course and what was told of it.
+        for (uid, before) in state.told.drain() {
+            told.entry(uid).or_insert(before);
+        }
+        let current = |uid: &str| {
+            let key = state.pods.get(uid)?;
+            live.policies.get(attached.followed.get(key)?)?.current.clone()
+        };
+        let pods: BTreeMap<String, PodLive> = state
+            .book
+            .here()
+            .map(|(uid, sidecar)| {
+                let in_force = sidecar.in_force.as_ref();
+                let wanted = told.get(uid).map(|(told, _)| told.hash.as_str());
+                let refused = sidecar.refused.as_ref().filter(|(hash, _)| Some(hash.as_str()) == wanted);
+                let pending = in_force.map_or(0, |now| now.pending);
+                let pod = PodLive {
+                    current: in_force.map(|now| now.profile.clone()) == current(uid),
+                    programmed: in_force.is_some_and(|now| told.get(uid).is_some_and(|(told, _)| told.is(now))),
+                    refused: refused.map(|(_, why)| why.clone()),
+                    pending: (pending > 0).then(|| format!("{pending} settings")).into_iter().collect(),
+                };
+                (uid.clone(), pod)
+            })
+            .collect();
+        live.pods = pods;
+        told.retain(|uid, _| state.pods.contains_key(uid));
+        state.courses.retain(|key, _| attached.policies.contains_key(key));
+        state.told = told;
+        live
+    }
+
+    /// Pods whose policy has gone get what they would have without one; those that never had one keep what they were given at admission.
+    fn without_policy(
+        &self,
+        state: &mut State,
+        world: &World,
+        attached: &Attached,
+        told: &mut HashMap<String, (Arc<Told>, Option<Start>)>,
+    ) {
+        let (spec, profile) = (BatchPolicySpec::default(), BatchProfileSpec::default());
+        let mut teller = Teller::new(None, &spec, self.needs.mode);
+        let followed: BTreeSet<&Key> = attached.followed.keys().collect();
+        for (key, pod) in world.pods.iter().filter(|(key, _)| !followed.contains(key)) {
+            let Some(sidecar) = state.book.get_mut(&pod.meta.uid) else { continue };
+            sidecar.take_fresh();
+            let had = sidecar.in_force.as_ref().is_some_and(|now| !now.source.is_empty())
+                || state.told.contains_key(&pod.meta.uid);
+            let given = Given { base: ("", &profile), arm: None };
+            if had && let Ok(found) = teller.tell(&pod.annotations, given, tuner::Settings::default()) {
+                tracing::debug!(pod = %key, "its policy has gone");
+                told.insert(pod.meta.uid.clone(), (found, None));
+            }
+        }
+    }
+
+    /// Gives every sidecar what it does not have yet, and keeps up what would end.
+    fn give(&self, state: &mut State) {
+        let Some(streams) = self.streams.get() else { return };
+        let State { book, told, .. } = state;
+        for (uid, told) in told.iter() {
+            give(streams, book, uid, told, self.needs.clock.now());
+        }
+    }
+
+    fn count(&self) {
+        let Some(streams) = self.streams.get() else { return };
+        self.needs.metrics.streams(streams.len());
+        for count in Count::ALL {
+            self.needs.metrics.stream_events(count.as_str(), streams.count(count));
+        }
+    }
+}
+
+/// Gives a sidecar what it is to be told, unless it has it.
+fn give(streams: &Streams, book: &mut Book, uid: &str, (told, start): &(Arc<Told>, Option<Start>), now: Tick) {
+    let Some(sidecar) = book.get_mut(uid).filter(|sidecar| sidecar.here) else { return };
+    let due = match &sidecar.given {
+        Some((hash, at)) if *hash == told.hash => told.kept_up && now.since(*at) >= KEPT_UP,
+        Some(_) => true,
+        // It may have said that it has it.
+        None => told.kept_up || sidecar.in_force.as_ref().is_none_or(|now| now.hash != told.hash),
+    };
+    if !due {
+        return;
+    }
+    let knows_nothing = sidecar.given.is_none() && sidecar.in_force.is_none() && sidecar.takes_starts;
+    let push = match start.as_ref().filter(|_| knows_nothing) {
+        Some(start) => told.starting(start),
+        None => told.push.clone(),
+    };
+    if streams.push(uid, &push) {
+        sidecar.given = Some((told.hash.clone(), now));
+    }
+}
+
+impl Source for Sidecars {
+    fn look(&self, world: &World, attached: &Attached, leads: bool, now: Timestamp) -> Live {
+        let mut state = self.state();
+        state.pods = world.pods.iter().map(|(key, pod)| (pod.meta.uid.clone(), key.clone())).collect();
+        self.count();
+        if !leads {
+            // Whoever leads writes the statuses that a course resumes from. Where nobody else does, this replica goes on when it can.
+            if self.needs.leadership.leader().is_some() {
+                state.courses.clear();
+                state.told.clear();
+                state.reign = None;
+            }
+            state.book.tidy();
+            drop(state);
+            if let (Some(streams), Some(push)) = (self.streams.get(), self.goaway()) {
+                streams.push_all(&push);
+            }
+            return Live::default();
+        }
+        let reign = self.needs.leadership.reign();
+        if std::mem::replace(&mut state.reign, reign) != reign {
+            // Somebody may have led since, and been gone again before this replica saw it.
+            state.courses.clear();
+            state.told.clear();
+            tracing::info!("this replica leads: it tells sidecars what to do");
+        }
+        let live = self.lead(&mut state, world, attached, now);
+        self.give(&mut state);
+        state.book.tidy();
+        live
+    }
+}
+
+impl Pods for Sidecars {
+    fn find(&self, uid: &str) -> Option<(String, String)> {
+        let key = self.state().pods.get(uid).cloned();
+        // A pod that was made a moment ago may not have been looked at yet.
+        let key = key.or_else(|| {
+            let world = self.needs.shared.world();
+            world.pods.iter().find(|(_, pod)| pod.meta.uid == uid).map(|(key, _)| key.clone())
+        })?;
+        Some((key.namespace, key.name))
+    }
+}
+
+impl Hub for Sidecars {
+    fn opened(&self, streams: &Streams, pod: &Arc<Identity>, hello: &Hello) {
+        if let Some(push) = self.bundle() {
+            let _there = streams.push(&pod.uid, &push);
+        }
+        if let Some(push) = self.goaway() {
+            let _there = streams.push(&pod.uid, &push);
+        }
+        self.streams.get_or_init(|| streams.clone());
+        self.state().book.opened(pod, hello);
+        // The next round, within a second, finds what it is to be told: that depends on what it has.
+        self.needs.shared.update(|_| true);
+    }
+
+    fn report(&self, pod: &Arc<Identity>, report: Report) {
+        self.state().book.report(pod, report, Epoch(Clock::wall_micros() / 1_000_000));
+    }
+
+    fn event(&self, pod: &Arc<Identity>, event: Event) {
+        if event.reason == "ConfigRefused" {
+            self.state().book.refused(pod, &event.hash, &event.message);
+        }
+        let reason = WARNINGS.iter().find(|(word, _)| *word == event.reason).map(|(_, reason)| *reason);
+        let reason = if event.warning { reason.or(Some("SidecarWarning")) } else { None };
+        let key = Key::new(&pod.namespace, &pod.name);
+        let world = self.needs.shared.world();
+        if let (Some(reason), Some(about)) = (reason, world.pod(&key, &pod.uid)) {
+            let notice = Notice::warning(About::pod(&about.meta), reason, event.message);
+            if self.needs.notices.try_send(notice).is_err() {
+                self.needs.metrics.event(Fate::Dropped);
+            }
+        }
+    }
+
+    fn closed(&self, pod: &Arc<Identity>) {
+        self.state().book.closed(pod);
+        self.needs.shared.update(|_| true);
+    }
+}
+
+impl fmt::Debug for Sidecars {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sidecars").field("streams", &self.streams).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,366 @@
+//! The course of one policy: which profile each of its pods runs, what is tuned for it, and what its status says of that. Pure.
+//!
+//! Every look takes what the sidecars counted since the one before, asks `rollout` where each pod belongs, asks `tuner` every ten seconds what is to move, and
+//! gives what to tell each sidecar. What has to outlive this controller stands in the policy's status, from which another one resumes.
+
+use std::cell::LazyCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::book::{Book, settings};
+use super::learned;
+use super::recent::Recent;
+use super::telling::{Given, Teller, Told};
+use crate::api::v1alpha1::{
+    BatchPolicySpec, BatchPolicyStatus, BatchProfileSpec, Mode, PodTuning, Summary, TuningMode, Verdict, Word,
+};
+use crate::batching::Tick;
+use crate::config::{self, Machine, Overrides, SchedulingPolicy, parse_duration};
+use crate::control::wire::RouteReport;
+use crate::controller::events::{About, Notice};
+use crate::controller::recompute::{PolicyLive, Said};
+use crate::controller::status::Holds;
+use crate::controller::world::{Pod, Policy};
+use crate::rollout::pin::{ANNOTATION, Pin};
+use crate::rollout::status::{read, share, time, verdict, write};
+use crate::rollout::{Epoch, Phase, Plan, PodSeen, State, step};
+use crate::tuner::learned::{Learned, Start, start, update};
+use crate::tuner::shown::{self, to_write};
+use crate::tuner::{self, Bounds, Observation, PodProposal, Settings, Tuner};
+
+/// What is remembered of a policy between two looks.
+#[derive(Debug, Default)]
+pub(super) struct Course {
+    rollout: State,
+    tuner: Tuner,
+    /// When the slow loop looked last.
+    tuned: Option<Tick>,
+    /// What it said, by UID.
+    proposals: BTreeMap<String, PodProposal>,
+    /// Since when a pod has the settings that it has.
+    since: BTreeMap<String, (Settings, Epoch)>,
+    /// Pods that others are compared with.
+    frozen: BTreeSet<String>,
+    learned: Vec<Learned>,
+    recent: Recent,
+    /// What batching would have done, in mode `Observe`.
+    predicted: Recent,
+    measured_items: u32,
+    verdicts: BTreeMap<String, (u64, Option<Verdict>)>,
+    shown: Vec<shown::PodTuning>,
+    shown_at: Option<Tick>,
+}
+
+/// What a look is about.
+pub(super) struct View<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) spec: &'a BatchPolicySpec,
+    /// The profile that it wants, where that is known.
+    pub(super) wanted: Option<&'a str>,
+    /// What a profile says.
+    pub(super) profile: &'a dyn Fn(&str) -> Option<BatchProfileSpec>,
+    /// Its pods with a sidecar, with their kinds of machine.
+    pub(super) pods: Vec<(&'a Pod, &'a str)>,
+    /// The mode where nobody says one.
+    pub(super) otherwise: Mode,
+    /// Between two looks of the slow loop; `None`: it is off.
+    pub(super) slow: Option<Duration>,
+    pub(super) now: Tick,
+    pub(super) wall: Epoch,
+}
+
+/// What came of a look.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) live: PolicyLive,
+    /// What each pod is to be told, by UID, and what it may begin with.
+    pub(super) told: BTreeMap<String, (Arc<Told>, Option<Start>)>,
+    pub(super) notices: Vec<Notice>,
+    /// Why settings moved, one word for each pod that they moved for.
+    pub(super) moved: Vec<tuner::Word>,
+}
+
+// === impl Course ===
+
+impl Course {
+    /// Goes on where a status says that it stands.
+    pub(super) fn resume(status: &BatchPolicyStatus) -> Self {
+        Self { rollout: read(status), learned: status.learned.iter().map(learned::read).collect(), ..Self::default() }
+    }
+
+    /// Looks at what the sidecars of a policy say.
+    pub(super) fn look(&mut self, view: &View<'_>, book: &mut Book) -> Seen {
+        let mut seen = Seen::default();
+        let places = self.roll(view, book, &mut seen);
+        if view.slow.is_some_and(|every| self.tuned.is_none_or(|at| view.now.since(at) >= every)) {
+            self.tuned = Some(view.now);
+            self.tune(view, book, &mut seen);
+        }
+        if view.slow.is_none() {
+            self.proposals.clear();
+        }
+        self.tell(view, book, &places, &mut seen);
+        self.live(view, book, &mut seen);
+        seen
+    }
+
+    /// Where each pod belongs now, by UID. Nowhere while it is not known what is wanted.
+    fn roll(&mut self, view: &View<'_>, book: &mut Book, seen: &mut Seen) -> BTreeMap<String, String> {
+        let mut all = RouteReport::default();
+        let mut predicted: Option<(RouteReport, u32)> = None;
+        let pods: Vec<PodSeen> = view
+            .pods
+            .iter()
+            .map(|(pod, _)| {
+                let uid = pod.meta.uid.clone();
+                let Some(sidecar) = book.get_mut(&uid) else { return PodSeen { uid, ..PodSeen::default() } };
+                let fresh = sidecar.take_fresh();
+                if let Some((counts, items)) = sidecar.predicted.take() {
+                    let (all, most) = predicted.get_or_insert_default();
+                    all.merge(&counts);
+                    *most = items.max(*most);
+                }
+                all.merge(&fresh.counts);
+                PodSeen {
+                    uid,
+                    in_force_since: fresh.since,
+                    from: fresh.from,
+                    to: fresh.to,
+                    counts: fresh.compared(),
+                    profile: fresh.profile,
+                }
+            })
+            .collect();
+        self.recent.add(view.now, all);
+        let (counts, items) = predicted.unwrap_or_default();
+        self.predicted.add(view.now, counts);
+        self.measured_items = if items > 0 { items } else { self.measured_items };
+        let Some(wanted) = view.wanted else { return BTreeMap::new() };
+        let pin = view.policy.annotations.get(ANNOTATION).and_then(|text| Pin::read(text));
+        let plan = Plan::new(wanted.to_owned(), view.spec.rollout.as_ref(), pin);
+        let next = step(std::mem::take(&mut self.rollout), &plan, &pods, view.wall);
+        self.frozen = next.frozen;
+        let about = About::policy(&view.policy.meta);
+        seen.notices.extend(next.told.into_iter().map(|told| Notice {
+            about: about.clone(),
+            warning: told.warning,
+            reason: told.reason,
+            note: told.message,
+        }));
+        for told in &next.verdicts {
+            let kept = (told.calls.0, Some(verdict(told, view.wall)));
+            self.verdicts.insert(told.profile.clone(), kept);
+        }
+        let mut status = BatchPolicyStatus::default();
+        write(&next.state, &plan, &mut status);
+        seen.live.rollout = status.rollout;
+        self.rollout = next.state;
+        next.profiles
+    }
+
+    /// Lets the slow loop look, with the bounds that the policy sets.
+    fn tune(&mut self, view: &View<'_>, book: &mut Book, seen: &mut Seen) {
+        let Some(policy) = effective(view) else { return };
+        let bounds = bounds(view, &policy);
+        // Only `Adaptive` finds out how many the server runs side by side, and keeps to it.
+        let scheduling = &policy.scheduling;
+        let slots_by_hand = (scheduling.policy != SchedulingPolicy::Adaptive).then_some(scheduling.slots);
+        let mut known = Vec::new();
+        let mut observations = Vec::new();
+        for (pod, machine) in &view.pods {
+            let uid = pod.meta.uid.as_str();
+            let Some(sidecar) = book.get_mut(uid).filter(|sidecar| sidecar.in_force.is_some()) else { continue };
+            let counted = sidecar.take_observation(uid, machine, self.frozen.contains(uid));
+            observations.push(Observation { slots: slots_by_hand.unwrap_or(counted.slots), ..counted });
+            known.extend(learned::of(sidecar, machine));
+        }
+        let before = std::mem::take(&mut self.proposals);
+        let proposals = self.tuner.look(view.now, &bounds, &observations, &self.learned);
+        for proposal in proposals {
+            let uid = proposal.pod.clone();
+            let was = before.get(&uid).map(|before| before.proposal.settings).unwrap_or_default();
+            let reason = &proposal.proposal.reason;
+            if reason.word.moves() && was != proposal.proposal.settings {
+                seen.moved.push(reason.word);
+                if let Some((pod, _)) = view.pods.iter().find(|(pod, _)| pod.meta.uid == uid) {
+                    let about = About::pod(&pod.meta);
+                    seen.notices.push(Notice::normal(about, reason.word.as_str(), reason.text.clone()));
+                }
+            }
+            let settings = proposal.proposal.settings;
+            let since = self.since.entry(uid.clone()).or_insert((settings, view.wall));
+            if since.0 != settings {
+                *since = (settings, view.wall);
+            }
+            self.proposals.insert(uid, proposal);
+        }
+        let proposals = &self.proposals;
+        self.since.retain(|uid, _| proposals.contains_key(uid));
+        let keep: Vec<&str> =
+            [&self.rollout.current, &self.rollout.candidate].into_iter().filter_map(Option::as_deref).collect();
+        if let Some(next) = update(&self.learned, &known, &keep, view.wall.0) {
+            self.learned = next;
+        }
+        self.show(view, book);
+    }
+
+    /// What of the proposals is worth a place in the status.
+    fn show(&mut self, view: &View<'_>, book: &Book) {
+        let slo = slo(view.spec);
+        let wanted: Vec<shown::PodTuning> = view
+            .pods
+            .iter()
+            .filter_map(|(pod, _)| {
+                let proposal = self.proposals.get(&pod.meta.uid)?;
+                let sidecar = book.get(&pod.meta.uid)?;
+                let reason = &proposal.proposal.reason;
+                // Of who tunes by hand, or promises nothing, there is nothing to say.
+                if matches!(reason.word, tuner::Word::Manual | tuner::Word::NoSlo) {
+                    return None;
+                }
+                let p99 = sidecar.slo_p99;
+                Some(shown::PodTuning {
+                    pod: pod.meta.key.name.clone(),
+                    profile: proposal.group.profile.clone(),
+                    settings: proposal.proposal.settings,
+                    slots: sidecar.learned.iter().map(|learned| learned.slots).max().unwrap_or(0),
+                    latency_p99: p99,
+                    slo_met: p99.zip(slo).map(|(p99, slo)| p99 <= slo),
+                    word: reason.word,
+                    reason: reason.text.clone(),
+                })
+            })
+            .collect();
+        if let Some(next) = to_write(view.now, &self.shown, self.shown_at, &wanted) {
+            self.shown = next;
+            self.shown_at = Some(view.now);
+        }
+    }
+
+    /// What every pod is to be told.
+    fn tell(&self, view: &View<'_>, book: &Book, places: &BTreeMap<String, String>, seen: &mut Seen) {
+        let mut teller = Teller::new(Some(&view.policy.meta), view.spec, view.otherwise);
+        let mut specs: BTreeMap<&str, Option<BatchProfileSpec>> = BTreeMap::new();
+        let tried = matches!(self.rollout.phase, Phase::Progressing | Phase::Paused);
+        let current = self.rollout.current.clone();
+        let names = places.values().map(String::as_str).chain(current.as_deref());
+        for name in names {
+            specs.entry(name).or_insert_with(|| (view.profile)(name));
+        }
+        let found = |name: &str| specs.get(name).and_then(Option::as_ref);
+        let bounds = LazyCell::new(|| Some(bounds(view, &effective(view)?)));
+        let first = |settings| bounds.as_ref().map_or_else(Settings::default, |bounds| bounds.first(settings));
+        let mut large = None;
+        for (pod, machine) in &view.pods {
+            let uid = pod.meta.uid.as_str();
+            let Some(place) = places.get(uid) else { continue };
+            let base = current.as_deref().and_then(|name| Some((name, found(name)?)));
+            // A profile that has gone is no reason to leave a pod without: it keeps what is in force.
+            let Some(own) = found(place).map(|spec| (place.as_str(), spec)).or(base) else { continue };
+            let given = match base {
+                Some(base) if tried && own.0 != base.0 => Given { base, arm: Some(own) },
+                _ => Given { base: own, arm: None },
+            };
+            let in_force = book.get(uid).and_then(|sidecar| sidecar.in_force.as_ref());
+            let start = if in_force.is_none() { start(&self.learned, own.0, machine) } else { None };
+            let settings = match self.proposals.get(uid) {
+                Some(proposal) => proposal.proposal.told,
+                None if view.slow.is_none() => Settings::default(),
+                // The slow loop has not looked at it yet: another controller's settings stay, and what others ended with is a start, as far as the bounds let
+                // them.
+                None => first(in_force.filter(|now| now.source == view.policy.meta.uid).map_or_else(
+                    || start.as_ref().map(|start| start.settings).unwrap_or_default(),
+                    |now| settings(&now.settings),
+                )),
+            };
+            match teller.tell(&pod.annotations, given, settings) {
+                Ok(told) => drop(seen.told.insert(uid.to_owned(), (told, start))),
+                Err(error) => large = Some(error.to_string()),
+            }
+        }
+        if let Some(why) = large {
+            let note = format!("the policy cannot be told to sidecars: {why}");
+            seen.notices.push(Notice::warning(About::policy(&view.policy.meta), "PolicyTooLarge", note));
+        }
+    }
+
+    /// What the status says.
+    fn live(&mut self, view: &View<'_>, book: &Book, seen: &mut Seen) {
+        let live = &mut seen.live;
+        live.current.clone_from(&self.rollout.current);
+        live.candidate.clone_from(&self.rollout.candidate);
+        let in_force = view.pods.iter().filter_map(|(pod, _)| book.get(&pod.meta.uid)?.in_force.as_ref());
+        let used: BTreeSet<String> =
+            in_force.map(|now| now.profile.clone()).filter(|profile| !profile.is_empty()).collect();
+        live.used = used.into_iter().collect();
+        live.healthy = healthy(&self.rollout);
+        live.summary = self.recent.summary();
+        live.predicted =
+            self.predicted.summary().map(|summary| Summary { measured_items: Some(self.measured_items), ..summary });
+        let here = view.pods.iter().any(|(pod, _)| book.get(&pod.meta.uid).is_some_and(|sidecar| sidecar.here));
+        let worst = self.proposals.values().map(|proposal| &proposal.proposal.reason);
+        let worst = worst.filter(|reason| reason.word != tuner::Word::Held && reason.word != tuner::Word::FewSamples);
+        let why = worst.map(|reason| reason.text.as_str()).next();
+        live.slo = here.then(|| self.recent.slo(slo(view.spec), why));
+        live.pod_tunings = self.shown.iter().map(|shown| self.tuning(view, shown)).collect();
+        live.learned = self.learned.iter().map(learned::write).collect();
+        live.verdicts.clone_from(&self.verdicts);
+    }
+
+    fn tuning(&self, view: &View<'_>, shown: &shown::PodTuning) -> PodTuning {
+        let pod = view.pods.iter().find(|(pod, _)| pod.meta.key.name == shown.pod);
+        let uid = pod.map(|(pod, _)| pod.meta.uid.clone());
+        let since = uid.as_ref().and_then(|uid| self.since.get(uid)).and_then(|(_, since)| time(*since));
+        let mode = view.spec.tuning.as_ref().and_then(|tuning| tuning.mode.clone());
+        let Settings { shift_permille, slots_max, batch_weight_max } = shown.settings;
+        PodTuning {
+            pod: shown.pod.clone(),
+            uid,
+            profile: Some(shown.profile.clone()).filter(|profile| !profile.is_empty()),
+            accelerator: pod.map(|(_, machine)| (*machine).to_owned()).filter(|machine| !machine.is_empty()),
+            mode: mode.or(Some(Word::Known(TuningMode::Auto))),
+            slots_max,
+            batch_weight_max,
+            deadline_shift: share(shift_permille.into(), 1000).filter(|_| shift_permille > 0),
+            reason: Some(shown.word.as_str().to_owned()),
+            message: Some(shown.reason.clone()),
+            since,
+        }
+    }
+}
+
+/// Whether what is tried does no harm.
+fn healthy(state: &State) -> Option<Said> {
+    let said = |holds, reason: &str| Said { holds, reason: reason.to_owned(), message: state.message.clone() };
+    match state.phase {
+        Phase::Promoted => None,
+        Phase::Progressing => Some(said(Holds::True, "Progressing")),
+        Phase::Paused => Some(said(Holds::False, "Paused")),
+        // By hand is no harm that was found.
+        Phase::RolledBack if state.reason == "ManualRollback" => Some(said(Holds::True, "ManualRollback")),
+        Phase::RolledBack => Some(said(Holds::False, "RolledBack")),
+    }
+}
+
+/// The SLO of all routes.
+fn slo(spec: &BatchPolicySpec) -> Option<Duration> {
+    parse_duration(&spec.slo.as_ref()?.latency_p99.as_ref()?.0)
+}
+
+/// Within which values the policy lets itself be tuned.
+fn bounds(view: &View<'_>, policy: &config::Policy) -> Bounds {
+    Bounds::new(view.spec.tuning.as_ref(), slo(view.spec), &policy.limits)
+}
+
+/// What the policy's sidecars go by, but for what is tuned; `None` where it cannot be read, which its condition says.
+fn effective(view: &View<'_>) -> Option<config::Policy> {
+    let profile = view.wanted.and_then(|wanted| (view.profile)(wanted)).unwrap_or_default();
+    let spec = BatchPolicySpec { limits: profile.limits, scheduling: profile.scheduling, ..view.spec.clone() };
+    let text = crate::injector::settings(spec, &BTreeMap::new(), view.otherwise).to_string();
+    let loaded = config::load(&text, &view.policy.meta.key.name).ok()?;
+    config::build(Some(&loaded), &Overrides::default(), &Machine::default()).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! A policy with pods that report, over minutes of a clock that the test turns.
+
+use serde_json::json;
+
+use super::*;
+use crate::control::server::Identity;
+use crate::control::wire::{Hello, InForce, Outcomes, Report, UpstreamReport};
+use crate::controller::world::Meta;
+use crate::controller::world::build::{meta, pod as a_pod};
+
+/// A policy with pods that report, second after second.
+struct Scene {
+    policy: Policy,
+    pods: Vec<Pod>,
+    book: Book,
+    course: Course,
+    now: u64,
+}
+
+impl Scene {
+    fn new(spec: serde_json::Value, pods: &[&str]) -> Self {
+        let policy = Policy {
+            meta: Meta { generation: 1, ..meta("a", "emb") },
+            annotations: BTreeMap::new(),
+            spec: serde_json::from_value(spec).map_err(|error| error.to_string()),
+            invalid: None,
+            status: BatchPolicyStatus::default(),
+        };
+        let mut book = Book::default();
+        let pods: Vec<Pod> = pods.iter().map(|name| a_pod("a", name, &[])).collect();
+        for pod in &pods {
+            book.opened(&identity(pod), &Hello::default());
+        }
+        Self { policy, pods, book, course: Course::default(), now: 1000 }
+    }
+
+    /// Five seconds later: every pod reports under what it was told, then there is a look.
+    fn look(&mut self, wanted: Option<&str>, mut micros: impl FnMut(&Pod, &str) -> u64) -> Seen {
+        self.now += 5;
+        let spec = self.policy.spec.clone().unwrap();
+        let view = View {
+            policy: &self.policy,
+            spec: &spec,
+            wanted,
+            profile: &|name| {
+                let scheduling =
+                    if name == "by-hand" { json!({"policy": "WorkConserving", "slots": 16}) } else { json!({}) };
+                let profile = json!({"limits": {"slotsMax": name.len()}, "scheduling": scheduling});
+                Some(serde_json::from_value(profile).unwrap())
+            },
+            pods: self.pods.iter().map(|pod| (pod, "l4")).collect(),
+            otherwise: Mode::Batch,
+            slow: Some(Duration::from_secs(10)),
+            now: Tick::from_millis(self.now * 1000),
+            wall: Epoch(self.now),
+        };
+        let seen = self.course.look(&view, &mut self.book);
+        self.now += 1;
+        for pod in &self.pods {
+            let Some((told, _)) = seen.told.get(&pod.meta.uid) else { continue };
+            let config = told.config();
+            let profile = config.experiment.as_ref().map_or(&config.profile, |arm| &arm.profile).clone();
+            let micros = micros(pod, &profile);
+            let calls = Outcomes { served: 300, ..Outcomes::default() };
+            let late = if micros > 150_000 { 300 } else { 0 };
+            let mut route = RouteReport { calls, items: calls, late, ..RouteReport::default() };
+            route.latency.add_many(micros, 300);
+            route.slo_latency.add_many(micros, 300);
+            let in_force = InForce {
+                source: config.source.clone(),
+                generation: config.generation,
+                hash: told.hash.clone(),
+                settings: config.settings.in_force(),
+                profile,
+                ..InForce::default()
+            };
+            let upstreams = vec![UpstreamReport { routes: vec![route], ..UpstreamReport::default() }];
+            let report = Report { over_ms: 5000, config: Some(in_force), upstreams, ..Report::default() };
+            self.book.report(&identity(pod), report, Epoch(self.now));
+        }
+        seen
+    }
+}
+
+fn identity(pod: &Pod) -> Arc<Identity> {
+    let key = pod.meta.key.clone();
+    Arc::new(Identity { uid: pod.meta.uid.clone(), name: key.name, namespace: key.namespace })
+}
+
+fn slo() -> serde_json::Value {
+    json!({"slo": {"latencyP99": "150ms"}})
+}
+
+#[test]
+fn every_pod_is_told_the_profile_in_force_and_nobody_while_it_is_missing() {
+    let mut scene = Scene::new(slo(), &["p", "q"]);
+    assert!(scene.look(None, |_, _| 1).told.is_empty(), "what is wanted is not there");
+    let seen = scene.look(Some("emb-1"), |_, _| 40_000);
+    assert_eq!(seen.told.len(), 2);
+    assert_eq!(seen.live.current.as_deref(), Some("emb-1"));
+    assert!(scene.look(None, |_, _| 40_000).told.is_empty());
+    assert_eq!(scene.look(Some("emb-1"), |_, _| 40_000).live.used, ["emb-1"]);
+}
+
+#[test]
+fn what_a_pod_is_told_first_is_within_the_bounds_of_the_policy() {
+    let mut spec = slo();
+    spec["tuning"] = json!({"bounds": {"slotsMax": {"max": 4}, "batchWeightMax": {"max": 2000}}});
+    let mut scene = Scene::new(spec.clone(), &["p"]);
+    let mut told = |wanted| settings(&scene.look(Some(wanted), |_, _| 40_000).told["uid-p"].0.config().settings);
+    // A name of so many letters is a limit of so many slots.
+    let bounded = Settings { slots_max: Some(4), batch_weight_max: Some(2000), ..Settings::default() };
+    assert_eq!([told("emb-one"), told("emb-one"), told("emb-one")], [bounded; 3]);
+    spec["tuning"]["mode"] = json!("Manual");
+    let mut scene = Scene::new(spec, &["p"]);
+    let seen = scene.look(Some("emb-one"), |_, _| 40_000);
+    assert_eq!(settings(&seen.told["uid-p"].0.config().settings), Settings::default(), "nothing is tuned");
+}
+
+#[test]
+fn a_missed_slo_moves_something_that_every_pod_is_told_and_the_status_says_why() {
+    let mut scene = Scene::new(slo(), &["p"]);
+    let mut told = Settings::default();
+    for _ in 0..30 {
+        let seen = scene.look(Some("emb-1"), |_, _| 180_000);
+        if let Some(tuning) = seen.live.pod_tunings.first().filter(|tuning| tuning.deadline_shift.is_some()) {
+            assert_eq!((tuning.pod.as_str(), tuning.reason.is_some(), tuning.since.is_some()), ("p", true, true));
+            let said = seen.live.slo.unwrap();
+            assert!(said.message.contains("tuner:"), "{said:?}");
+            told = settings(&seen.told["uid-p"].0.config().settings);
+            break;
+        }
+    }
+    assert!(told.shift_permille > 0, "{told:?}");
+    // Another controller goes on with what the sidecar has.
+    scene.course = Course::resume(&BatchPolicyStatus::default());
+    let seen = scene.look(Some("emb-1"), |_, _| 180_000);
+    let kept = settings(&seen.told["uid-p"].0.config().settings);
+    assert_eq!(kept.shift_permille, told.shift_permille);
+}
+
+#[test]
+fn slots_that_were_set_by_hand_go_down_from_there_and_not_from_what_a_sidecar_would_have_found() {
+    let mut spec = slo();
+    spec["tuning"] = json!({"bounds": {"deadlineShift": {"max": "0%"}}});
+    let mut scene = Scene::new(spec, &["p"]);
+    let mut told = || scene.look(Some("by-hand"), |_, _| 180_000).live.pod_tunings.first()?.slots_max;
+    assert_eq!((0..30).find_map(|_| told()), Some(6), "one of the seven that its limits allow");
+}
+
+#[test]
+fn a_canary_that_is_slower_is_taken_back_and_another_controller_knows_it() {
+    let mut spec = slo();
+    spec["rollout"] = json!({"strategy": "Canary", "canary": {"steps": [{"percent": 50, "hold": "30s"}]}});
+    let mut scene = Scene::new(spec, &["p", "q", "r", "s"]);
+    let slow = |_: &Pod, profile: &str| if profile == "emb-2" { 120_000 } else { 40_000 };
+    for _ in 0..4 {
+        scene.look(Some("emb-1"), slow);
+    }
+    let mut arms = 0;
+    let mut last = Seen::default();
+    for _ in 0..60 {
+        last = scene.look(Some("emb-2"), slow);
+        arms = arms.max(last.told.values().filter(|(told, _)| told.kept_up).count());
+        if last.live.healthy.as_ref().is_some_and(|said| said.holds == Holds::False) {
+            break;
+        }
+    }
+    assert!((1..=3).contains(&arms), "about half of the pods, by their UIDs: {arms}");
+    assert_eq!(last.live.current.as_deref(), Some("emb-1"));
+    let phase = last.live.rollout.clone().and_then(|rollout| rollout.phase);
+    assert_eq!(phase, Some(Word::Known(crate::api::v1alpha1::RolloutPhase::RolledBack)));
+    assert!(last.live.verdicts.contains_key("emb-2"));
+    let status = BatchPolicyStatus {
+        current_profile: last.live.current.clone(),
+        candidate_profile: last.live.candidate.clone(),
+        rollout: last.live.rollout,
+        ..BatchPolicyStatus::default()
+    };
+    scene.course = Course::resume(&status);
+    let seen = scene.look(Some("emb-2"), slow);
+    assert!(seen.told.values().all(|(told, _)| told.config().profile == "emb-1" && !told.kept_up));
+}

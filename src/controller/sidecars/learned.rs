@@ -1,0 +1,128 @@
+//! What pods learned, as a status keeps it and as the tuner has it. Pure.
+
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::book::{Sidecar, settings};
+use crate::api::v1alpha1::{CurvePoint, DurationText, Learned as Kept, ShareText};
+use crate::config::{parse_duration, parse_share};
+use crate::rollout::Epoch;
+use crate::rollout::status::{from_time, share, time};
+use crate::tuner::Settings;
+use crate::tuner::learned::{Curve, Learned};
+
+/// What a pod learned under the profile that it runs, on this kind of machine; `None` where that is nothing yet.
+pub(super) fn of(sidecar: &Sidecar, node_class: &str) -> Option<Learned> {
+    let (upstream, class) = sidecar.knows()?;
+    let in_force = sidecar.in_force.as_ref()?;
+    let curve = Curve {
+        class: class.class.clone(),
+        points: class.points.iter().map(|(items, micros, _)| (*items, *micros)).collect(),
+        tail_permille: class.tail_permille,
+        weight_milli: class.weight_milli,
+    };
+    Some(
+        Learned {
+            profile: in_force.profile.clone(),
+            node_class: node_class.to_owned(),
+            slots: upstream.slots,
+            lead_micros: upstream.lead_us,
+            mean_micros: upstream.mean_us,
+            curve: Some(curve),
+            settings: settings(&in_force.settings),
+            batches: class.samples,
+            at: 0,
+        }
+        .bounded(),
+    )
+}
+
+/// As a status keeps it.
+pub(super) fn write(learned: &Learned) -> Kept {
+    let curve = learned.curve.as_ref();
+    let point = |(items, micros): &(u32, u64)| CurvePoint { items: *items, weight: None, duration: exact(*micros) };
+    Kept {
+        profile: learned.profile.clone(),
+        accelerator: learned.node_class.clone(),
+        slots: Some(learned.slots),
+        lead: Some(exact(learned.lead_micros)),
+        execution: Some(exact(learned.mean_micros)),
+        class: curve.map(|curve| curve.class.clone()),
+        curve: curve.iter().flat_map(|curve| curve.points.iter().map(point)).collect(),
+        tail_permille: curve.map(|curve| curve.tail_permille),
+        deadline_shift: share(learned.settings.shift_permille.into(), 1000)
+            .filter(|_| learned.settings.shift_permille > 0),
+        slots_max: learned.settings.slots_max,
+        samples: Some(learned.batches),
+        updated: time(Epoch(learned.at)),
+    }
+}
+
+/// As the tuner has it. What cannot be read is as if it had not been written.
+pub(super) fn read(kept: &Kept) -> Learned {
+    let micros = |text: Option<&DurationText>| {
+        let time = text.and_then(|text| parse_duration(&text.0)).unwrap_or_default();
+        u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+    };
+    let permille = |text: &ShareText| parse_share(&text.0).map(|share| share.ppm() / 1000);
+    let points: Vec<(u32, u64)> = kept.curve.iter().map(|point| (point.items, micros(Some(&point.duration)))).collect();
+    let curve = kept.class.clone().filter(|_| !points.is_empty()).map(|class| Curve {
+        class,
+        points,
+        tail_permille: kept.tail_permille.unwrap_or_default(),
+        weight_milli: 1000,
+    });
+    Learned {
+        profile: kept.profile.clone(),
+        node_class: kept.accelerator.clone(),
+        slots: kept.slots.unwrap_or_default(),
+        lead_micros: micros(kept.lead.as_ref()),
+        mean_micros: micros(kept.execution.as_ref()),
+        curve,
+        settings: Settings {
+            shift_permille: kept.deadline_shift.as_ref().and_then(permille).unwrap_or_default(),
+            slots_max: kept.slots_max,
+            batch_weight_max: None,
+        },
+        batches: kept.samples.unwrap_or_default(),
+        at: kept.updated.as_ref().map(|time: &Time| from_time(time)).unwrap_or_default().0,
+    }
+    .bounded()
+}
+
+/// To the microsecond: it is read again.
+fn exact(micros: u64) -> DurationText {
+    DurationText(crate::config::format_duration(Duration::from_micros(micros)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_status_keeps_comes_back() {
+        let learned = Learned {
+            profile: "emb-1".to_owned(),
+            node_class: "l4".to_owned(),
+            slots: 2,
+            lead_micros: 1500,
+            mean_micros: 12_345,
+            curve: Some(Curve {
+                class: "m".to_owned(),
+                points: vec![(1, 4000), (8, 6001)],
+                tail_permille: 1100,
+                weight_milli: 1000,
+            }),
+            settings: Settings { shift_permille: 125, slots_max: Some(3), batch_weight_max: None },
+            batches: 400,
+            at: 1_795_000_000,
+        };
+        let kept = write(&learned);
+        let text = serde_json::to_string(&kept).unwrap();
+        assert_eq!(read(&serde_json::from_str(&text).unwrap()), learned, "{text}");
+        for point in &kept.curve {
+            assert!(parse_duration(&point.duration.0).is_some(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! How a policy goes: the last minute of all its sidecars, as a status says it. Pure.
+//!
+//! A status is read by people and watched by programs, so it moves only where a number moved by a tenth, and a condition does not swing about its bound.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::api::v1alpha1::{Quantiles, Summary};
+use crate::batching::Tick;
+use crate::control::sketch::Sketch;
+use crate::control::wire::RouteReport;
+use crate::controller::recompute::Said;
+use crate::controller::status::Holds;
+use crate::rollout::status::{duration, share};
+use crate::tuner::{millis, share as told_share};
+
+/// What is looked at.
+const OVER: Duration = Duration::from_secs(60);
+/// Calls below which nothing is said of a 99th percentile, as the tuner has it.
+const CALLS_MIN: u64 = 200;
+/// More late or lost ones than this, in thousandths, and the SLO is missed...
+const MISSED_PERMILLE: u64 = 15;
+/// ...until there are no more than these.
+const MET_PERMILLE: u64 = 10;
+/// A number has moved if it is this much larger or smaller, in thousandths (kubernetes.md §3: 10 %).
+const MOVED_PERMILLE: u64 = 100;
+
+/// The last minute.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Recent {
+    /// What was counted from one look to the next, the oldest first.
+    parts: VecDeque<(Tick, RouteReport)>,
+    summary: Option<(Numbers, Summary)>,
+    /// What was said of the SLO last, with the p99 in microseconds and what the tuner had to say.
+    said: Option<(Said, u64, String)>,
+}
+
+/// The numbers of a summary, for comparing: items of a batch, wait, latency in microseconds, items a second, thousandths saved.
+type Numbers = [u64; 7];
+
+// === impl Recent ===
+
+impl Recent {
+    /// Adds what all sidecars of the policy counted since the last look.
+    pub(super) fn add(&mut self, now: Tick, counts: RouteReport) {
+        self.parts.retain(|(at, _)| now.since(*at) < OVER);
+        self.parts.push_back((now, counts));
+    }
+
+    /// How it goes; `None` where nothing came.
+    pub(super) fn summary(&mut self) -> Option<Summary> {
+        let all = self.all();
+        if all.calls.served + all.calls.passed == 0 {
+            self.summary = None;
+            return None;
+        }
+        let at = |sketch: &Sketch, permille| sketch.quantile(permille).unwrap_or(0);
+        let items = u32::try_from;
+        let micros = |sketch: &Sketch| sketch.quantile(990).map(Duration::from_micros);
+        let over = self.over().as_secs().max(1);
+        let each = all.items.served.saturating_add(all.items.passed) / over;
+        let saved = all.carried.saturating_sub(all.executions);
+        let mut latency = all.latency.clone();
+        latency.merge(&all.passed_latency);
+        let quantiles = Quantiles {
+            p10: items(at(&all.batch_items, 100)).unwrap_or(u32::MAX),
+            p50: items(at(&all.batch_items, 500)).unwrap_or(u32::MAX),
+            p90: items(at(&all.batch_items, 900)).unwrap_or(u32::MAX),
+        };
+        let numbers = [
+            quantiles.p10.into(),
+            quantiles.p50.into(),
+            quantiles.p90.into(),
+            at(&all.queue_delay, 990),
+            at(&latency, 990),
+            each,
+            saved.saturating_mul(1000) / all.carried.max(1),
+        ];
+        let fresh = Summary {
+            batch_items: (!all.batch_items.is_empty()).then_some(quantiles),
+            queue_delay: micros(&all.queue_delay).map(duration),
+            latency_p99: micros(&latency).map(duration),
+            throughput: Some(each),
+            // Read by people: to a tenth of a percent.
+            saved: share(saved.saturating_mul(1000) / all.carried.max(1), u64::from(all.carried > 0) * 1000),
+            measured_items: None,
+        };
+        let moved = |old: &Numbers| old.iter().zip(&numbers).any(|(old, new)| moved(*old, *new));
+        match &self.summary {
+            Some((old, shown)) if !moved(old) => Some(shown.clone()),
+            _ => {
+                self.summary = Some((numbers, fresh.clone()));
+                Some(fresh)
+            }
+        }
+    }
+
+    /// Whether the SLO is met; `why` is what the tuner says of it, where it says something, and `slo` that of the policy where it has one for all routes.
+    /// What is said stays word for word until the p99 moved, or something else.
+    pub(super) fn slo(&mut self, slo: Option<Duration>, why: Option<&str>) -> Said {
+        let all = self.all();
+        let calls = all.slo_latency.count().saturating_add(all.lost);
+        let bad = all.late.saturating_add(all.lost);
+        let micros = all.slo_latency.quantile(990).unwrap_or(0);
+        let was_missed = self.said.as_ref().is_some_and(|(said, ..)| said.holds == Holds::False);
+        let bound = if was_missed { MET_PERMILLE } else { MISSED_PERMILLE };
+        let (holds, reason) = if calls < CALLS_MIN {
+            (Holds::Unknown, "FewCalls")
+        } else if u128::from(bad) * 1000 > u128::from(calls) * u128::from(bound) {
+            (Holds::False, "Missed")
+        } else {
+            (Holds::True, "Met")
+        };
+        let why = why.filter(|_| holds == Holds::False).unwrap_or_default();
+        if let Some((said, before, because)) = &self.said
+            && said.reason == reason
+            && because == why
+            && (holds == Holds::Unknown || !moved(*before, micros))
+        {
+            return said.clone();
+        }
+        let message = if holds == Holds::Unknown {
+            format!("too few calls with an SLO to tell: fewer than {CALLS_MIN} in the last minute")
+        } else {
+            let promised = slo.map_or_else(String::new, |slo| format!(" (slo {})", millis(slo)));
+            let why = if why.is_empty() { String::new() } else { format!("; tuner: {why}") };
+            let (p99, part) = (millis(Duration::from_micros(micros)), told_share(bad, calls));
+            format!("p99 {p99}{promised}, {part} of the calls late or without an answer{why}")
+        };
+        let said = Said { holds, reason: reason.to_owned(), message };
+        self.said = Some((said.clone(), micros, why.to_owned()));
+        said
+    }
+
+    fn all(&self) -> RouteReport {
+        let mut all = RouteReport::default();
+        self.parts.iter().for_each(|(_, counts)| all.merge(counts));
+        all
+    }
+
+    /// The time that is covered: a look is as long as the one after it.
+    fn over(&self) -> Duration {
+        let (Some((first, _)), Some((last, _))) = (self.parts.front(), self.parts.back()) else { return OVER };
+        let between = u32::try_from(self.parts.len().saturating_sub(1)).unwrap_or(1).max(1);
+        let long = last.since(*first);
+        (long + long / between).clamp(Duration::from_secs(1), OVER)
+    }
+}
+
+fn moved(old: u64, new: u64) -> bool {
+    old != new && u128::from(old.abs_diff(new)) * 1000 >= u128::from(old.max(1)) * u128::from(MOVED_PERMILLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::wire::Outcomes;
+
+    fn counts(served: u64, micros: u64, late: u64) -> RouteReport {
+        let mut counts = RouteReport {
+            calls: Outcomes { served, ..Outcomes::default() },
+            items: Outcomes { served: 2 * served, ..Outcomes::default() },
+            late,
+            executions: served / 4,
+            carried: served,
+            ..RouteReport::default()
+        };
+        for sketch in [&mut counts.latency, &mut counts.slo_latency] {
+            sketch.add_many(micros, served);
+        }
+        counts.batch_items.add_many(4, served / 4);
+        counts
+    }
+
+    #[test]
+    fn a_summary_is_of_the_last_minute_and_stays_for_small_moves() {
+        let mut recent = Recent::default();
+        for at in 0..20 {
+            recent.add(Tick::from_millis(at * 5000), counts(500, 10_000, 0));
+        }
+        let first = recent.summary().unwrap();
+        assert_eq!((first.throughput, first.saved.clone().unwrap().0.as_str()), (Some(200), "75%"));
+        assert_eq!(first.batch_items, Some(Quantiles { p10: 4, p50: 4, p90: 4 }));
+        recent.add(Tick::from_millis(100_000), counts(520, 10_100, 0));
+        assert_eq!(recent.summary(), Some(first), "nothing worth a write");
+        recent.add(Tick::from_millis(105_000), counts(5000, 10_000, 0));
+        assert!(recent.summary().unwrap().throughput > Some(300));
+        assert_eq!(Recent::default().summary(), None);
+    }
+
+    #[test]
+    fn the_slo_is_missed_for_some_late_calls_and_met_again_for_few() {
+        let mut recent = Recent::default();
+        let slo = Some(Duration::from_millis(150));
+        recent.add(Tick::from_millis(0), counts(100, 10_000, 0));
+        assert_eq!(recent.slo(slo, None).reason, "FewCalls");
+        recent.add(Tick::from_millis(5000), counts(1000, 10_000, 13));
+        assert_eq!(recent.slo(slo, None).reason, "Met", "a little more than one in a hundred may be chance");
+        recent.add(Tick::from_millis(10_000), counts(1000, 200_000, 900));
+        let said = recent.slo(slo, Some("the deadline shift goes up"));
+        assert_eq!((said.holds, said.reason.as_str()), (Holds::False, "Missed"));
+        assert!(said.message.contains("slo 150ms") && said.message.ends_with("tuner: the deadline shift goes up"));
+        recent.add(Tick::from_millis(66_000), counts(1000, 10_000, 13));
+        recent.add(Tick::from_millis(71_000), counts(10, 10_000, 0));
+        assert_eq!(recent.slo(slo, None).reason, "Missed", "not at once");
+        recent.add(Tick::from_millis(76_000), counts(1000, 10_000, 0));
+        assert_eq!(recent.slo(slo, None).reason, "Met");
+    }
+}

@@ -1,0 +1,210 @@
+//! What a sidecar is told: a policy, the profile that its pod is given, and what was tuned for it, as one `Config`. Pure.
+//!
+//! Many pods are told the same, so a frame is made once for all of them. The hash names what is said; it comes back in reports.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::api::v1alpha1::{BatchPolicySpec, BatchProfileSpec, Mode};
+use crate::control::server::Push;
+use crate::control::wire::{Config, Curve, Experiment, InForce, Settings, Start, Unsendable};
+use crate::controller::world::Meta;
+use crate::injector;
+use crate::tuner;
+
+/// How long an arm holds that nobody keeps up: a controller that is restarted is back long before.
+const ARM: Duration = Duration::from_secs(60);
+/// An arm is kept up this often: two messages may be lost.
+pub(super) const KEPT_UP: Duration = Duration::from_secs(20);
+/// Hexadecimal digits of a hash: 64 bits, so that what is said never looks like something else.
+const HASH_DIGITS: usize = 16;
+
+/// What one sidecar is told.
+#[derive(Debug, Clone)]
+pub(super) struct Told {
+    /// What it gives back once it is in force.
+    pub(super) hash: String,
+    /// The frame.
+    pub(super) push: Push,
+    /// It holds for a while only, so it has to be said again.
+    pub(super) kept_up: bool,
+    /// What is said, for who is told more.
+    config: Config,
+}
+
+/// What pods of one policy are told, each thing once.
+pub(super) struct Teller<'a> {
+    meta: Option<&'a Meta>,
+    spec: &'a BatchPolicySpec,
+    otherwise: Mode,
+    known: HashMap<Key, Arc<Told>>,
+}
+
+/// The profile of all, and that of one pod where it is another.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Given<'a> {
+    /// What is in force, or what the pod has where it knows no arms.
+    pub(super) base: (&'a str, &'a BatchProfileSpec),
+    /// What is tried on it.
+    pub(super) arm: Option<(&'a str, &'a BatchProfileSpec)>,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Key {
+    base: String,
+    arm: Option<String>,
+    settings: tuner::Settings,
+    annotations: BTreeMap<String, String>,
+}
+
+/// The annotations that lay something over a policy.
+const LAID_OVER: [&str; 2] = ["groupage.dev/mode", "groupage.dev/drain-timeout"];
+
+// === impl Teller ===
+
+impl<'a> Teller<'a> {
+    /// Of a policy; `meta` is absent for pods that have none. `otherwise` is the mode where nobody says one.
+    pub(super) fn new(meta: Option<&'a Meta>, spec: &'a BatchPolicySpec, otherwise: Mode) -> Self {
+        Self { meta, spec, otherwise, known: HashMap::new() }
+    }
+
+    /// What a pod with these annotations is told.
+    ///
+    /// # Errors
+    /// It does not fit into a frame.
+    pub(super) fn tell(
+        &mut self,
+        annotations: &BTreeMap<String, String>,
+        given: Given<'_>,
+        settings: tuner::Settings,
+    ) -> Result<Arc<Told>, Unsendable> {
+        let laid = |key: &&str| Some(((*key).to_owned(), annotations.get(*key)?.clone()));
+        let key = Key {
+            base: given.base.0.to_owned(),
+            arm: given.arm.map(|(name, _)| name.to_owned()),
+            settings,
+            annotations: LAID_OVER.iter().filter_map(laid).collect(),
+        };
+        if let Some(told) = self.known.get(&key) {
+            return Ok(told.clone());
+        }
+        let told = Arc::new(Told::new(self.config(&key.annotations, given, settings))?);
+        self.known.insert(key, told.clone());
+        Ok(told)
+    }
+
+    fn config(&self, annotations: &BTreeMap<String, String>, given: Given<'_>, settings: tuner::Settings) -> Config {
+        let (base, profile) = given.base;
+        let spec = BatchPolicySpec {
+            limits: profile.limits.clone(),
+            scheduling: profile.scheduling.clone(),
+            ..self.spec.clone()
+        };
+        let experiment = given.arm.map(|(name, spec)| Experiment {
+            arm: name.to_owned(),
+            profile: name.to_owned(),
+            // Plain texts and numbers always are JSON.
+            spec: serde_json::to_value(spec).unwrap_or_else(|_| json!({})),
+            expires_after_ms: u64::try_from(ARM.as_millis()).unwrap_or(u64::MAX),
+        });
+        Config {
+            source: self.meta.map(|meta| meta.uid.clone()).unwrap_or_default(),
+            name: self.meta.map(|meta| meta.key.to_string()).unwrap_or_default(),
+            generation: self.meta.and_then(|meta| u64::try_from(meta.generation).ok()).unwrap_or_default(),
+            profile: base.to_owned(),
+            policy: injector::settings(spec, annotations, self.otherwise),
+            settings: Settings {
+                shift_permille: settings.shift_permille,
+                slots_max: settings.slots_max,
+                batch_weight_max: settings.batch_weight_max,
+                ..Settings::default()
+            },
+            experiment,
+            ..Config::default()
+        }
+    }
+}
+
+// === impl Told ===
+
+impl Told {
+    fn new(mut config: Config) -> Result<Self, Unsendable> {
+        let said = serde_json::to_value(&config).map_or_else(|_| Value::Null.to_string(), |value| value.to_string());
+        config.hash = blake3::hash(said.as_bytes()).to_hex().chars().take(HASH_DIGITS).collect();
+        let push = Push::config(config.clone())?;
+        Ok(Self { hash: config.hash.clone(), push, kept_up: config.experiment.is_some(), config })
+    }
+
+    /// What is said.
+    #[cfg(test)]
+    pub(super) const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Whether that is what is in force, but for what was tuned: settings move every some seconds, and nobody waits for that.
+    pub(super) fn is(&self, now: &InForce) -> bool {
+        let Config { source, generation, profile, experiment, .. } = &self.config;
+        let profile = experiment.as_ref().map_or(profile, |arm| &arm.profile);
+        (source, *generation, profile) == (&now.source, now.generation, &now.profile)
+    }
+
+    /// The same for a sidecar that comes up, with what others learned; where that does not fit, without.
+    pub(super) fn starting(&self, start: &tuner::learned::Start) -> Push {
+        let curve = |curve: &tuner::learned::Curve| Curve {
+            class: curve.class.clone(),
+            points: curve.points.clone(),
+            tail_permille: curve.tail_permille,
+            weight_milli: curve.weight_milli,
+        };
+        let mut config = self.config.clone();
+        config.settings.start = Some(Start {
+            slots: start.upstream.slots,
+            lead_us: start.upstream.lead_nanos / 1000,
+            mean_us: start.upstream.mean_nanos / 1000,
+            explore_permille: start.upstream.explore_permille,
+            curves: start.curve.iter().map(curve).collect(),
+        });
+        Push::config(config).unwrap_or_else(|_| self.push.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::world::build::meta;
+
+    fn profile(text: &str) -> BatchProfileSpec {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn the_profile_stands_in_place_of_the_policys_own_and_annotations_over_it() {
+        let meta = Meta { generation: 7, ..meta("a", "emb") };
+        let spec: BatchPolicySpec = serde_json::from_str(
+            r#"{"limits": {"slotsMax": 4}, "mode": "Batch", "selector": {"matchLabels": {"a": "b"}}, "tuning": {"mode": "Auto"}}"#,
+        )
+        .unwrap();
+        let (old, new) = (profile(r#"{"limits": {"slotsMax": 2}}"#), profile(r#"{"limits": {"slotsMax": 9}}"#));
+        let mut teller = Teller::new(Some(&meta), &spec, Mode::Batch);
+        let none = BTreeMap::new();
+        let base = Given { base: ("old", &old), arm: None };
+        let told = teller.tell(&none, base, tuner::Settings::default()).unwrap();
+        let config = &told.config;
+        assert_eq!((config.source.as_str(), config.generation, config.profile.as_str()), ("uid-emb", 7, "old"));
+        assert_eq!(config.policy, json!({"limits": {"slotsMax": 2}, "mode": "Batch", "tuning": {"mode": "Auto"}}));
+        assert!(!told.kept_up && told.hash.len() == 16);
+        let arm = Given { arm: Some(("new", &new)), ..base };
+        let tried = teller.tell(&none, arm, tuner::Settings::default()).unwrap();
+        assert_eq!(tried.config.experiment.as_ref().unwrap().spec, json!({"limits": {"slotsMax": 9}}));
+        assert!(tried.kept_up && tried.hash != told.hash);
+        let off = BTreeMap::from([("groupage.dev/mode".to_owned(), "passthrough".to_owned())]);
+        let over = teller.tell(&off, base, tuner::Settings::default()).unwrap();
+        assert_eq!(over.config.policy["mode"], "Passthrough");
+        assert_eq!(teller.tell(&none, base, tuner::Settings::default()).unwrap().hash, told.hash, "it is the same");
+        let now = InForce { source: "uid-emb".into(), generation: 7, profile: "new".into(), ..InForce::default() };
+        assert!(tried.is(&now) && !told.is(&now));
+    }
+}

@@ -1,0 +1,348 @@
+//! Follows the cluster: one reflector a kind, each with a pace of its own, into one [`World`].
+//!
+//! Nothing is shared between kinds but the place where they write: a kind that fails, hangs or is forbidden holds up none of the others, which a single
+//! backoff over all of them would do. Every question has a bound (`guard`), so does what comes back; a list that is broken off begins anew. What was known
+//! stays known until a whole list takes its place. Kinds that an installation may lack come and go and never hold up readiness.
+//!
+//! Left out: what follows from a change (`recompute`).
+
+mod follow;
+mod guard;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1 as core;
+use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
+use kube::core::GroupVersionKind;
+use tokio::sync::watch;
+
+use self::follow::{Follower, View};
+use super::world::{self, World};
+use crate::batching::Tick;
+use crate::clock::Clock;
+use crate::telemetry::ControllerMetrics;
+
+/// A kind without any answer, good or bad, for so long is stuck, and the process says so of itself.
+pub const STUCK: Duration = Duration::from_secs(600);
+
+/// A kind that is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `BatchPolicy`.
+    Policies,
+    /// `BatchProfile`.
+    Profiles,
+    /// Namespaces.
+    Namespaces,
+    /// Services.
+    Services,
+    /// `NetworkPolicy`.
+    Networks,
+    /// Pods with a sidecar.
+    Pods,
+    /// Pods without.
+    Bare,
+    /// Deployments.
+    Deployments,
+    /// `StatefulSet`.
+    StatefulSets,
+    /// `DaemonSet`.
+    DaemonSets,
+    /// `ReplicaSet`.
+    ReplicaSets,
+    /// Nodes.
+    Nodes,
+    /// `InferencePool`; may be missing.
+    Pools,
+    /// `InferenceService`; may be missing.
+    InferenceServices,
+}
+
+/// Bounds of what is asked. The defaults are for use; tests wait less.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// What the server is told to end a watch after. Below the 240 s after which load balancers of clouds drop what is idle.
+    pub watch: Duration,
+    /// A list, whole; the head of a watch.
+    pub answer: Duration,
+    /// Between two tries after an error, growing from the first to the second, drawn anew each time.
+    pub backoff: (Duration, Duration),
+    /// Between two watches of a kind that end at once, in good order: a server that does so must not make us spin.
+    pub pace: Duration,
+    /// Between two looks for a kind that is not installed.
+    pub absent: Duration,
+    /// No server is waited for longer, whatever its Retry-After says.
+    pub retry_after_max: Duration,
+}
+
+/// What is known, and that it changed.
+#[derive(Clone)]
+pub struct Shared {
+    world: Arc<RwLock<World>>,
+    changed: watch::Sender<u64>,
+    beats: Arc<[Beat; Kind::ALL.len()]>,
+    clock: Clock,
+}
+
+/// How a kind is doing.
+#[derive(Debug, Default)]
+struct Beat {
+    /// When anything was heard of it last.
+    heard: AtomicU64,
+    /// 0 until it was listed once.
+    listed: AtomicU64,
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 14] = [
+        Self::Policies,
+        Self::Profiles,
+        Self::Namespaces,
+        Self::Services,
+        Self::Networks,
+        Self::Pods,
+        Self::Bare,
+        Self::Deployments,
+        Self::StatefulSets,
+        Self::DaemonSets,
+        Self::ReplicaSets,
+        Self::Nodes,
+        Self::Pools,
+        Self::InferenceServices,
+    ];
+
+    /// In metrics and messages: the resource's name; pods without a sidecar have their own.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Policies => "batchpolicies",
+            Self::Profiles => "batchprofiles",
+            Self::Namespaces => "namespaces",
+            Self::Services => "services",
+            Self::Networks => "networkpolicies",
+            Self::Pods => "pods",
+            Self::Bare => "pods_without",
+            Self::Deployments => "deployments",
+            Self::StatefulSets => "statefulsets",
+            Self::DaemonSets => "daemonsets",
+            Self::ReplicaSets => "replicasets",
+            Self::Nodes => "nodes",
+            Self::Pools => "inferencepools",
+            Self::InferenceServices => "inferenceservices",
+        }
+    }
+
+    /// Whether a cluster may lack it.
+    #[must_use]
+    pub const fn optional(self) -> bool {
+        matches!(self, Self::Pools | Self::InferenceServices)
+    }
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            watch: Duration::from_secs(200),
+            answer: Duration::from_secs(60),
+            backoff: (Duration::from_millis(500), Duration::from_secs(30)),
+            pace: Duration::from_secs(1),
+            absent: Duration::from_secs(30),
+            retry_after_max: Duration::from_secs(300),
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Nothing known yet.
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
+        let heard = clock.now().0;
+        let beats = Kind::ALL.map(|_| Beat { heard: AtomicU64::new(heard), listed: AtomicU64::new(0) });
+        Self { world: Arc::default(), changed: watch::channel(0).0, beats: Arc::new(beats), clock }
+    }
+
+    /// What is known now; a clone costs a few pointers.
+    #[must_use]
+    pub fn world(&self) -> World {
+        self.world.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes what is known; `change` says whether it did.
+    pub fn update(&self, change: impl FnOnce(&mut World) -> bool) {
+        if change(&mut self.world.write().unwrap_or_else(PoisonError::into_inner)) {
+            self.changed.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Moves on with every change.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Something was heard of a kind: an answer or an error.
+    fn heard(&self, kind: Kind) {
+        self.beats[kind as usize].heard.store(self.clock.now().0, Ordering::Relaxed);
+    }
+
+    /// A kind was listed whole, or is not installed.
+    fn listed(&self, kind: Kind) {
+        self.beats[kind as usize].listed.store(1, Ordering::Relaxed);
+        let all = self.missing().next().is_none();
+        self.update(|world| {
+            let changed = world.synced != all;
+            world.synced = all;
+            changed
+        });
+    }
+
+    /// The kinds that were never listed and that everything waits for.
+    pub fn missing(&self) -> impl Iterator<Item = Kind> {
+        let listed = |kind: &Kind| self.beats[*kind as usize].listed.load(Ordering::Relaxed) == 1;
+        Kind::ALL.into_iter().filter(move |kind| !kind.optional() && !listed(kind))
+    }
+
+    /// How long ago something was heard of a kind.
+    #[must_use]
+    pub fn silence(&self, kind: Kind) -> Duration {
+        self.clock.now().since(Tick(self.beats[kind as usize].heard.load(Ordering::Relaxed)))
+    }
+
+    /// The kinds of which nothing was heard for too long: neither an object nor an error.
+    pub fn stuck(&self) -> impl Iterator<Item = Kind> {
+        Kind::ALL.into_iter().filter(|kind| self.silence(*kind) > STUCK)
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("missing", &self.missing().collect::<Vec<_>>()).finish_non_exhaustive()
+    }
+}
+
+/// Follows every kind until told to stop.
+pub async fn follow(
+    client: kube::Client,
+    shared: Shared,
+    timing: Timing,
+    metrics: ControllerMetrics,
+    stop: watch::Receiver<bool>,
+) {
+    let all = Follower { client, shared, timing, metrics, stop };
+    let dynamic = |group: &str, version: &str, kind: &str, plural: &str| {
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+    };
+    let ours = |kind, plural| dynamic(crate::api::GROUP, "v1alpha1", kind, plural);
+    let core = |kind, plural| dynamic("", "v1", kind, plural);
+    let networks = dynamic("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies");
+    let pools = dynamic("inference.networking.k8s.io", "v1", "InferencePool", "inferencepools");
+    let inference = dynamic("serving.kserve.io", "v1beta1", "InferenceService", "inferenceservices");
+    // Running or about to: what has ended neither serves nor can be missed.
+    let alive = "status.phase!=Succeeded,status.phase!=Failed";
+    tokio::join!(
+        all.dynamic(
+            ours("BatchPolicy", "batchpolicies"),
+            Kind::Policies,
+            View {
+                table: |world| &mut world.policies,
+                read: |object: DynamicObject| world::from_policy(&object),
+                absent: None,
+            }
+        ),
+        all.dynamic(
+            ours("BatchProfile", "batchprofiles"),
+            Kind::Profiles,
+            View {
+                table: |world| &mut world.profiles,
+                read: |object: DynamicObject| world::from_profile(&object),
+                absent: None,
+            }
+        ),
+        all.dynamic(
+            core("Service", "services"),
+            Kind::Services,
+            View {
+                table: |world| &mut world.services,
+                read: |object| world::from_referrer("v1", "Service", object),
+                absent: None,
+            }
+        ),
+        all.dynamic(
+            networks,
+            Kind::Networks,
+            View {
+                table: |world| &mut world.networks,
+                read: |object| world::from_referrer("networking.k8s.io/v1", "NetworkPolicy", object),
+                absent: None,
+            }
+        ),
+        all.dynamic(
+            pools,
+            Kind::Pools,
+            View {
+                table: |world| world.pools.get_or_insert_default(),
+                read: |object| world::from_referrer("inference.networking.k8s.io/v1", "InferencePool", object),
+                absent: Some(|world| world.pools = None),
+            }
+        ),
+        all.dynamic_metadata(
+            inference,
+            Kind::InferenceServices,
+            View {
+                table: |world| world.inference_services.get_or_insert_default(),
+                read: |object: PartialObjectMeta<DynamicObject>| world::from_owner(&object.metadata),
+                absent: Some(|world| world.inference_services = None),
+            }
+        ),
+        all.typed::<PartialObjectMeta<core::Namespace>, _>(
+            Kind::Namespaces,
+            "",
+            "",
+            View {
+                table: |world| &mut world.namespaces,
+                read: |object: PartialObjectMeta<core::Namespace>| world::from_namespace(object.metadata),
+                absent: None,
+            }
+        ),
+        all.typed::<core::Pod, _>(
+            Kind::Pods,
+            "groupage.dev/injected=true",
+            alive,
+            View { table: |world| &mut world.pods, read: |object: core::Pod| world::from_pod(&object), absent: None }
+        ),
+        all.typed::<PartialObjectMeta<core::Pod>, _>(
+            Kind::Bare,
+            "groupage.dev/injected!=true",
+            alive,
+            View {
+                table: |world| &mut world.bare,
+                read: |object: PartialObjectMeta<core::Pod>| world::from_pod_metadata(&object.metadata),
+                absent: None,
+            }
+        ),
+        all.owners::<Deployment>(Kind::Deployments, |world| &mut world.deployments),
+        all.owners::<StatefulSet>(Kind::StatefulSets, |world| &mut world.stateful_sets),
+        all.owners::<DaemonSet>(Kind::DaemonSets, |world| &mut world.daemon_sets),
+        all.owners::<ReplicaSet>(Kind::ReplicaSets, |world| &mut world.replica_sets),
+        all.typed::<core::Node, _>(
+            Kind::Nodes,
+            "",
+            "",
+            View {
+                table: |world| &mut world.nodes,
+                read: |object: core::Node| world::from_node(&object),
+                absent: None,
+            }
+        ),
+        all.server(),
+    );
+}

@@ -1,0 +1,427 @@
+//! From a question and what is known to an answer: pure.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::review::{self, Question};
+use crate::api::v1alpha1::{BatchPolicySpec, Word};
+use crate::controller::attach::{Choice, Subject, choose, selected_by};
+use crate::controller::events::{About, Notice};
+use crate::controller::recompute::Bare;
+use crate::controller::world::{Key, OwnerRef, Policy, World, within};
+use crate::error::BoxError;
+use crate::injector::{Context, NamedPolicy, NamedProfile, Namespace, Outcome, Workload, inject, patch};
+use crate::telemetry::names::Admission;
+
+/// Letters of a reason that go into the API server's audit log.
+const AUDIT_CHARS_MAX: usize = 200;
+
+/// What is known, and the values of the installation.
+#[derive(Debug, Clone, Copy)]
+pub struct Known<'a> {
+    /// The cluster.
+    pub world: &'a World,
+    /// The installation's values: sidecar, controller and what is allowed; the rest is filled in here.
+    pub base: &'a Context,
+    /// Namespaces that are left alone whatever they say: the controller's own.
+    pub own_namespace: &'a str,
+    /// Drawn at random; the drain hook's token where the pod gets its first.
+    pub token: &'a str,
+    /// Whether pods get the native form, whatever the cluster says.
+    pub native: Option<bool>,
+}
+
+/// What is answered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// The bytes.
+    pub body: Vec<u8>,
+    /// In a word.
+    pub admission: Admission,
+    /// Why a pod stays as it was, in a word of the injector's.
+    pub skipped: Option<&'static str>,
+    /// What is worth an event on what made the pod; nothing in a dry run. A pod that nobody made has no name yet, and gets none.
+    pub news: Option<Notice>,
+}
+
+/// What came of a question, before it is written.
+struct Verdict {
+    admission: Admission,
+    patch: Option<json_patch::Patch>,
+    said: Vec<String>,
+    skipped: Option<&'static str>,
+    /// For the audit log, and for an event where it is worth one.
+    why: String,
+    news: bool,
+}
+
+/// Answers a question.
+///
+/// # Errors
+/// When the answer cannot be written, which would be a defect.
+pub fn answer(question: &Question, known: Known<'_>) -> Result<Answer, BoxError> {
+    let workload = workload(question, known.world);
+    let verdict = decide(question, known, workload.as_ref());
+    let mut audit: BTreeMap<&'static str, String> = BTreeMap::new();
+    if verdict.admission != Admission::Ignored {
+        audit.insert("outcome", verdict.admission.as_str().to_owned());
+        if !verdict.why.is_empty() {
+            audit.insert("reason", verdict.why.chars().take(AUDIT_CHARS_MAX).collect());
+        }
+    }
+    let news = verdict.news && !question.dry_run;
+    let news = workload.filter(|_| news).map(|workload| {
+        Notice::warning(About::workload(&question.namespace, &workload), "InjectionSkipped", verdict.why.clone())
+    });
+    let body = review::encode(&question.uid, verdict.patch, &verdict.said, audit)?;
+    Ok(Answer { body, admission: verdict.admission, skipped: verdict.skipped, news })
+}
+
+/// What would become of a pod: it would have the sidecar, or could not; `None` where it does not ask, or where that is not known.
+#[must_use]
+pub fn would(question: &Question, known: Known<'_>) -> Option<Bare> {
+    let workload = workload(question, known.world);
+    let verdict = decide(question, known, workload.as_ref());
+    match verdict.admission {
+        Admission::Injected => Some(Bare::Missed),
+        Admission::Skipped | Admission::Refused if verdict.news => Some(Bare::Cannot(verdict.why)),
+        _ => None,
+    }
+}
+
+fn decide(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) -> Verdict {
+    let as_it_came = |admission, why: &str| Verdict {
+        admission,
+        patch: None,
+        said: Vec::new(),
+        skipped: None,
+        why: why.to_owned(),
+        news: false,
+    };
+    if !question.makes_pod {
+        return as_it_came(Admission::Ignored, "");
+    }
+    if question.namespace == known.own_namespace {
+        return Verdict {
+            skipped: Some("Excluded"),
+            ..as_it_came(Admission::Skipped, "the controller's own namespace")
+        };
+    }
+    if !known.world.synced {
+        let why = "the controller has just started and does not know the cluster yet; the pod is reported once it does";
+        return Verdict { said: vec![why.to_owned()], ..as_it_came(Admission::Unsynced, why) };
+    }
+    let (context, mut said) = context(question, known, workload);
+    match inject(&question.pod, &context) {
+        Outcome::Injected(injected) => {
+            said.extend(injected.report.warnings);
+            let patch = patch(&question.pod, &injected.pod);
+            // A second pass that finds everything as it should be has nothing to say.
+            let patch = (!patch.0.is_empty()).then_some(patch);
+            Verdict { patch, said, ..as_it_came(Admission::Injected, "") }
+        }
+        Outcome::Skipped(skipped) => {
+            let news = skipped.reason.is_news();
+            let why = format!("{}: {}", skipped.reason.as_str(), skipped.detail);
+            // Who did not ask is not told.
+            let said = if news { vec![format!("not injected, {why}")] } else { Vec::new() };
+            Verdict { said, news, skipped: Some(skipped.reason.as_str()), ..as_it_came(Admission::Skipped, &why) }
+        }
+        Outcome::Refused(problems) => {
+            let texts: Vec<String> =
+                problems.iter().map(|problem| format!("{} {}", problem.code, problem.message)).collect();
+            let why = texts.join("; ");
+            let said = texts.into_iter().map(|text| format!("not injected, {text}")).collect();
+            Verdict { said, news: true, ..as_it_came(Admission::Refused, &why) }
+        }
+    }
+}
+
+/// What the injector is told, with what the user should know of the policy.
+fn context(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) -> (Context, Vec<String>) {
+    let world = known.world;
+    let namespace = question.namespace.as_str();
+    let labels = strings(&question.pod, "/metadata/labels");
+    let annotations = strings(&question.pod, "/metadata/annotations");
+    let subject = Subject { namespace, labels: &labels, annotations: &annotations, workload };
+    let mut said = Vec::new();
+    let choice = choose(world, subject);
+    let policy = choice.policy();
+    let named: Vec<NamedPolicy> = policy.map(|policy| named(policy, choice, &mut said)).into_iter().collect();
+    let profile = policy
+        .and_then(|policy| policy.spec.as_ref().ok()?.profile_ref.as_ref()?.name.clone())
+        .and_then(|name| world.profiles.get(&Key::new(namespace, name)));
+    let profiles = profile.and_then(|profile| {
+        let spec = profile.spec.as_ref().ok()?.clone();
+        Some(NamedProfile { name: profile.meta.key.name.clone(), spec })
+    });
+    let tables = [Some(&world.services), Some(&world.networks), world.pools.as_ref()];
+    let referrers = tables.into_iter().flatten().flat_map(|table| within(table, namespace));
+    // Those that are about this pod: a namespace may hold a thousand.
+    let referrers = referrers.filter(|(_, object)| selected_by(object, &labels)).map(|(_, object)| (**object).clone());
+    let context = Context {
+        namespace: Namespace {
+            name: namespace.to_owned(),
+            labels: world.namespace_labels(namespace).cloned().unwrap_or_default(),
+            annotations: world.namespace_annotations(namespace).cloned().unwrap_or_default(),
+        },
+        own_namespace: known.own_namespace.to_owned(),
+        workload: workload.map(workload_of).unwrap_or_default(),
+        policies: named.into(),
+        profiles: profiles.into_iter().collect(),
+        referrers: referrers.collect(),
+        native: known.native.unwrap_or_else(|| world.native()),
+        token: Some(known.token.to_owned()),
+        ..known.base.clone()
+    };
+    (context, said)
+}
+
+/// The policy as the injector takes it. Who follows which is decided here, once for the whole cluster, so it is handed on as one for everybody.
+fn named(policy: &Policy, choice: Choice<'_>, said: &mut Vec<String>) -> NamedPolicy {
+    let name = policy.meta.key.name.clone();
+    let mut spec = match (&policy.spec, &policy.invalid) {
+        (Ok(spec), None) => spec.clone(),
+        (spec, invalid) => {
+            let why = invalid.as_ref().or(spec.as_ref().err()).map(String::as_str).unwrap_or_default();
+            said.push(format!("BatchPolicy {name} is invalid, so the defaults hold: {why}"));
+            // A sidecar that is told what it cannot read does not start. How it is added is read word by word.
+            let injection = spec.as_ref().ok().and_then(|spec| spec.injection.clone());
+            BatchPolicySpec { injection, ..BatchPolicySpec::default() }
+        }
+    };
+    if let Some(Word::Other(word)) = &spec.mode {
+        said.push(format!("BatchPolicy {name} has mode {word}, which this version does not know; the default holds"));
+        spec.mode = None;
+    }
+    if !matches!(choice, Choice::Named(..)) {
+        (spec.selector, spec.target_refs) = (None, None);
+    }
+    NamedPolicy { name, created: policy.meta.created.clone(), spec }
+}
+
+fn workload_of(made: &OwnerRef) -> Workload {
+    let group = made.api_version.split_once('/').map_or("", |(group, _)| group);
+    Workload { group: group.to_owned(), kind: made.kind.clone(), name: made.name.clone() }
+}
+
+/// What made the pod in the end.
+fn workload(question: &Question, world: &World) -> Option<OwnerRef> {
+    let owners = question.pod.pointer("/metadata/ownerReferences")?.as_array()?;
+    let owner = owners.iter().find(|owner| owner["controller"] == Value::Bool(true))?;
+    let text = |key: &str| owner.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let owner = OwnerRef { api_version: text("apiVersion"), kind: text("kind"), name: text("name"), uid: text("uid") };
+    world.workload(&question.namespace, Some(&owner), &strings(&question.pod, "/metadata/labels"))
+}
+
+/// A map of texts; what is no text is left out, and the injector says so.
+fn strings(pod: &Value, path: &str) -> BTreeMap<String, String> {
+    let map = pod.pointer(path).and_then(Value::as_object);
+    map.into_iter().flatten().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::controller::world::Table;
+    use crate::controller::world::build::*;
+
+    fn world() -> World {
+        let mut world = World { synced: true, server_native: Some(true), ..World::default() };
+        namespace(&mut world, "a", &[]);
+        insert(&mut world.replica_sets, Key::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
+        world
+    }
+
+    fn pod(annotations: &Value) -> Value {
+        json!({
+            "metadata": {"generateName": "emb-1-", "labels": {"app": "x"}, "annotations": annotations,
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "emb-1", "uid": "u", "controller": true}]},
+            "spec": {"containers": [{"name": "server", "image": "i", "ports": [{"name": "http", "containerPort": 8080}]}]},
+        })
+    }
+
+    fn asked(pod: Value) -> Question {
+        Question { uid: "u".into(), makes_pod: true, namespace: "a".into(), pod, dry_run: false }
+    }
+
+    fn told(world: &World, question: &Question) -> (Answer, Value) {
+        let base = Context::default();
+        let known = Known { world, base: &base, own_namespace: "groupage-system", token: "secret", native: None };
+        let answer = answer(question, known).unwrap();
+        let review: Value = serde_json::from_slice(&answer.body).unwrap();
+        let response = review["response"].clone();
+        assert_eq!(
+            (&response["uid"], &response["allowed"]),
+            (&json!("u"), &json!(true)),
+            "a pod is always let through"
+        );
+        (answer, response)
+    }
+
+    /// The pod after the answer's patch.
+    fn patched(question: &Question, response: &Value) -> Value {
+        let mut pod = question.pod.clone();
+        if let Some(bytes) = response.get("patch").filter(|patch| !patch.is_null()) {
+            let bytes: Vec<u8> = serde_json::from_value(bytes.clone()).unwrap();
+            let patch: json_patch::Patch = serde_json::from_slice(&bytes).unwrap();
+            json_patch::patch(&mut pod, &patch).unwrap();
+        }
+        pod
+    }
+
+    #[test]
+    fn a_pod_that_asks_gets_the_sidecar_and_asked_again_gets_nothing_more() {
+        let world = world();
+        let question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
+        let (answer, response) = told(&world, &question);
+        assert_eq!(answer.admission, Admission::Injected);
+        let injected = patched(&question, &response);
+        assert_eq!(injected["metadata"]["labels"]["groupage.dev/injected"], "true");
+        assert!(injected["spec"]["initContainers"].as_array().unwrap().iter().any(|one| one["name"] == "groupage"));
+        assert!(injected.to_string().contains("secret"), "the token of the drain hook");
+        let again = asked(injected.clone());
+        let (answer, response) = told(&world, &again);
+        assert_eq!(answer.admission, Admission::Injected);
+        assert_eq!(patched(&again, &response), injected);
+    }
+
+    #[test]
+    fn the_first_pod_of_a_rollout_has_its_deployments_policy_though_its_replica_set_was_not_seen_yet() {
+        let mut world = World { replica_sets: Table::default(), ..world() };
+        let target = json!({"kind": "Deployment", "name": "emb"});
+        policy(&mut world, "a", "emb", 1, json!({"targetRefs": [target], "mode": "Passthrough"}));
+        let mut question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
+        question.pod["metadata"]["labels"]["pod-template-hash"] = json!("1");
+        let (_, response) = told(&world, &question);
+        let injected = patched(&question, &response);
+        assert!(injected.to_string().contains("Passthrough"), "{injected}");
+    }
+
+    #[test]
+    fn without_native_sidecars_the_form_is_classic() {
+        let mut world = world();
+        insert(
+            &mut world.nodes,
+            Key::new("", "old"),
+            crate::controller::world::Node { kubelet: Some(31), machine: None },
+        );
+        let question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
+        let (_, response) = told(&world, &question);
+        let containers = patched(&question, &response)["spec"]["containers"].clone();
+        assert!(containers.as_array().unwrap().iter().any(|one| one["name"] == "groupage"));
+    }
+
+    #[test]
+    fn nobody_is_touched_before_the_cluster_is_known() {
+        let world = World { synced: false, ..world() };
+        let (answer, response) = told(&world, &asked(pod(&json!({"groupage.dev/inject": "enabled"}))));
+        assert_eq!(answer.admission, Admission::Unsynced);
+        assert!(response.get("patch").is_none_or(Value::is_null) && !response["warnings"].is_null());
+    }
+
+    #[test]
+    fn who_asked_and_did_not_get_it_is_told_and_the_workload_too_unless_it_is_a_dry_run() {
+        let mut question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
+        question.pod["spec"]["hostNetwork"] = json!(true);
+        let (answer, response) = told(&world(), &question);
+        assert_eq!((answer.admission, answer.skipped), (Admission::Skipped, Some("HostNetwork")));
+        let news = answer.news.unwrap();
+        assert_eq!((news.about.kind.as_str(), news.about.name.as_str()), ("Deployment", "emb"));
+        assert!(news.note.starts_with("HostNetwork: "), "{}", news.note);
+        assert!(response["warnings"][0].as_str().unwrap().contains("HostNetwork"));
+        assert_eq!(response["auditAnnotations"]["outcome"], "skipped");
+        question.dry_run = true;
+        assert_eq!(told(&world(), &question).0.news, None);
+    }
+
+    #[test]
+    fn who_did_not_ask_hears_nothing() {
+        let (answer, response) = told(&world(), &asked(pod(&json!({}))));
+        assert_eq!((answer.skipped, answer.news), (Some("NotEnabled"), None));
+        assert!(response["warnings"].is_null());
+    }
+
+    #[test]
+    fn an_annotation_that_cannot_be_read_leaves_the_pod_as_it_was_and_says_why() {
+        let question = asked(pod(&json!({"groupage.dev/inject": "enabled", "groupage.dev/mode": "Fast"})));
+        let (answer, response) = told(&world(), &question);
+        assert_eq!(answer.admission, Admission::Refused);
+        assert!(response["warnings"][0].as_str().unwrap().contains("GRP2101"));
+        assert_eq!(patched(&question, &response), question.pod);
+        assert!(answer.news.is_some());
+    }
+
+    #[test]
+    fn the_policy_that_the_cluster_chose_is_the_one_that_the_sidecar_is_told() {
+        let mut world = world();
+        policy(&mut world, "a", "young", 9, json!({"selector": {"matchLabels": {"app": "x"}}, "mode": "Passthrough"}));
+        policy(
+            &mut world,
+            "a",
+            "old",
+            1,
+            json!({"targetRefs": [{"kind": "Deployment", "name": "emb"}], "mode": "Observe"}),
+        );
+        policy(&mut world, "a", "all", 0, json!({"mode": "Passthrough"}));
+        let question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
+        let (_, response) = told(&world, &question);
+        let injected = patched(&question, &response);
+        let status: Value =
+            serde_json::from_str(injected["metadata"]["annotations"]["groupage.dev/status"].as_str().unwrap()).unwrap();
+        assert_eq!(status["policy"], "old");
+        assert!(injected.to_string().contains("Observe"));
+    }
+
+    #[test]
+    fn a_broken_policy_is_not_handed_on() {
+        let mut world = world();
+        policy(&mut world, "a", "all", 0, json!({"mode": "Observe"}));
+        let key = Key::new("a", "all");
+        let mut broken = (*world.policies[&key]).clone();
+        broken.invalid = Some("limits.batchItemsMax is 0".to_owned());
+        insert(&mut world.policies, key, broken);
+        let question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
+        let (answer, response) = told(&world, &question);
+        assert_eq!(answer.admission, Admission::Injected);
+        assert!(response["warnings"].to_string().contains("is invalid"), "{response}");
+        assert!(!patched(&question, &response).to_string().contains("Observe"));
+    }
+
+    #[test]
+    fn only_what_is_about_the_pod_is_looked_at() {
+        let mut world = world();
+        let service = |app: &str| {
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": app, "namespace": "a"},
+            "spec": {"selector": {"app": app}, "ports": [{"port": 80, "targetPort": 8080}]}})
+        };
+        for app in ["x", "y"] {
+            insert(&mut world.services, Key::new("a", app), service(app));
+        }
+        world.pools = Some(Table::default());
+        let question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
+        let base = Context::default();
+        let known = Known { world: &world, base: &base, own_namespace: "", token: "t", native: None };
+        let made = workload(&question, &world);
+        let (context, _) = context(&question, known, made.as_ref());
+        assert_eq!(context.referrers[..], [service("x")]);
+        assert_eq!((context.workload.group.as_str(), context.workload.kind.as_str()), ("apps", "Deployment"));
+        let (_, response) = told(&world, &question);
+        assert!(
+            response["warnings"].to_string().contains("x"),
+            "a numeric target port goes around the sidecar: {response}"
+        );
+    }
+
+    #[test]
+    fn our_own_namespace_and_other_objects_are_left_alone() {
+        let mut question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
+        question.namespace = "groupage-system".to_owned();
+        assert_eq!(told(&world(), &question).0.skipped, Some("Excluded"));
+        question.makes_pod = false;
+        assert_eq!(told(&world(), &question).0.admission, Admission::Ignored);
+    }
+}

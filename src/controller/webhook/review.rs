@@ -1,0 +1,288 @@
+//! `AdmissionReview`, read within bounds and written.
+
+use std::collections::BTreeMap;
+
+use kube::core::admission::AdmissionResponse;
+use kube::core::response::Status;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::error::BoxError;
+
+/// The only version there is.
+const API_VERSION: &str = "admission.k8s.io/v1";
+const KIND: &str = "AdmissionReview";
+/// A UID is 36 letters; it is given back as it came.
+const UID_BYTES_MAX: usize = 256;
+/// What the API server asks for: longer ones may be cut.
+const WARNING_CHARS_MAX: usize = 120;
+/// A sentence is told in so many pieces, the rest is left out.
+const PIECES_MAX: usize = 3;
+/// Of all webhooks together the API server passes on 4096 bytes; half of it is ours.
+const WARNINGS_BYTES_MAX: usize = 2048;
+
+/// What the API server asks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Question {
+    /// To be given back.
+    pub uid: String,
+    /// Whether it is about a pod that is being made.
+    pub makes_pod: bool,
+    /// The namespace.
+    pub namespace: String,
+    /// The pod as it came.
+    pub pod: Value,
+    /// Whether nothing may come of it but the answer.
+    pub dry_run: bool,
+}
+
+/// Why a question cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// It is no JSON, nests deeper than 128 levels, or is no review.
+    #[error("no AdmissionReview: {0}")]
+    NoReview(String),
+    /// It is one of another version or kind.
+    #[error("an {KIND} of {API_VERSION} is answered, not {0:.80}")]
+    OtherVersion(String),
+    /// Its UID is missing or longer than any.
+    #[error("request.uid is missing or too long")]
+    NoUid,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    request: Request,
+}
+
+/// Of the request only what is looked at; who asks is not.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Request {
+    uid: String,
+    #[serde(default)]
+    resource: Resource,
+    #[serde(default)]
+    sub_resource: Option<String>,
+    #[serde(default)]
+    operation: String,
+    #[serde(default)]
+    namespace: Option<String>,
+    #[serde(default)]
+    object: Value,
+    #[serde(default)]
+    dry_run: Option<bool>,
+}
+
+#[derive(Deserialize, Default)]
+struct Resource {
+    #[serde(default)]
+    group: String,
+    #[serde(default)]
+    resource: String,
+}
+
+/// Reads a question.
+///
+/// # Errors
+/// When it is none. Of the pod nothing is asked here but that it is JSON.
+pub fn decode(bytes: &[u8]) -> Result<Question, Unreadable> {
+    let review: Review = serde_json::from_slice(bytes).map_err(|error| Unreadable::NoReview(error.to_string()))?;
+    if (review.api_version.as_str(), review.kind.as_str()) != (API_VERSION, KIND) {
+        return Err(Unreadable::OtherVersion(format!("{} {}", review.api_version, review.kind)));
+    }
+    let request = review.request;
+    if request.uid.is_empty() || request.uid.len() > UID_BYTES_MAX {
+        return Err(Unreadable::NoUid);
+    }
+    let pods = request.resource.group.is_empty() && request.resource.resource == "pods";
+    let whole = request.sub_resource.is_none_or(|part| part.is_empty());
+    Ok(Question {
+        uid: request.uid,
+        makes_pod: pods && whole && request.operation == "CREATE" && request.object.is_object(),
+        namespace: request.namespace.unwrap_or_default(),
+        pod: request.object,
+        dry_run: request.dry_run.unwrap_or(false),
+    })
+}
+
+/// Writes the answer: the pod is let through, as it came or with a patch.
+///
+/// # Errors
+/// When the patch cannot be written, which would be a defect.
+pub(super) fn encode(
+    uid: &str,
+    patch: Option<json_patch::Patch>,
+    said: &[String],
+    audit: BTreeMap<&'static str, String>,
+) -> Result<Vec<u8>, BoxError> {
+    // There is no other way to make one without a typed request, which would lose what it does not know.
+    let mut response = AdmissionResponse::invalid("");
+    response.allowed = true;
+    response.result = Status::success();
+    uid.clone_into(&mut response.uid);
+    response.audit_annotations = audit.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let said = warnings(said);
+    response.warnings = (!said.is_empty()).then_some(said);
+    if let Some(patch) = patch {
+        response = response.with_patch(patch)?;
+    }
+    Ok(serde_json::to_vec(&response.into_review())?)
+}
+
+/// Sentences as warnings that arrive whole: without control characters, cut at words into pieces that the API server passes on, within what is ours of
+/// the room for all.
+#[must_use]
+pub fn warnings(said: &[String]) -> Vec<String> {
+    let mut warnings: Vec<String> = Vec::new();
+    let mut left = WARNINGS_BYTES_MAX;
+    for (at, sentence) in said.iter().enumerate() {
+        for piece in pieces(sentence) {
+            if piece.len() > left {
+                let more =
+                    format!("groupage: {} more warnings are in the pod's annotation and events", said.len() - at);
+                // Room for it was kept below.
+                warnings.push(more);
+                return warnings;
+            }
+            left -= piece.len();
+            warnings.push(piece);
+        }
+        if at == 0 {
+            left = left.saturating_sub(WARNING_CHARS_MAX);
+        }
+    }
+    warnings
+}
+
+/// A sentence in pieces of at most so many letters, each but the first beginning with dots.
+fn pieces(sentence: &str) -> Vec<String> {
+    let clean: String = sentence.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    let mut pieces = vec!["groupage:".to_owned()];
+    for word in clean.split_whitespace() {
+        let last = pieces.last_mut().expect("it begins with one and only grows");
+        if last.chars().count() + 1 + word.chars().count() <= WARNING_CHARS_MAX {
+            last.push(' ');
+            last.push_str(word);
+        } else {
+            // A word longer than a piece is cut.
+            let room = WARNING_CHARS_MAX - 4;
+            pieces.push(format!("... {}", word.chars().take(room).collect::<String>()));
+        }
+    }
+    if pieces.len() > PIECES_MAX {
+        pieces.truncate(PIECES_MAX);
+        let last = pieces.last_mut().expect("it begins with one and only grows");
+        let kept: String = last.chars().take(WARNING_CHARS_MAX - 4).collect();
+        *last = format!("{kept} ...");
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[expect(clippy::needless_pass_by_value, reason = "callers make it on the spot")]
+    fn question(request: Value) -> Result<Question, Unreadable> {
+        decode(json!({"apiVersion": API_VERSION, "kind": KIND, "request": request}).to_string().as_bytes())
+    }
+
+    #[test]
+    fn a_pod_that_is_made_is_read_as_it_came_with_fields_that_nobody_knows() {
+        let pod = json!({"metadata": {"name": "p", "later": [1]}, "spec": {"newer": {"deep": 0.1}}, "another": null});
+        let request = json!({
+            "uid": "u", "resource": {"group": "", "version": "v1", "resource": "pods"}, "operation": "CREATE", "namespace": "n",
+            "object": pod, "dryRun": true, "userInfo": {"username": "x"}, "unheardOf": 1,
+        });
+        let question = question(request).unwrap();
+        assert_eq!(question, Question { uid: "u".into(), makes_pod: true, namespace: "n".into(), pod, dry_run: true });
+    }
+
+    #[test]
+    fn anything_else_than_a_pod_that_is_made_is_not_ours() {
+        let base = json!({"uid": "u", "resource": {"group": "", "version": "v1", "resource": "pods"}, "operation": "CREATE", "object": {}});
+        assert!(question(base.clone()).unwrap().makes_pod);
+        for (key, value) in [
+            ("operation", json!("UPDATE")),
+            ("subResource", json!("status")),
+            ("resource", json!({"group": "apps", "resource": "pods"})),
+            ("resource", json!({"group": "", "resource": "services"})),
+            ("object", json!(null)),
+            ("object", json!([1])),
+        ] {
+            let mut request = base.clone();
+            request[key] = value;
+            assert!(!question(request).unwrap().makes_pod, "{key}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_review_is_refused_with_a_reason() {
+        assert!(matches!(decode(b""), Err(Unreadable::NoReview(_))));
+        assert!(matches!(decode(b"{}"), Err(Unreadable::NoReview(_))));
+        assert!(matches!(question(json!({"uid": ""})), Err(Unreadable::NoUid)));
+        assert!(matches!(question(json!({"uid": "u".repeat(300)})), Err(Unreadable::NoUid)));
+        let old = json!({"apiVersion": "admission.k8s.io/v1beta1", "kind": KIND, "request": {"uid": "u"}});
+        assert!(matches!(decode(old.to_string().as_bytes()), Err(Unreadable::OtherVersion(_))));
+        let deep = format!(
+            "{{\"apiVersion\":\"{API_VERSION}\",\"kind\":\"{KIND}\",\"request\":{{\"uid\":\"u\",\"object\":{}{}}}}}",
+            "[".repeat(200),
+            "]".repeat(200)
+        );
+        assert!(matches!(decode(deep.as_bytes()), Err(Unreadable::NoReview(_))), "nesting has a bound");
+    }
+
+    #[test]
+    fn an_answer_gives_the_uid_back_and_lets_the_pod_through() {
+        let patch: json_patch::Patch =
+            serde_json::from_value(json!([{"op": "add", "path": "/a", "value": 1}])).unwrap();
+        let bytes =
+            encode("u", Some(patch), &["mind this".to_owned()], [("outcome", "injected".to_owned())].into()).unwrap();
+        let review: Value = serde_json::from_slice(&bytes).unwrap();
+        let response = &review["response"];
+        assert_eq!((&review["apiVersion"], &review["kind"]), (&json!(API_VERSION), &json!(KIND)));
+        assert_eq!((&response["uid"], &response["allowed"]), (&json!("u"), &json!(true)));
+        assert_eq!(response["patchType"], "JSONPatch");
+        assert_eq!(response["warnings"], json!(["groupage: mind this"]));
+        assert_eq!(response["auditAnnotations"], json!({"outcome": "injected"}));
+        let patch: Vec<u8> = serde_json::from_value(response["patch"].clone()).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&patch).unwrap()[0]["op"], "add");
+    }
+
+    #[test]
+    fn a_long_sentence_is_cut_at_words_and_loses_none_up_to_three_pieces() {
+        let sentence = "word ".repeat(40);
+        let pieces = warnings(std::slice::from_ref(&sentence));
+        assert_eq!(pieces.len(), 2);
+        let words = pieces.iter().flat_map(|piece| piece.split(' ')).filter(|word| *word == "word").count();
+        assert_eq!(words, 40);
+        assert!(warnings(&[sentence.repeat(9)]).last().unwrap().ends_with(" ..."));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn warnings_fit_whatever_is_said(said in prop::collection::vec("\\PC{0,400}|[a-z\\n\\r\\t]{0,400}", 0..60)) {
+            let told = warnings(&said);
+            prop_assert!(told.iter().all(|warning| warning.chars().count() <= WARNING_CHARS_MAX), "{told:?}");
+            prop_assert!(told.iter().all(|warning| !warning.chars().any(char::is_control)));
+            prop_assert!(told.iter().map(String::len).sum::<usize>() <= WARNINGS_BYTES_MAX + WARNING_CHARS_MAX);
+            prop_assert_eq!(told.is_empty(), said.is_empty());
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(decode(&bytes).is_err(), "two hundred bytes at random are no review");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The listener: TLS, HTTP/1.1 and HTTP/2, and a bound on everything that somebody could make it hold.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_rustls::TlsAcceptor;
+
+use super::answer::{Answer, Known, answer};
+use super::review::decode;
+use super::{PATH, QUESTION_BYTES_MAX};
+use crate::clock::Clock;
+use crate::controller::events::Notice;
+use crate::controller::watch::Shared;
+use crate::injector::Context;
+use crate::telemetry::ControllerMetrics;
+use crate::telemetry::names::{Admission, Told};
+
+/// Connections at once. API servers hold a few each; the rest is for those who should not be here.
+const CONNECTIONS_MAX: usize = 256;
+/// Questions whose bytes are held at once: 96 MiB at the worst.
+const QUESTIONS_MAX: usize = 32;
+/// From the connection to the end of the handshake.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// A whole question; the API server waits for the answer no longer than 30 s, and 5 s as it is installed.
+const QUESTION: Duration = Duration::from_secs(10);
+/// A head. A connection of HTTP/1.1 that is idle for so long is closed, and the API server opens another.
+const HEAD: Duration = Duration::from_secs(90);
+/// After a failed accept: out of descriptors is over in a moment or lasts, and neither may spin or end the loop.
+const PAUSE: Duration = Duration::from_millis(50);
+/// What is answered within, asked for again otherwise: questions that wait for room.
+const ROOM: Duration = Duration::from_secs(2);
+
+/// What the webhook answers from.
+#[derive(Clone)]
+pub struct Config {
+    /// What is known.
+    pub shared: Shared,
+    /// The installation's values, read for each question: the certificates in it change.
+    pub base: Arc<dyn Fn() -> Context + Send + Sync>,
+    /// The controller's own namespace.
+    pub own_namespace: String,
+    /// The clock of the process.
+    pub clock: Clock,
+    /// Counters.
+    pub metrics: ControllerMetrics,
+    /// Where news for workloads go; what does not fit is dropped and counted.
+    pub news: mpsc::Sender<Notice>,
+    /// Whether pods get the native form, whatever the cluster says.
+    pub native: Option<bool>,
+}
+
+/// A webhook that accepts.
+#[derive(Debug)]
+pub struct Listening {
+    stop: watch::Sender<bool>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+/// Serves until told to stop.
+#[must_use]
+pub fn serve(listener: TcpListener, tls: rustls::ServerConfig, config: Config) -> Listening {
+    let (stop, stopped) = watch::channel(false);
+    let webhook = Webhook { config, room: Semaphore::new(QUESTIONS_MAX) };
+    let acceptor = TlsAcceptor::from(Arc::new(tls));
+    let task = tokio::spawn(accept(listener, acceptor, Arc::new(webhook), stopped));
+    Listening { stop, task }
+}
+
+// === impl Config ===
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config").field("own_namespace", &self.own_namespace).finish_non_exhaustive()
+    }
+}
+
+// === impl Listening ===
+
+impl Listening {
+    /// Accepts no more and answers what was asked, for so long at most.
+    pub async fn drain(self, limit: Duration) {
+        // No receiver: it has ended already.
+        self.stop.send(true).ok();
+        let abort = self.task.abort_handle();
+        if tokio::time::timeout(limit, self.task).await.is_err() {
+            abort.abort();
+        }
+    }
+}
+
+struct Webhook {
+    config: Config,
+    room: Semaphore,
+}
+
+async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    webhook: Arc<Webhook>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let graceful = GracefulShutdown::new();
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            // An error means the same: nobody is left to stop it.
+            _ = stopped.wait_for(|stopped| *stopped) => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "the webhook cannot accept");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        // One too many is closed at once: the API server does without (failurePolicy) or asks again.
+        let Ok(place) = places.clone().try_acquire_owned() else { continue };
+        let (acceptor, webhook, watcher) = (acceptor.clone(), webhook.clone(), graceful.watcher());
+        tokio::spawn(async move {
+            let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, handshake(acceptor, stream)).await else { return };
+            let service = service_fn(|request| {
+                let webhook = webhook.clone();
+                async move { Ok::<_, Infallible>(webhook.respond(request).await) }
+            });
+            let builder = builder();
+            let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+            // What goes wrong here is the other side's: a broken head, a reset.
+            watcher.watch(connection).await.ok();
+            drop(place);
+        });
+    }
+    drop(listener);
+    graceful.shutdown().await;
+}
+
+async fn handshake(acceptor: TlsAcceptor, stream: TcpStream) -> io::Result<tokio_rustls::server::TlsStream<TcpStream>> {
+    stream.set_nodelay(true)?;
+    acceptor.accept(stream).await
+}
+
+fn builder() -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_headers(100).max_buf_size(64 << 10);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(64)
+        .max_header_list_size(64 << 10)
+        .keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(20))
+        .max_pending_accept_reset_streams(64)
+        .max_local_error_reset_streams(64);
+    builder
+}
+
+// === impl Webhook ===
+
+impl Webhook {
+    async fn respond(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        if request.uri().path() != PATH {
+            return text(StatusCode::NOT_FOUND, "there is nothing here but the webhook\n");
+        }
+        if request.method() != Method::POST {
+            return text(StatusCode::METHOD_NOT_ALLOWED, "a question is posted\n");
+        }
+        let json = request
+            .headers()
+            .get(header::CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+        if !json {
+            return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, "a question is application/json\n");
+        }
+        let Ok(Ok(_room)) = tokio::time::timeout(ROOM, self.room.acquire()).await else {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "too many questions at once\n");
+        };
+        let body = Limited::new(request.into_body(), QUESTION_BYTES_MAX);
+        let body = match tokio::time::timeout(QUESTION, body.collect()).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(error)) => {
+                self.count(Admission::Malformed, Duration::ZERO);
+                let large = error.is::<LengthLimitError>();
+                let status = if large { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
+                return text(status, "the question is larger than 3 MiB or broken off\n");
+            }
+            Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the question takes too long\n"),
+        };
+        self.answer(&body)
+    }
+
+    /// Without a wait in it: all of it is computed from what is there.
+    fn answer(&self, body: &[u8]) -> Response<Full<Bytes>> {
+        let began = self.config.clock.now();
+        let took = || self.config.clock.now().since(began);
+        let question = match decode(body) {
+            Ok(question) => question,
+            Err(error) => {
+                tracing::warn!(%error, "a question to the webhook cannot be read");
+                self.count(Admission::Malformed, took());
+                return text(StatusCode::BAD_REQUEST, &format!("{error}\n"));
+            }
+        };
+        let (world, base) = (self.config.shared.world(), (self.config.base)());
+        let token = token();
+        let known = Known {
+            world: &world,
+            base: &base,
+            own_namespace: &self.config.own_namespace,
+            token: &token,
+            native: self.config.native,
+        };
+        match answer(&question, known) {
+            Ok(Answer { body, admission, skipped, news }) => {
+                self.count(admission, took());
+                if let Some(reason) = skipped {
+                    self.config.metrics.skipped(reason);
+                }
+                if news.is_some_and(|news| self.config.news.try_send(news).is_err()) {
+                    self.config.metrics.event(Told::Dropped);
+                }
+                let mut response = Response::new(Full::new(Bytes::from(body)));
+                response
+                    .headers_mut()
+                    .insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+                response
+            }
+            Err(error) => {
+                tracing::error!(%error, "an answer of the webhook cannot be written");
+                text(StatusCode::INTERNAL_SERVER_ERROR, "a defect: see the log\n")
+            }
+        }
+    }
+
+    fn count(&self, admission: Admission, took: Duration) {
+        self.config.metrics.admission(admission, took);
+    }
+}
+
+/// 128 bits at random, as the drain hook's path takes them.
+fn token() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+fn text(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::copy_from_slice(text.as_bytes())));
+    *response.status_mut() = status;
+    response
+}

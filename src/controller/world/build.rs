@@ -1,0 +1,63 @@
+//! Worlds for tests, in few words.
+
+use std::sync::Arc;
+
+use super::{Key, Meta, Namespace, Owner, OwnerRef, Pod, Policy, Profile, Table, World};
+use crate::api::v1alpha1::{BatchPolicyStatus, BatchProfileStatus};
+
+pub(crate) fn insert<T: Clone>(table: &mut Table<T>, key: Key, value: T) {
+    Arc::make_mut(table).insert(key, Arc::new(value));
+}
+
+pub(crate) fn meta(namespace: &str, name: &str) -> Meta {
+    Meta { key: Key::new(namespace, name), uid: format!("uid-{name}"), generation: 1, created: String::new() }
+}
+
+pub(crate) fn owner_of(uid: &str, owner: Option<OwnerRef>) -> Owner {
+    Owner { uid: uid.to_owned(), owner }
+}
+
+pub(crate) fn deployment(name: &str) -> OwnerRef {
+    let uid = format!("uid-{name}");
+    OwnerRef { api_version: "apps/v1".into(), kind: "Deployment".into(), name: name.into(), uid }
+}
+
+pub(crate) fn labels(pairs: &[(&str, &str)]) -> std::collections::BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// A policy made at a second of a day, with a spec as YAML has it.
+pub(crate) fn policy(world: &mut World, namespace: &str, name: &str, second: u32, spec: serde_json::Value) {
+    let created = format!("2026-11-22T00:00:{second:02}Z");
+    let spec = serde_json::from_value(spec).map_err(|error| error.to_string());
+    let meta = Meta { created, ..meta(namespace, name) };
+    insert(
+        &mut world.policies,
+        meta.key.clone(),
+        Policy { meta, annotations: labels(&[]), spec, invalid: None, status: BatchPolicyStatus::default() },
+    );
+}
+
+pub(crate) fn profile(world: &mut World, namespace: &str, name: &str, spec: serde_json::Value) {
+    let meta = meta(namespace, name);
+    let spec = serde_json::from_value(spec).map_err(|error| error.to_string());
+    let status = BatchProfileStatus::default();
+    insert(&mut world.profiles, meta.key.clone(), Profile { meta, spec, status, owner: None, ending: false });
+}
+
+/// A pod with a sidecar.
+pub(crate) fn pod(namespace: &str, name: &str, pairs: &[(&str, &str)]) -> Pod {
+    Pod { meta: meta(namespace, name), labels: labels(pairs), ready: true, ..Pod::default() }
+}
+
+pub(crate) fn injected(world: &mut World, pod: Pod) {
+    insert(&mut world.pods, pod.meta.key.clone(), pod);
+}
+
+pub(crate) fn bare(world: &mut World, pod: Pod) {
+    insert(&mut world.bare, pod.meta.key.clone(), pod);
+}
+
+pub(crate) fn namespace(world: &mut World, name: &str, pairs: &[(&str, &str)]) {
+    insert(&mut world.namespaces, Key::new("", name), Namespace { labels: labels(pairs), ..Namespace::default() });
+}

@@ -1,0 +1,405 @@
+//! Does what was decided: a pod becomes a pod with the sidecar, and everything changed in the user's part is written down.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::access::{at, at_mut, list, list_mut, map_mut, text};
+use super::capture::{self, Mode, Plan, Planned};
+use super::overrides::Overrides;
+use super::ports::{self, Numbers};
+use super::sidecar::{self, Parts};
+use super::status::{Captured, Hook, Probe, Reference, Renamed, Status, Undo};
+use super::{
+    CONTAINER, Context, INJECTED, Injected, REDIRECT, Report, STATUS, Skip, Skipped, converge, knob, policy, resources,
+    shape, tell,
+};
+use crate::api::v1alpha1::NativeSidecar;
+
+/// The annotation that `kubectl logs` and `exec` look at.
+pub(super) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+/// The kernel setting below which ports need privileges.
+const UNPRIVILEGED: &str = "net.ipv4.ip_unprivileged_port_start";
+/// Where it is by default.
+const UNPRIVILEGED_DEFAULT: u16 = 1024;
+/// What Kubernetes takes where a pod does not say.
+const GRACE_DEFAULT: u64 = 30;
+
+/// What of a container calls one of its own ports.
+pub(super) const HANDLERS: [&str; 5] =
+    ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/postStart", "lifecycle/preStop"];
+/// What of a container asks whether it lives.
+pub(super) const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
+/// Where the sidecar says whether an application's port accepts connections; the number follows.
+pub(super) const CONNECT: &str = "/connect/";
+/// Maps and lists of a pod that an injection makes where they are absent.
+pub(super) const MADE: [&str; 8] = [
+    "metadata",
+    "metadata/labels",
+    "metadata/annotations",
+    "spec/initContainers",
+    "spec/volumes",
+    "spec/imagePullSecrets",
+    "spec/securityContext",
+    "spec/securityContext/sysctls",
+];
+/// The same of an application's container.
+pub(super) const MADE_IN_CONTAINERS: [&str; 3] = ["env", "args", "lifecycle"];
+
+/// A pod in the making.
+struct Draft {
+    pod: Value,
+    undo: Undo,
+    report: Report,
+}
+
+/// Adds the sidecar to `original`; `incoming` is the same pod as it came, perhaps with a sidecar of an earlier pass, of which `known` is told.
+///
+/// # Errors
+/// Why it is left alone.
+pub(super) fn apply(
+    original: &Value,
+    incoming: &Value,
+    known: Option<&Status>,
+    context: &Context,
+    overrides: &Overrides,
+) -> Result<Injected, Skipped> {
+    let mut draft = Draft { pod: original.clone(), undo: Undo::default(), report: Report::default() };
+    let teller = overrides.app_listen.as_ref().and_then(|knob| knob.container.as_deref());
+    let candidates =
+        ports::candidates(original, &context.referrers, &overrides.ports, teller, &mut draft.report.warnings)?;
+    let native = match overrides.native {
+        NativeSidecar::Always => true,
+        NativeSidecar::Never => false,
+        NativeSidecar::Auto => context.native,
+    };
+    if !native && is_job(original, context) {
+        return Err(Skip::JobNeedsNativeSidecar.because(
+            "a plain container would keep the pod from ending: native sidecars need Kubernetes 1.33, or groupage.dev/native-sidecar: Always",
+        ));
+    }
+    let mut numbers = Numbers::new(original, &candidates)?;
+    let Plan { ports: planned, warnings } = capture::plan(original, context, overrides, candidates, &mut numbers)?;
+    draft.report.warnings.extend(warnings);
+    let resources = resources::plan(original, overrides, context)?;
+    // The running pod knows its token; another one would only make a new rollout.
+    let token = known.and_then(Status::drain_token).or_else(|| context.token.clone());
+    let token = token.unwrap_or_else(|| derived(original, context));
+    let snapshot = policy::snapshot(overrides, context, &mut draft.report.warnings);
+    let grace = at(original, &["spec", "terminationGracePeriodSeconds"]).as_u64().unwrap_or(GRACE_DEFAULT);
+    let parts = Parts {
+        pod: original,
+        context,
+        overrides,
+        planned: &planned,
+        numbers: &numbers,
+        resources: &resources.value,
+        native,
+        token: &token,
+        snapshot: &snapshot,
+        grace,
+    };
+    draft.report.facts.push(if native { "as a native sidecar".to_owned() } else { "as a plain container".to_owned() });
+    draft.names(&planned);
+    draft.loopback(original, overrides, &planned);
+    draft.probes(incoming, &planned, numbers.metrics);
+    draft.hooks(incoming, &planned, numbers.metrics, &token);
+    let (hash, fields) = draft.containers(incoming, known, &parts);
+    draft.default_container(native);
+    draft.report.facts.extend(resources.notes);
+    tell::about(&mut draft.report, &planned, overrides, grace);
+    let profile = overrides.policy.as_ref().and_then(|policy| {
+        draft.report.warnings.extend(policy::missing_profile(&policy.spec, context));
+        policy::profile(&policy.spec, context).map(|profile| profile.name.clone())
+    });
+    draft.marks();
+    draft.made(original);
+    let status = Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        form: if native { "native" } else { "classic" }.to_owned(),
+        capture: planned.into_iter().map(captured).collect(),
+        metrics: numbers.metrics,
+        admin: numbers.admin,
+        policy: overrides.policy.as_ref().map(|policy| policy.name.clone()),
+        profile,
+        hash,
+        token: Some(token),
+        fields,
+        undo: draft.undo,
+    };
+    let written = serde_json::to_string(&status).expect("its maps have texts as keys");
+    map_mut(&mut draft.pod, &["metadata", "annotations"]).insert(STATUS.to_owned(), json!(written));
+    match shape::overfull(&draft.pod) {
+        Some(skipped) => Err(skipped),
+        None => Ok(Injected { pod: draft.pod, report: draft.report }),
+    }
+}
+
+fn captured(planned: Planned) -> Captured {
+    let Planned { port, mode, listen, mut bypass, uncaptured, .. } = planned;
+    bypass.extend(uncaptured);
+    Captured { container: port.container, name: port.name, port: port.number, mode, listen, bypass }
+}
+
+/// Whether the pod ends by itself when its containers do.
+fn is_job(pod: &Value, context: &Context) -> bool {
+    let owned = list(pod, &["metadata", "ownerReferences"]).iter().any(|owner| text(owner, &["kind"]) == Some("Job"));
+    owned
+        || matches!(context.workload.kind.as_str(), "Job" | "CronJob")
+        || matches!(text(pod, &["spec", "restartPolicy"]), Some("Never" | "OnFailure"))
+}
+
+/// A token that follows from the template: a random one would make every `inject | apply` a new rollout.
+fn derived(pod: &Value, context: &Context) -> String {
+    let mut hash = blake3::Hasher::new_derive_key("groupage 2026 drain token of a template");
+    for part in [&context.namespace.name, &context.workload.kind, &context.workload.name] {
+        hash.update(part.as_bytes());
+        hash.update(b"\0");
+    }
+    hash.update(pod.to_string().as_bytes());
+    hash.finalize().to_hex().chars().take(32).collect()
+}
+
+// === impl Draft ===
+
+impl Draft {
+    fn container(&mut self, name: &str) -> Option<&mut Value> {
+        let containers = at_mut(&mut self.pod, &["spec", "containers"])?.as_array_mut()?;
+        containers.iter_mut().find(|container| text(container, &["name"]) == Some(name))
+    }
+
+    fn applications(&self) -> Vec<String> {
+        ports::applications(&self.pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect()
+    }
+
+    /// Moves the names of captured ports to the sidecar: in every container, since a Service would reach the next that has one.
+    fn names(&mut self, planned: &[Planned]) {
+        let named = planned.iter().filter(|planned| planned.mode == Mode::Named);
+        let moved: Vec<&str> = named.flat_map(Planned::names).collect();
+        for container in self.applications() {
+            let from = self.undo.names.len();
+            self.rename(&container, &moved);
+            // Of twins, which the API server refuses, the first is the one that is looked up.
+            let mut seen: Vec<&str> = Vec::new();
+            let renamed = self.undo.names.get(from..).unwrap_or_default().to_vec();
+            for Renamed { port, was, .. } in &renamed {
+                if !seen.contains(&was.as_str()) {
+                    seen.push(was);
+                    self.refer(&container, was, *port);
+                }
+            }
+        }
+    }
+
+    /// Renames a container's TCP ports of these names, in one pass: a name given here may be what another port was called.
+    fn rename(&mut self, container: &str, moved: &[&str]) {
+        let ports = self.container(container).and_then(|own| at_mut(own, &["ports"])?.as_array_mut());
+        let Some(ports) = ports else { return };
+        // Never one that stands or stood here: names are unique in a container, and are looked up again to take the sidecar out.
+        let mut taken: Vec<String> = ports.iter().filter_map(|port| text(port, &["name"])).map(str::to_owned).collect();
+        taken.extend(moved.iter().map(|name| (*name).to_owned()));
+        let mut renamed = Vec::new();
+        for port in ports.iter_mut().filter(|port| ports::is_tcp(port)) {
+            let number = at(port, &["containerPort"]);
+            let Some(number) = super::access::number(number) else { continue };
+            let Some(name) =
+                port.get_mut("name").filter(|name| name.as_str().is_some_and(|name| moved.contains(&name)))
+            else {
+                continue;
+            };
+            let again = (2..).map(|again| format!("gpg-{number}-{again}"));
+            let Some(now) = std::iter::once(format!("gpg-{number}")).chain(again).find(|now| !taken.contains(now))
+            else {
+                continue;
+            };
+            taken.push(now.clone());
+            let was = std::mem::replace(name, json!(now));
+            let was = was.as_str().unwrap_or_default().to_owned();
+            renamed.push(Renamed { container: container.to_owned(), port: number, was, now });
+        }
+        self.undo.names.extend(renamed);
+    }
+
+    /// Makes numbers of a container's own references to a name that it has no more: the kubelet looks it up in the same container.
+    fn refer(&mut self, container: &str, name: &str, number: u16) {
+        for handler in HANDLERS {
+            for kind in ["httpGet", "tcpSocket"] {
+                let path: Vec<&str> = handler.split('/').chain([kind, "port"]).collect();
+                let Some(port) = self.container(container).and_then(|own| at_mut(own, &path)) else { continue };
+                if port == name {
+                    *port = json!(number);
+                    let (container, was) = (container.to_owned(), name.to_owned());
+                    self.undo.refs.push(Reference { container, at: format!("{handler}/{kind}"), was, now: number });
+                }
+            }
+        }
+    }
+
+    /// Tells the application to listen on loopback, and lets the sidecar listen where it listened.
+    fn loopback(&mut self, original: &Value, overrides: &Overrides, planned: &[Planned]) {
+        let on_loopback: Vec<&Planned> = planned.iter().filter(|planned| planned.mode == Mode::Loopback).collect();
+        let Some(first) = on_loopback.first() else { return };
+        if let Some(app_listen) = &overrides.app_listen {
+            let name = app_listen.container.clone().unwrap_or_else(|| first.port.container.clone());
+            let Self { pod, undo, report } = self;
+            let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
+            let own = containers.and_then(|all| all.iter_mut().find(|own| text(own, &["name"]) == Some(&name)));
+            if let Some(own) = own {
+                knob::turn(own, &name, &app_listen.knob, undo, report);
+            }
+        }
+        let lowest = on_loopback.iter().map(|planned| planned.port.number).min();
+        let Some(lowest) = lowest.filter(|lowest| *lowest < UNPRIVILEGED_DEFAULT) else { return };
+        let set = sidecar::named(list(original, &["spec", "securityContext", "sysctls"]), UNPRIVILEGED);
+        if let Some(set) = set {
+            let from = text(set, &["value"]).and_then(|value| value.trim().parse::<u16>().ok());
+            if from.is_none_or(|from| from > lowest) {
+                self.report.warnings.push(format!(
+                    "the sidecar cannot listen on {lowest}: sysctl {UNPRIVILEGED} is {}, and would have to be {lowest} or less",
+                    at(set, &["value"])
+                ));
+            }
+            return;
+        }
+        let sysctl = json!({"name": UNPRIVILEGED, "value": lowest.to_string()});
+        list_mut(&mut self.pod, &["spec", "securityContext", "sysctls"]).push(sysctl);
+        self.undo.sysctls.push(UNPRIVILEGED.to_owned());
+        self.report.facts.push(format!("sysctl {UNPRIVILEGED}={lowest}, so that the sidecar may listen on {lowest}"));
+    }
+
+    /// Lets probes that only connect ask the sidecar, which connects to the application itself: where the kubelet connects the sidecar has accepted, whatever the
+    /// application does. One that names another host is about something else.
+    fn probes(&mut self, incoming: &Value, planned: &[Planned], metrics: u16) {
+        let ours = planned.iter().filter(|planned| matches!(planned.mode, Mode::Loopback | Mode::Redirect));
+        let ours: Vec<u16> = ours.map(|planned| planned.port.number).collect();
+        for container in self.applications() {
+            for probe in PROBES {
+                let Some(own) = self.container(&container) else { continue };
+                let Some(number) = connects_to(own, probe).filter(|number| ours.contains(number)) else { continue };
+                let there = sidecar::named(list(incoming, &["spec", "containers"]), &container);
+                let there = there.map(|there| at(there, &[probe, "httpGet"]));
+                let wanted = json!({"path": format!("{CONNECT}{number}"), "port": metrics});
+                let own = map_mut(own, &[probe]);
+                let was = own.remove("tcpSocket").unwrap_or_default();
+                let null = own.insert("httpGet".to_owned(), converge::covered(there, wanted)).is_some();
+                self.undo.probes.push(Probe { container: container.clone(), at: probe.to_owned(), was, null });
+                self.report.facts.push(format!(
+                    "{probe} of container {container}: the sidecar tries port {number}, since a connect from outside ends at the sidecar"
+                ));
+            }
+        }
+    }
+
+    /// Lets the kubelet ask for a drain before it ends an application: a native sidecar outlives it and still holds a queue.
+    fn hooks(&mut self, incoming: &Value, planned: &[Planned], metrics: u16, token: &str) {
+        for container in self.applications() {
+            if !planned.iter().any(|planned| planned.port.container == container) {
+                continue;
+            }
+            let Some(own) = self.container(&container) else { continue };
+            if !at(own, &["lifecycle", "preStop"]).is_null() {
+                self.report
+                    .facts
+                    .push(format!("container {container} keeps its own preStop hook; the sidecar drains by its own"));
+                continue;
+            }
+            let wanted = json!({"httpGet": {"path": format!("/drain/{token}?wait"), "port": metrics}});
+            let there = sidecar::named(list(incoming, &["spec", "containers"]), &container);
+            let hook = converge::covered(there.map(|there| at(there, &["lifecycle", "preStop"])), wanted);
+            let null = map_mut(own, &["lifecycle"]).insert("preStop".to_owned(), hook).is_some();
+            self.undo.hooks.push(Hook { container, null });
+        }
+    }
+
+    /// Puts the containers and volumes in; the sidecar's hash, and one for each field of each container.
+    fn containers(
+        &mut self,
+        incoming: &Value,
+        known: Option<&Status>,
+        parts: &Parts<'_>,
+    ) -> (String, BTreeMap<String, BTreeMap<String, String>>) {
+        let mut fields = BTreeMap::new();
+        let mut put = |pod: &mut Value, key: &str, name: &str, wanted: Value| {
+            fields.insert(name.to_owned(), converge::fields(&wanted));
+            let there = sidecar::named(list(incoming, &["spec", key]), name);
+            let before = known.and_then(|known| known.fields.get(name));
+            list_mut(pod, &["spec", key]).push(converge::container(there, wanted, before));
+        };
+        let wanted = parts.container();
+        let hash = blake3::hash(wanted.to_string().as_bytes()).to_hex().chars().take(10).collect();
+        if let Some(redirect) = parts.redirect() {
+            put(&mut self.pod, "initContainers", REDIRECT, redirect);
+        }
+        // Last: what loads a model before us runs without us, and of the sidecars we are told to end first.
+        put(&mut self.pod, if parts.native { "initContainers" } else { "containers" }, CONTAINER, wanted);
+        for volume in sidecar::volumes() {
+            let there =
+                text(&volume, &["name"]).and_then(|name| sidecar::named(list(incoming, &["spec", "volumes"]), name));
+            let volume = converge::covered(there, volume);
+            list_mut(&mut self.pod, &["spec", "volumes"]).push(volume);
+        }
+        for secret in &parts.context.sidecar.pull_secrets {
+            if sidecar::named(list(&self.pod, &["spec", "imagePullSecrets"]), secret).is_none() {
+                list_mut(&mut self.pod, &["spec", "imagePullSecrets"]).push(json!({"name": secret}));
+                self.undo.pull_secrets.push(secret.clone());
+            }
+        }
+        (hash, fields)
+    }
+
+    /// `kubectl logs` should go on to show the application; a native sidecar is no candidate for it.
+    fn default_container(&mut self, native: bool) {
+        let first = self.applications().into_iter().find(|name| name != CONTAINER);
+        let Some(first) = first.filter(|_| !native) else { return };
+        let annotations = map_mut(&mut self.pod, &["metadata", "annotations"]);
+        if !annotations.contains_key(DEFAULT_CONTAINER) {
+            annotations.insert(DEFAULT_CONTAINER.to_owned(), json!(first));
+            self.undo.default_container = Some(first);
+        }
+    }
+
+    /// The label, and the place of the annotation; the record is put into it last.
+    fn marks(&mut self) {
+        self.undo.label = map_mut(&mut self.pod, &["metadata", "labels"]).insert(INJECTED.to_owned(), json!("true"));
+        self.undo.status = map_mut(&mut self.pod, &["metadata", "annotations"]).insert(STATUS.to_owned(), json!(""));
+    }
+
+    /// Writes down which maps and lists were not there, so that they go with what stands in them.
+    fn made(&mut self, original: &Value) {
+        for path in MADE {
+            let keys: Vec<&str> = path.split('/').collect();
+            note(&mut self.undo, path.to_owned(), lookup(original, &keys), lookup(&self.pod, &keys));
+        }
+        for name in self.applications() {
+            let find = |pod: &Value| sidecar::named(list(pod, &["spec", "containers"]), &name).cloned();
+            let (Some(before), Some(after)) = (find(original), find(&self.pod)) else { continue };
+            for key in MADE_IN_CONTAINERS {
+                note(&mut self.undo, format!("containers/{name}/{key}"), before.get(key), after.get(key));
+            }
+        }
+    }
+}
+
+/// The port of this pod to which a probe connects and does nothing else.
+fn connects_to(container: &Value, probe: &str) -> Option<u16> {
+    let socket = at(container, &[probe, "tcpSocket"]);
+    let elsewhere = text(socket, &["host"]).is_some_and(|host| !host.is_empty());
+    if elsewhere || !at(container, &[probe, "httpGet"]).is_null() {
+        return None;
+    }
+    let port = at(socket, &["port"]);
+    // A name is one of the same container's, as the kubelet looks it up.
+    let declared = list(container, &["ports"]).iter().find(|entry| port.is_string() && at(entry, &["name"]) == port);
+    super::access::number(declared.map_or(port, |entry| at(entry, &["containerPort"])))
+}
+
+fn lookup<'a>(value: &'a Value, keys: &[&str]) -> Option<&'a Value> {
+    keys.iter().try_fold(value, |value, key| value.get(key))
+}
+
+fn note(undo: &mut Undo, path: String, before: Option<&Value>, after: Option<&Value>) {
+    let absent = before.is_none_or(Value::is_null);
+    if absent && after.is_some_and(|after| !after.is_null()) {
+        undo.made.insert(path, before.is_some());
+    }
+}

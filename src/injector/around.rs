@@ -1,0 +1,73 @@
+//! What goes around the sidecar of a pod that was injected, as the cluster is now.
+//!
+//! A pod is injected once; Services that lead to it come, change and go. Manifests often name the Deployment before the Service, so the first pods may be
+//! admitted before anybody knows of it.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::capture::bypass;
+use super::ports::Candidate;
+use super::referrers;
+use super::status::Status;
+
+/// How lines begin that are about objects which a controller follows: what it says of them now counts.
+const FOLLOWED: [&str; 4] = ["svc/", "clients of the headless svc/", "inferencepool/", "networkpolicy/"];
+
+/// What goes around a pod's sidecar now; `None` where its annotation `groupage.dev/status` cannot be read.
+///
+/// `objects` are the Services, pools and network policies that are about pods with these labels. What else the pod was said to be passed by when it was
+/// injected stays so for its life.
+#[must_use]
+pub fn around(status: &str, labels: &BTreeMap<String, String>, objects: &[&Value]) -> Option<Vec<String>> {
+    let status = Status::read(status)?;
+    let pod = json!({"metadata": {"labels": labels}});
+    let mut ways = Vec::new();
+    for captured in status.capture {
+        let fixed = captured.bypass.into_iter().filter(|line| !FOLLOWED.iter().any(|start| line.starts_with(start)));
+        ways.extend(fixed);
+        let (container, name, number) = (captured.container, captured.name, captured.port);
+        let port = Candidate { container, name, number, host_port: None };
+        let named = referrers::of(&port, &pod, objects.iter().copied());
+        ways.extend(bypass(&port, captured.mode, captured.listen, named));
+    }
+    Some(ways)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(target: &Value) -> Value {
+        json!({"kind": "Service", "metadata": {"name": "web"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80, "targetPort": target}]}})
+    }
+
+    fn status(mode: &str, bypass: &[&str]) -> String {
+        let capture =
+            json!([{"container": "c", "name": "http", "port": 8080, "mode": mode, "listen": 15080, "bypass": bypass}]);
+        json!({"version": "0.1.0", "form": "native", "metrics": 9190, "admin": 9191, "hash": "h", "capture": capture})
+            .to_string()
+    }
+
+    fn found(status: &str, objects: &[&Value]) -> Vec<String> {
+        around(status, &BTreeMap::from([("app".to_owned(), "x".to_owned())]), objects).unwrap()
+    }
+
+    #[test]
+    fn a_service_that_came_after_the_pod_is_seen_and_one_that_was_mended_is_not_held_against_it() {
+        let (number, name) = (service(&json!(8080)), service(&json!("http")));
+        let way = "svc/web:80 has the number 8080 as targetPort, around the sidecar: refer to it as http";
+        assert_eq!(found(&status("Named", &[]), &[&number]), [way]);
+        assert_eq!(found(&status("Named", &[way]), &[&name]), [] as [&str; 0]);
+        assert_eq!(found(&status("Named", &[way]), &[]), [] as [&str; 0]);
+        assert_eq!(found(&status("Loopback", &[]), &[&number]), [] as [&str; 0], "the number is the sidecar's");
+    }
+
+    #[test]
+    fn what_no_object_says_stays_as_it_was_told_at_admission() {
+        let host = "hostPort 8080 leads to the application itself";
+        assert_eq!(found(&status("Named", &[host]), &[&service(&json!("http"))]), [host]);
+        assert_eq!(around("no status", &BTreeMap::new(), &[]), None);
+    }
+}

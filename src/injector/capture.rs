@@ -1,0 +1,343 @@
+//! How each port is captured: one decision for each, from who names it and what the pod allows.
+//!
+//! No mode is right everywhere. `Named` moves the port's name to the sidecar and changes nothing else; who names the number goes around it. `Loopback` needs an
+//! application that can be told to listen on loopback, `Redirect` an init container with `NET_ADMIN`.
+
+use serde_json::Value;
+
+use super::access::{at, list, text};
+use super::overrides::{AppListen, Overrides};
+use super::ports::{self, Candidate, Numbers};
+use super::referrers::{self, Referrers};
+use super::{Context, Skip, Skipped};
+use crate::api::v1alpha1::Capture;
+
+/// How a port is captured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) enum Mode {
+    /// Its name is moved to the sidecar.
+    Named,
+    /// The application listens on loopback, the sidecar on the pod's addresses.
+    Loopback,
+    /// The kernel leads what comes from outside to the sidecar.
+    Redirect,
+    /// The sidecar listens, and nothing leads to it by itself.
+    None,
+}
+
+/// What was decided.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// One for each number, in the order in which the ports are declared.
+    pub(super) ports: Vec<Planned>,
+    /// What the user should know besides what stands at the ports.
+    pub(super) warnings: Vec<String>,
+}
+
+/// A port and how it is captured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Planned {
+    pub(super) port: Candidate,
+    /// Other names that were moved with it: of the same number, declared again.
+    pub(super) also: Vec<String>,
+    pub(super) mode: Mode,
+    /// Where the sidecar listens; with `Loopback` the port's own number, on the pod's addresses.
+    pub(super) listen: u16,
+    /// What goes around the sidecar, or does not reach it.
+    pub(super) bypass: Vec<String>,
+    /// Why nothing leads to the sidecar by itself, with `None`.
+    pub(super) uncaptured: Option<String>,
+}
+
+/// What a pod allows.
+struct Allowed<'a> {
+    wish: Capture,
+    /// Whether a redirect may be added without being asked for.
+    redirect: bool,
+    knob: Option<&'a AppListen>,
+    /// The container that can be told to listen on loopback.
+    told: Option<String>,
+}
+
+/// A candidate on its way.
+struct Decided {
+    port: Candidate,
+    named: Referrers,
+    /// Why its name cannot be moved.
+    unmovable: Option<String>,
+    mode: Mode,
+}
+
+/// Decides for every candidate.
+///
+/// # Errors
+/// A redirect is asked for that must not be, or there is no number to listen on.
+pub(super) fn plan(
+    pod: &Value,
+    context: &Context,
+    overrides: &Overrides,
+    candidates: Vec<Candidate>,
+    numbers: &mut Numbers,
+) -> Result<Plan, Skipped> {
+    let forbidden = forbidden(pod, context);
+    let redirect = forbidden.is_none();
+    if let (Capture::Redirect, Some(skipped)) = (overrides.capture, forbidden) {
+        return Err(skipped);
+    }
+    let knob = overrides.app_listen.as_ref();
+    let told = knob.and_then(|knob| told(knob, &candidates));
+    let allowed = Allowed { wish: overrides.capture, redirect, knob, told };
+    let decide = |port: Candidate| {
+        let named = referrers::of(&port, pod, context.referrers.iter());
+        let unmovable = ports::unmovable(pod, &port);
+        let mode = allowed.mode(&port, &named, unmovable.is_none());
+        Decided { port, named, unmovable, mode }
+    };
+    let mut decided: Vec<Decided> = candidates.into_iter().map(&decide).collect();
+    whole_containers(pod, &mut decided, decide);
+    let mut plan = Plan::default();
+    let firsts = plan.second_to_none(decided);
+    for each in firsts {
+        plan.add(each, numbers)?;
+    }
+    if allowed.wish == Capture::Loopback {
+        plan.untold(&allowed);
+    }
+    if plan.ports.len() > ports::CAPTURED_MAX {
+        return Err(Skip::TooLarge.because(format!("more than {} ports would be captured", ports::CAPTURED_MAX)));
+    }
+    Ok(plan)
+}
+
+// === impl Planned ===
+
+impl Planned {
+    /// The names that lead to it, which stand at the sidecar's port where they were moved.
+    pub(super) fn all_names(&self) -> Vec<&str> {
+        self.port.name.iter().chain(&self.also).map(String::as_str).collect()
+    }
+
+    /// The names that were moved to the sidecar.
+    pub(super) fn names(&self) -> Vec<&str> {
+        if self.mode == Mode::Named { self.all_names() } else { Vec::new() }
+    }
+}
+
+// === impl Allowed ===
+
+impl Allowed<'_> {
+    fn mode(&self, port: &Candidate, named: &Referrers, movable: bool) -> Mode {
+        let by_name = if movable { Mode::Named } else { Mode::None };
+        let told = self.told.as_ref() == Some(&port.container);
+        match self.wish {
+            // Without a knob the application is trusted to listen on loopback by itself; with one, only the container that it is for.
+            Capture::Loopback if told || self.knob.is_none() => Mode::Loopback,
+            Capture::Redirect => Mode::Redirect,
+            Capture::Auto if movable && named.by_number.is_empty() && named.rules.is_empty() => Mode::Named,
+            Capture::Auto if told => Mode::Loopback,
+            Capture::Auto if self.redirect => Mode::Redirect,
+            Capture::Named | Capture::Loopback | Capture::Auto => by_name,
+        }
+    }
+}
+
+// === impl Plan ===
+
+impl Plan {
+    /// Leaves out those whose name leads to an earlier container: nobody reaches them by it. Their names are moved with the first all the same, since a Service
+    /// takes the first container that has the name.
+    fn second_to_none(&mut self, decided: Vec<Decided>) -> Vec<Decided> {
+        let mut firsts: Vec<Decided> = Vec::new();
+        for each in decided {
+            let first = firsts.iter().find(|first| {
+                each.port.name.is_some()
+                    && first.port.name == each.port.name
+                    && first.port.container != each.port.container
+            });
+            let Some(first) = first.filter(|_| matches!(each.mode, Mode::Named | Mode::None)) else {
+                firsts.push(each);
+                continue;
+            };
+            let Candidate { container, name, number, .. } = &each.port;
+            let name = name.as_deref().unwrap_or_default();
+            self.warnings.push(format!(
+                "port name {name} stands in the containers {} and {container}: it leads to the first, and {container} is reached by {number} alone, around the sidecar",
+                first.port.container
+            ));
+            self.warnings.extend(each.named.by_number.iter().map(|by| format!("{}, around the sidecar", by.text)));
+        }
+        firsts
+    }
+
+    fn add(&mut self, each: Decided, numbers: &mut Numbers) -> Result<(), Skipped> {
+        let Decided { port, named, unmovable, mode } = each;
+        if let Some(there) = self.ports.iter_mut().find(|there| there.port.number == port.number) {
+            // Declared again: one process listens on a number, whoever declares it.
+            match (there.mode, mode) {
+                (Mode::Named, Mode::Named) => {
+                    let more = port.name.filter(|name| !there.all_names().contains(&name.as_str()));
+                    there.also.extend(more);
+                }
+                (Mode::None, Mode::Named) => {
+                    there.bypass = bypass(&port, mode, there.listen, named);
+                    there.uncaptured = None;
+                    there.port = port;
+                    there.mode = mode;
+                }
+                _ => {}
+            }
+            return Ok(());
+        }
+        let listen = if mode == Mode::Loopback { port.number } else { numbers.listen()? };
+        let bypass = bypass(&port, mode, listen, named);
+        let uncaptured = unmovable.filter(|_| mode == Mode::None);
+        self.ports.push(Planned { port, also: Vec::new(), mode, listen, bypass, uncaptured });
+        Ok(())
+    }
+
+    /// Says which containers must listen on loopback without being told.
+    fn untold(&mut self, allowed: &Allowed<'_>) {
+        let Some(told) = &allowed.told else {
+            let ports = self.ports.iter().filter(|planned| planned.mode == Mode::Loopback);
+            self.warnings.extend(ports.map(|planned| {
+                format!(
+                    "container {} must listen on 127.0.0.1:{} by itself: no app-listen says how it is told",
+                    planned.port.container, planned.port.number
+                )
+            }));
+            return;
+        };
+        let others = self.ports.iter().filter(|planned| planned.mode != Mode::Loopback);
+        self.warnings.extend(others.map(|planned| {
+            format!(
+                "port {} of container {} is not captured by Loopback: app-listen is for container {told}",
+                planned.port.number, planned.port.container
+            )
+        }));
+    }
+}
+
+/// An application's loopback knob moves all its listeners: where one port of a container is captured so, all are.
+fn whole_containers(pod: &Value, decided: &mut Vec<Decided>, decide: impl Fn(Candidate) -> Decided) {
+    let moved: Vec<String> =
+        decided.iter().filter(|each| each.mode == Mode::Loopback).map(|each| each.port.container.clone()).collect();
+    for container in ports::applications(pod) {
+        if !text(container, &["name"]).is_some_and(|name| moved.iter().any(|moved| moved == name)) {
+            continue;
+        }
+        for port in ports::of_container(container) {
+            match decided.iter_mut().find(|known| known.port == port) {
+                Some(known) => known.mode = Mode::Loopback,
+                None => decided.push(Decided { mode: Mode::Loopback, ..decide(port) }),
+            }
+        }
+    }
+}
+
+/// What reaches the application without the sidecar, or what of the sidecar's is not reached.
+pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers) -> Vec<String> {
+    let name = port.name.as_deref().filter(|_| mode == Mode::Named);
+    let around = named.by_number.into_iter().map(|by| {
+        let way = match name.filter(|_| by.may_name) {
+            Some(name) => format!("refer to it as {name}"),
+            None => "only app-listen or Redirect would change that".to_owned(),
+        };
+        format!("{}, around the sidecar: {way}", by.text)
+    });
+    let mut bypass: Vec<String> = match mode {
+        // The name leads to another number now, for which such a rule says nothing.
+        Mode::Named => around
+            .chain(
+                named
+                    .rules
+                    .into_iter()
+                    .map(|rule| format!("{rule}, and callers come to {listen} now: name {listen} too")),
+            )
+            .collect(),
+        Mode::None => around.collect(),
+        // Both keep the number, so who names it reaches the sidecar.
+        Mode::Loopback | Mode::Redirect => return Vec::new(),
+    };
+    if let Some(host) = port.host_port {
+        bypass.push(format!("hostPort {host} leads to the application itself"));
+    }
+    bypass
+}
+
+/// The container that an application's knob is for: the one that it names, else the first with a candidate.
+pub(super) fn told(knob: &AppListen, candidates: &[Candidate]) -> Option<String> {
+    knob.container.clone().or_else(|| candidates.first().map(|port| port.container.clone()))
+}
+
+/// Why no redirect may be added.
+fn forbidden(pod: &Value, context: &Context) -> Option<Skipped> {
+    if !context.redirect_allowed {
+        return Some(Skip::RedirectForbidden.because(
+            "an init container with NET_ADMIN needs the chart's injector.redirect, offline --allow-redirect; an annotation cannot ask for it",
+        ));
+    }
+    let enforced = context.namespace.labels.get("pod-security.kubernetes.io/enforce").map(String::as_str);
+    if let Some(level @ ("restricted" | "baseline")) = enforced {
+        return Some(
+            Skip::RedirectForbidden
+                .because(format!("the namespace enforces Pod Security {level}, which forbids NET_ADMIN")),
+        );
+    }
+    if is_meshed(pod, context) {
+        return Some(
+            Skip::RedirectMeshed
+                .because("a mesh redirects this pod's ports too, and the two rules would fight: use Named or Loopback"),
+        );
+    }
+    None
+}
+
+/// Containers that a mesh redirects to, or that set its redirects up.
+const MESH_CONTAINERS: [&str; 8] = [
+    "istio-proxy",
+    "istio-init",
+    "istio-validation",
+    "linkerd-proxy",
+    "linkerd-init",
+    "linkerd-network-validator",
+    "kuma-sidecar",
+    "consul-dataplane",
+];
+
+/// How a pod or its namespace is asked into a mesh: the key of a label or annotation, and the words that mean yes, none for any. Another word of a pod means no,
+/// whatever its namespace says.
+const MESH_KEYS: [(&str, &[&str]); 7] = [
+    ("sidecar.istio.io/inject", &["true"]),
+    ("istio-injection", &["enabled"]),
+    ("istio.io/rev", &[]),
+    ("istio.io/dataplane-mode", &["ambient"]),
+    ("linkerd.io/inject", &["enabled", "ingress"]),
+    ("kuma.io/sidecar-injection", &["enabled", "true"]),
+    ("consul.hashicorp.com/connect-inject", &["true"]),
+];
+
+/// Whether a mesh that redirects is in the pod, or will be.
+fn is_meshed(pod: &Value, context: &Context) -> bool {
+    let mut containers = list(pod, &["spec", "containers"]).iter().chain(list(pod, &["spec", "initContainers"]));
+    if containers.any(|container| text(container, &["name"]).is_some_and(|name| MESH_CONTAINERS.contains(&name))) {
+        return true;
+    }
+    let yes = |words: &[&str], said: &str| words.is_empty() || words.iter().any(|word| word.eq_ignore_ascii_case(said));
+    let pods_own = |key: &str| {
+        let maps = ["labels", "annotations"].map(|map| at(pod, &["metadata", map]));
+        maps.into_iter().find_map(|map| map.get(key)?.as_str()).map(str::to_owned)
+    };
+    let namespaces = |key: &str| {
+        let Context { namespace, .. } = context;
+        namespace.labels.get(key).or_else(|| namespace.annotations.get(key)).map(String::as_str)
+    };
+    let asked = |key: &str, words: &[&str]| {
+        pods_own(key).map_or_else(|| namespaces(key).is_some_and(|said| yes(words, said)), |said| yes(words, &said))
+    };
+    let no_sidecar = pods_own("sidecar.istio.io/inject").is_some_and(|said| !said.eq_ignore_ascii_case("true"));
+    MESH_KEYS
+        .iter()
+        // The pod's own word goes before what brings Istio's sidecar to a whole namespace.
+        .filter(|(key, _)| !(no_sidecar && matches!(*key, "istio-injection" | "istio.io/rev")))
+        .any(|(key, words)| asked(key, words))
+}

@@ -1,0 +1,106 @@
+//! What becomes of a container or volume of ours that is there already, from an earlier pass.
+//!
+//! Between two passes of one admission others change it: the API server fills in defaults, a mesh rewrites its probes, a registry's mirror its image, something
+//! sets a proxy in its environment. They are not asked again when we have changed it back. So a field that we would write as we wrote it then stays as it is
+//! now, whatever it has become; one that we would write otherwise is written, and of its lists what others put in stays.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::access::text;
+
+/// A hash of each field of a container.
+pub(super) fn fields(container: &Value) -> BTreeMap<String, String> {
+    let hash = |value: &Value| blake3::hash(value.to_string().as_bytes()).to_hex().chars().take(8).collect();
+    container.as_object().into_iter().flatten().map(|(key, value)| (key.clone(), hash(value))).collect()
+}
+
+/// The container that is to stand where `there` stands, of which we wrote `before` and would write `wanted`.
+pub(super) fn container(there: Option<&Value>, wanted: Value, before: Option<&BTreeMap<String, String>>) -> Value {
+    let (Some(Value::Object(there)), Some(before)) = (there, before) else { return wanted };
+    let hashes = fields(&wanted);
+    let Value::Object(wanted) = wanted else { return wanted };
+    let mut merged: Map<String, Value> = there.clone();
+    merged.retain(|key, _| wanted.contains_key(key) || !before.contains_key(key));
+    for (key, value) in wanted {
+        if merged.contains_key(&key) && before.get(&key) == hashes.get(&key) {
+            continue;
+        }
+        let is_ours: Option<fn(&str) -> bool> = match key.as_str() {
+            "env" => Some(|name| name.starts_with("GROUPAGE_")),
+            "volumeMounts" => Some(|name| name.starts_with("groupage-")),
+            _ => None,
+        };
+        let value = match (merged.get(&key), is_ours) {
+            (Some(Value::Array(now)), Some(is_ours)) => with_others(value, now, is_ours),
+            _ => value,
+        };
+        merged.insert(key, value);
+    }
+    Value::Object(merged)
+}
+
+/// The volume or hook that is to stand where `there` stands: as it is where it says all that ours says.
+pub(super) fn covered(there: Option<&Value>, wanted: Value) -> Value {
+    there.filter(|there| covers(there, &wanted)).cloned().unwrap_or(wanted)
+}
+
+/// Our entries, and after them those of a list that are not ours.
+fn with_others(ours: Value, now: &[Value], is_ours: impl Fn(&str) -> bool) -> Value {
+    let Value::Array(mut all) = ours else { return ours };
+    let theirs = now.iter().filter(|entry| !text(entry, &["name"]).is_some_and(&is_ours));
+    all.extend(theirs.cloned());
+    Value::Array(all)
+}
+
+/// Whether a value says all that another says.
+fn covers(there: &Value, wanted: &Value) -> bool {
+    match (there, wanted) {
+        (Value::Object(there), Value::Object(wanted)) => {
+            wanted.iter().all(|(key, wanted)| there.get(key).is_some_and(|there| covers(there, wanted)))
+        }
+        (Value::Array(there), Value::Array(wanted)) => {
+            there.len() == wanted.len() && there.iter().zip(wanted).all(|(there, wanted)| covers(there, wanted))
+        }
+        (there, wanted) => there == wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_wanted_as_before_stays_as_others_have_made_it() {
+        let wanted = json!({"image": "a", "env": [{"name": "GROUPAGE_X", "value": "1"}], "ports": [1]});
+        let before = fields(&wanted);
+        let there = json!({"image": "mirror/a", "env": [{"name": "GROUPAGE_X", "value": "1"}, {"name": "P"}], "ports": [1], "tty": false});
+        assert_eq!(container(Some(&there), wanted.clone(), Some(&before)), there);
+        assert_eq!(container(Some(&there), wanted.clone(), None), wanted);
+        assert_eq!(container(None, wanted.clone(), Some(&before)), wanted);
+    }
+
+    #[test]
+    fn what_is_wanted_otherwise_is_written_and_what_others_added_stays() {
+        let before =
+            fields(&json!({"image": "a", "env": [{"name": "GROUPAGE_X", "value": "1"}], "ports": [1], "old": 1}));
+        let there = json!({"image": "mirror/a", "env": [{"name": "P"}, {"name": "GROUPAGE_X", "value": "1"}], "ports": [1], "old": 1, "tty": false});
+        let wanted = json!({"image": "a", "env": [{"name": "GROUPAGE_Y", "value": "2"}], "ports": [1, 2]});
+        assert_eq!(
+            container(Some(&there), wanted, Some(&before)),
+            json!({"image": "mirror/a", "env": [{"name": "GROUPAGE_Y", "value": "2"}, {"name": "P"}], "ports": [1, 2], "tty": false})
+        );
+    }
+
+    #[test]
+    fn a_volume_with_defaults_filled_in_stays_and_another_does_not() {
+        let wanted = json!({"name": "v", "projected": {"sources": [{"a": 1}]}});
+        let filled = json!({"name": "v", "projected": {"defaultMode": 420, "sources": [{"a": 1, "b": 2}]}});
+        assert_eq!(covered(Some(&filled), wanted.clone()), filled);
+        let more = json!({"name": "v", "projected": {"sources": [{"a": 1}, {"secret": "x"}]}});
+        assert_eq!(covered(Some(&more), wanted.clone()), wanted);
+    }
+}

@@ -1,0 +1,100 @@
+//! Tells an application to listen on loopback: by a variable of its environment or by an argument, with a record of what stood there.
+
+use serde_json::{Value, json};
+
+use super::Report;
+use super::access::{list, list_mut, text};
+use super::overrides::Knob;
+use super::status::{Argument, Undo, Variable};
+
+/// Turns an application's knob in its container.
+pub(super) fn turn(own: &mut Value, container: &str, knob: &Knob, undo: &mut Undo, report: &mut Report) {
+    match knob {
+        Knob::Env(name, value) => set_variable(own, container, (name, value), undo, report),
+        Knob::Arg(words) => set_argument(own, container, words, undo, report),
+    }
+}
+
+/// Of a variable that is set more than once the last one counts, so that one is set.
+fn set_variable(own: &mut Value, container: &str, (name, value): (&str, &str), undo: &mut Undo, report: &mut Report) {
+    let wanted = json!({"name": name, "value": value});
+    let env = list_mut(own, &["env"]);
+    let was = match env.iter_mut().rfind(|entry| text(entry, &["name"]) == Some(name)) {
+        Some(entry) if *entry == wanted => return,
+        Some(entry) => Some(std::mem::replace(entry, wanted)),
+        None => {
+            env.push(wanted);
+            None
+        }
+    };
+    match &was {
+        Some(was) => {
+            let before = text(was, &["value"]).map_or_else(|| "a reference".to_owned(), |value| format!("{value:?}"));
+            report.warnings.push(format!("container {container}: {name} was {before} and is {value:?} now"));
+        }
+        None => report.facts.push(format!("container {container}: {name}={value}")),
+    }
+    let (container, name, set) = (container.to_owned(), name.to_owned(), value.to_owned());
+    undo.env.push(Variable { container, name, set, was });
+}
+
+/// Sets an argument wherever its flag stands, since servers differ in which of two counts; adds it where it stands nowhere.
+fn set_argument(own: &mut Value, container: &str, words: &[String], undo: &mut Undo, report: &mut Report) {
+    let Some(first) = words.first() else { return };
+    let (flag, value) = match (first.split_once('='), words.get(1)) {
+        (Some((flag, value)), _) => (flag, value),
+        (None, value) => (first.as_str(), value.map_or("", String::as_str)),
+    };
+    let before = undo.args.len();
+    let mut stands = false;
+    for key in ["command", "args"] {
+        let places: Vec<(usize, String)> = places(list(own, &[key]), flag, value).collect();
+        for (index, wanted) in places {
+            stands = true;
+            let Some(item) = own.get_mut(key).and_then(|list| list.get_mut(index)).filter(|item| **item != wanted)
+            else {
+                continue;
+            };
+            let was = std::mem::replace(item, json!(wanted));
+            report.warnings.push(format!("container {container}: argument {was} is {wanted:?} now"));
+            let (container, list) = (container.to_owned(), key.to_owned());
+            undo.args.push(Argument { container, list, index, set: wanted, was: Some(was) });
+        }
+    }
+    if !stands {
+        let of_image = list(own, &["args"]).is_empty() && list(own, &["command"]).is_empty();
+        let args = list_mut(own, &["args"]);
+        for word in words {
+            let (container, list) = (container.to_owned(), "args".to_owned());
+            undo.args.push(Argument { container, list, index: args.len(), set: word.clone(), was: None });
+            args.push(json!(word));
+        }
+        report.facts.push(format!("container {container}: argument {:?}", words.join(" ")));
+        if of_image {
+            report.warnings.push(format!(
+                "container {container} had no args: what its image says instead (CMD) counts no more; write it into args if it has any"
+            ));
+        }
+    }
+    let is_shell = |word: &Value| word == "-c";
+    let shell = list(own, &["command"]).iter().chain(list(own, &["args"])).any(is_shell);
+    if shell && undo.args.len() > before {
+        report.warnings.push(format!(
+            "container {container} runs a shell: the argument may not reach the server; use env: or write it into the command"
+        ));
+    }
+}
+
+/// Where a flag's value stands in a list of arguments, and what is to stand there: `--flag=value`, or the word after `--flag`.
+fn places<'a>(words: &'a [Value], flag: &'a str, value: &'a str) -> impl Iterator<Item = (usize, String)> + 'a {
+    words.iter().enumerate().filter_map(move |(index, word)| {
+        let word = word.as_str()?;
+        if value.is_empty() {
+            return (word == flag).then(|| (index, flag.to_owned()));
+        }
+        if word == flag {
+            return words.get(index + 1).map(|_| (index + 1, value.to_owned()));
+        }
+        word.strip_prefix(flag).filter(|rest| rest.starts_with('=')).map(|_| (index, format!("{flag}={value}")))
+    })
+}

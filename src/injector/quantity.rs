@@ -1,0 +1,121 @@
+//! Kubernetes quantities, such as `50m` or `128Mi`, compared and subtracted in thousandths.
+//!
+//! After the grammar of `k8s.io/apimachinery/pkg/api/resource`. Finer than a thousandth is rounded up, as there. The kube crates hold quantities as texts.
+
+/// A quantity's value times a thousand.
+pub(super) type Milli = i128;
+
+/// Larger ones are cut to this, as there; so no sum of those in a pod overflows.
+const VALUE_MAX: Milli = (i64::MAX as Milli) * 1000;
+
+/// Reads a quantity; `None` where it is none.
+pub(super) fn parse(text: &str) -> Option<Milli> {
+    let split = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '+' | '-' | '.'))).unwrap_or(text.len());
+    let (number, suffix) = text.split_at_checked(split)?;
+    let (multiplier, divisor) = scale(suffix)?;
+    let negative = number.starts_with('-');
+    let number = number.strip_prefix(['+', '-']).unwrap_or(number);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    // 18 and 18 digits: no quantity of a pod has more, and nothing below overflows.
+    let digits = |part: &str| part.len() <= 18 && part.bytes().all(|b| b.is_ascii_digit());
+    if (whole.is_empty() && fraction.is_empty()) || !digits(whole) || !digits(fraction) {
+        return None;
+    }
+    let places = u32::try_from(fraction.len()).ok()?;
+    let all: i128 = format!("0{whole}{fraction}").parse().ok()?;
+    let divisor = divisor.checked_mul(10_i128.checked_pow(places)?)?;
+    let dividend = all.checked_mul(multiplier).and_then(|value| value.checked_mul(1000));
+    let rounded_up = dividend.and_then(|value| value.checked_add(divisor - 1)).map(|value| value / divisor);
+    let milli = rounded_up.map_or(VALUE_MAX, |value| value.min(VALUE_MAX));
+    Some(if negative { -milli } else { milli })
+}
+
+/// A suffix as multiplier and divisor.
+fn scale(suffix: &str) -> Option<(i128, i128)> {
+    let power = |base: i128, exponent: u32| base.checked_pow(exponent);
+    Some(match suffix {
+        "" => (1, 1),
+        "n" => (1, 1_000_000_000),
+        "u" => (1, 1_000_000),
+        "m" => (1, 1000),
+        "k" => (1000, 1),
+        "M" => (power(1000, 2)?, 1),
+        "G" => (power(1000, 3)?, 1),
+        "T" => (power(1000, 4)?, 1),
+        "P" => (power(1000, 5)?, 1),
+        "E" => (power(1000, 6)?, 1),
+        "Ki" => (1024, 1),
+        "Mi" => (power(1024, 2)?, 1),
+        "Gi" => (power(1024, 3)?, 1),
+        "Ti" => (power(1024, 4)?, 1),
+        "Pi" => (power(1024, 5)?, 1),
+        "Ei" => (power(1024, 6)?, 1),
+        _ => {
+            let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+            let power = 10_i128.checked_pow(exponent.unsigned_abs()).filter(|_| exponent.abs() <= 18)?;
+            if exponent < 0 { (1, power) } else { (power, 1) }
+        }
+    })
+}
+
+/// A CPU quantity as text.
+pub(super) fn cpu(milli: Milli) -> String {
+    if milli % 1000 == 0 { (milli / 1000).to_string() } else { format!("{milli}m") }
+}
+
+/// A memory quantity as text, in whole bytes and with a binary suffix where it is even.
+pub(super) fn memory(milli: Milli) -> String {
+    let bytes = milli / 1000;
+    for (suffix, size) in [("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)] {
+        if bytes > 0 && bytes % size == 0 {
+            return format!("{}{suffix}", bytes / size);
+        }
+    }
+    bytes.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_read_as_kubernetes_reads_them() {
+        let same = |a: &str, b: &str| assert_eq!(parse(a).unwrap(), parse(b).unwrap(), "{a} is {b}");
+        same("0.05", "50m");
+        same("1", "1000m");
+        same("1e3", "1k");
+        same("1E-3", "1m");
+        same("128Mi", "134217728");
+        same("1.5Gi", "1536Mi");
+        same(".5", "500m");
+        same("2.", "2");
+        same("1n", "1m"); // rounded up to what is counted in
+        assert!(parse("100M").unwrap() < parse("100Mi").unwrap());
+        assert_eq!(parse("-1").unwrap(), -1000);
+    }
+
+    #[test]
+    fn what_is_no_quantity_is_none() {
+        for text in ["", "m", "1x", "1 Mi", "0x10", "1mi", "--1", "1.2.3", "e3", "9999999999999999999", "1e99", "½"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_larger_than_kubernetes_counts_is_cut_and_does_not_overflow() {
+        let most = VALUE_MAX;
+        for text in ["999999999999999999Ei", "999999999999999999e18", "999999999999999999.999999999999999999E"] {
+            assert_eq!(parse(text), Some(most), "{text}");
+        }
+        assert_eq!(parse("-999999999999999999Ei"), Some(-most));
+    }
+
+    #[test]
+    fn quantities_are_written_short() {
+        let rewritten = |text: &str, write: fn(Milli) -> String| write(parse(text).unwrap());
+        assert_eq!(rewritten("0.05", cpu), "50m");
+        assert_eq!(rewritten("2000m", cpu), "2");
+        assert_eq!(rewritten("131072Ki", memory), "128Mi");
+        assert_eq!(rewritten("1000", memory), "1000");
+    }
+}

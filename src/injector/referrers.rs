@@ -1,0 +1,216 @@
+//! Who names a pod's ports, and how: by name, which moves with the port, or by number, which does not.
+
+use serde_json::Value;
+
+use super::access::{at, labelled, list, number, selected, text};
+use super::ports::Candidate;
+
+/// Annotations of meshes that name ports of the application by number.
+const MESH_PORTS: [&str; 5] = [
+    "traffic.sidecar.istio.io/includeInboundPorts",
+    "traffic.sidecar.istio.io/excludeInboundPorts",
+    "config.linkerd.io/opaque-ports",
+    "config.linkerd.io/skip-inbound-ports",
+    "config.linkerd.io/proxy-inbound-connect-ports",
+];
+
+/// Kinds that lead to ports or say who may reach them.
+pub const KINDS: [&str; 7] = [
+    "Service",
+    "InferencePool",
+    "NetworkPolicy",
+    "CiliumNetworkPolicy",
+    "AuthorizationPolicy",
+    "PeerAuthentication",
+    "Server",
+];
+
+/// What names one port.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Referrers {
+    /// By its name.
+    pub(super) by_name: Vec<String>,
+    /// Those who dial its number.
+    pub(super) by_number: Vec<Dialler>,
+    /// Those who say by its number who may reach it or how: they say nothing of the sidecar's own number.
+    pub(super) rules: Vec<String>,
+}
+
+/// Who dials a port by its number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Dialler {
+    /// In the words of a warning.
+    pub(super) text: String,
+    /// Whether it could use the name instead.
+    pub(super) may_name: bool,
+}
+
+/// Whether an object is about pods with these labels.
+pub(super) fn selects(object: &Value, labels: &Value) -> bool {
+    match text(object, &["kind"]) {
+        Some("Service") => {
+            let selector = at(object, &["spec", "selector"]);
+            let is_empty = selector.as_object().is_none_or(serde_json::Map::is_empty);
+            // Without a selector its endpoints are somebody else's doing.
+            !is_empty && text(object, &["spec", "type"]) != Some("ExternalName") && labelled(labels, selector)
+        }
+        Some("InferencePool") => {
+            let selector = at(object, &["spec", "selector"]);
+            // v1 has `matchLabels`, v1alpha2 the labels themselves.
+            let labels_wanted = selector.get("matchLabels").filter(|wanted| wanted.is_object()).unwrap_or(selector);
+            labels_wanted.as_object().is_some_and(|wanted| !wanted.is_empty()) && labelled(labels, labels_wanted)
+        }
+        Some("NetworkPolicy") => {
+            let types = list(object, &["spec", "policyTypes"]);
+            (types.is_empty() || types.iter().any(|word| word == "Ingress"))
+                && selected(labels, at(object, &["spec", "podSelector"]))
+        }
+        Some("CiliumNetworkPolicy") => selected(labels, at(object, &["spec", "endpointSelector"])),
+        // Istio's; without a selector they are for the whole namespace. Those with `targetRefs` are for its gateways.
+        Some("AuthorizationPolicy" | "PeerAuthentication") => {
+            at(object, &["spec", "targetRefs"]).is_null() && selected(labels, at(object, &["spec", "selector"]))
+        }
+        // Linkerd's; others have kinds of that name.
+        Some("Server") => {
+            let selector = at(object, &["spec", "podSelector"]);
+            selector.is_object() && selected(labels, selector)
+        }
+        _ => false,
+    }
+}
+
+/// Who names this port.
+pub(super) fn of<'a>(port: &Candidate, pod: &Value, objects: impl Iterator<Item = &'a Value>) -> Referrers {
+    let labels = at(pod, &["metadata", "labels"]);
+    let mut found = Referrers::default();
+    for object in objects.filter(|object| selects(object, labels)) {
+        let kind = text(object, &["kind"]).unwrap_or_default();
+        let name = text(object, &["metadata", "name"]).unwrap_or("?");
+        match kind {
+            "Service" => service(object, name, port, &mut found),
+            "InferencePool" if pool_numbers(object).contains(&port.number) => {
+                let text = format!("inferencepool/{name} dials {}", port.number);
+                found.by_number.push(Dialler { text, may_name: false });
+            }
+            "InferencePool" => {}
+            _ if ruled(object, kind).into_iter().any(|(first, last)| (first..=last).contains(&port.number)) => {
+                found.rules.push(format!("{}/{name} names the number {}", kind.to_ascii_lowercase(), port.number));
+            }
+            _ => {}
+        }
+    }
+    for key in MESH_PORTS {
+        let names = text(pod, &["metadata", "annotations", key]).is_some_and(|ports| in_ranges(ports, port.number));
+        if names {
+            found.rules.push(format!("annotation {key} names the number {}", port.number));
+        }
+    }
+    found
+}
+
+/// TCP ports that Services and pools lead to by number. Those of headless Services count where nothing else is known: their clients dial what they like, and
+/// a port is often written there only because one had to be.
+pub(super) fn numbers(pod: &Value, objects: &[Value], headless: bool) -> Vec<u16> {
+    let labels = at(pod, &["metadata", "labels"]);
+    let mut found = Vec::new();
+    for object in objects.iter().filter(|object| selects(object, labels)) {
+        match text(object, &["kind"]) {
+            Some("Service") if headless || !is_headless(object) => {
+                found.extend(service_ports(object).filter_map(|port| number(target(port))));
+            }
+            Some("InferencePool") => found.extend(pool_numbers(object)),
+            _ => {}
+        }
+    }
+    found
+}
+
+fn service(object: &Value, name: &str, port: &Candidate, found: &mut Referrers) {
+    for entry in service_ports(object) {
+        let shown = number(at(entry, &["port"])).map_or_else(|| "?".to_owned(), |port| port.to_string());
+        if is_headless(object) {
+            // Its clients get the pod's address and dial a number of their own.
+            if number(at(entry, &["port"])) == Some(port.number) || number(target(entry)) == Some(port.number) {
+                let text = format!("clients of the headless svc/{name}:{shown} dial {}", port.number);
+                found.by_number.push(Dialler { text, may_name: false });
+            }
+        } else if number(target(entry)) == Some(port.number) {
+            let text = format!("svc/{name}:{shown} has the number {} as targetPort", port.number);
+            found.by_number.push(Dialler { text, may_name: true });
+        } else if target(entry).as_str().is_some() && target(entry).as_str() == port.name.as_deref() {
+            found.by_name.push(format!("svc/{name}:{shown}"));
+        }
+    }
+}
+
+/// The ranges of port numbers that a policy or rule of a mesh names.
+fn ruled(object: &Value, kind: &str) -> Vec<(u16, u16)> {
+    let entry = |entry: &Value, port: &str| {
+        let first = numeric(at(entry, &[port]))?;
+        let last = number(at(entry, &["endPort"])).unwrap_or(first);
+        matches!(text(entry, &["protocol"]), None | Some("TCP" | "ANY")).then_some((first, last))
+    };
+    let one = |value: &Value| numeric(value).map(|number| (number, number));
+    let ingress = list(object, &["spec", "ingress"]).iter();
+    match kind {
+        "NetworkPolicy" => {
+            ingress.flat_map(|rule| list(rule, &["ports"])).filter_map(|port| entry(port, "port")).collect()
+        }
+        "CiliumNetworkPolicy" => ingress
+            .flat_map(|rule| list(rule, &["toPorts"]))
+            .flat_map(|ports| list(ports, &["ports"]))
+            .filter_map(|port| entry(port, "port"))
+            .collect(),
+        "AuthorizationPolicy" => list(object, &["spec", "rules"])
+            .iter()
+            .flat_map(|rule| list(rule, &["to"]))
+            .flat_map(|to| {
+                list(to, &["operation", "ports"]).iter().chain(list(to, &["operation", "notPorts"])).filter_map(one)
+            })
+            .collect(),
+        "PeerAuthentication" => {
+            let ports = at(object, &["spec", "portLevelMtls"]).as_object();
+            let numbers = ports.into_iter().flatten().filter_map(|(number, _)| number.parse::<u16>().ok());
+            numbers.map(|number| (number, number)).collect()
+        }
+        "Server" => one(at(object, &["spec", "port"])).into_iter().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// A port number, also one that stands there as a text.
+fn numeric(value: &Value) -> Option<u16> {
+    number(value).or_else(|| value.as_str()?.parse().ok()).filter(|number| *number > 0)
+}
+
+fn service_ports(object: &Value) -> impl Iterator<Item = &Value> {
+    let ports = list(object, &["spec", "ports"]).iter();
+    ports.filter(|port| matches!(text(port, &["protocol"]), None | Some("TCP")))
+}
+
+/// Without `targetPort` it is the Service's own number.
+fn target(port: &Value) -> &Value {
+    match at(port, &["targetPort"]) {
+        Value::Null => at(port, &["port"]),
+        // The zero of a typed client that said nothing.
+        Value::Number(number) if number.as_u64() == Some(0) => at(port, &["port"]),
+        target => target,
+    }
+}
+
+fn is_headless(object: &Value) -> bool {
+    text(object, &["spec", "clusterIP"]) == Some("None")
+}
+
+fn pool_numbers(object: &Value) -> Vec<u16> {
+    let listed = list(object, &["spec", "targetPorts"]).iter().filter_map(|port| number(at(port, &["number"])));
+    listed.chain(number(at(object, &["spec", "targetPortNumber"]))).collect()
+}
+
+/// Whether a list such as `80,8000-8010` has a number.
+fn in_ranges(text: &str, number: u16) -> bool {
+    text.split(',').any(|part| {
+        let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
+        matches!((first.trim().parse::<u16>(), last.trim().parse::<u16>()), (Ok(first), Ok(last)) if (first..=last).contains(&number))
+    })
+}

@@ -1,0 +1,179 @@
+//! Why a pod is left alone.
+
+use serde_json::Value;
+
+use super::access::{at, list, text};
+use super::sidecar::{STATE_VOLUME, TOKEN_VOLUME};
+use super::{COMPONENT, CONTAINER, Context, REDIRECT, STATUS, Skipped, shape};
+
+/// A reason, a word for events and metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Skip {
+    /// The pod says no.
+    Disabled,
+    /// Nobody says yes.
+    NotEnabled,
+    /// A namespace or a pod of the system, or one of ours.
+    Excluded,
+    /// It uses the node's network, where our ports would be the node's.
+    HostNetwork,
+    /// A pod that the kubelet made by itself, or its mirror.
+    StaticPod,
+    /// It runs on Windows.
+    Windows,
+    /// Knative's own proxy reaches the application over loopback.
+    Knative,
+    /// It has a container or volume of our name that we did not add.
+    NameTaken,
+    /// It is no pod that the API server would take.
+    Malformed,
+    /// It has more of something than is looked at, or than the API server takes.
+    TooLarge,
+    /// No port to stand before.
+    NoTcpPort,
+    /// Only ports that are not TCP.
+    UdpOnly,
+    /// A plain container would keep the Job from ending.
+    JobNeedsNativeSidecar,
+    /// Redirect is asked for, and the pod's security or the installation forbids it.
+    RedirectForbidden,
+    /// Redirect is asked for beside a mesh that redirects too.
+    RedirectMeshed,
+    /// The pod's own `resources` leave no room.
+    NoRoom,
+}
+
+// === impl Skip ===
+
+impl Skip {
+    /// Every reason.
+    pub const ALL: [Self; 16] = [
+        Self::Disabled,
+        Self::NotEnabled,
+        Self::Excluded,
+        Self::HostNetwork,
+        Self::StaticPod,
+        Self::Windows,
+        Self::Knative,
+        Self::NameTaken,
+        Self::Malformed,
+        Self::TooLarge,
+        Self::NoTcpPort,
+        Self::UdpOnly,
+        Self::JobNeedsNativeSidecar,
+        Self::RedirectForbidden,
+        Self::RedirectMeshed,
+        Self::NoRoom,
+    ];
+
+    /// What it means, for the reference.
+    #[must_use]
+    pub const fn means(self) -> &'static str {
+        match self {
+            Self::Disabled => "the pod, or its namespace, says `disabled`",
+            Self::NotEnabled => "nobody says `enabled`",
+            Self::Excluded => {
+                "pods of `kube-system`, of the namespace of Groupage and of Groupage itself are never injected"
+            }
+            Self::HostNetwork => "`hostNetwork: true`: the sidecar's ports would be the node's",
+            Self::StaticPod => "the kubelet runs it from a file and takes no changes",
+            Self::Windows => "the sidecar runs on Linux",
+            Self::Knative => {
+                "Knative's queue-proxy reaches the application over loopback, where nothing can stand between"
+            }
+            Self::NameTaken => "it has a container or volume of a name that the sidecar needs",
+            Self::Malformed => "the API server would not take it",
+            Self::TooLarge => "more containers, ports or bytes of annotations than can be",
+            Self::NoTcpPort => "its containers declare no port and no Service leads to one",
+            Self::UdpOnly => "its containers declare ports, and none is TCP",
+            Self::JobNeedsNativeSidecar => "a plain container would keep a Job's pod from ending",
+            Self::RedirectForbidden => "`Redirect` is asked for, and the installation or Pod Security forbids it",
+            Self::RedirectMeshed => "`Redirect` is asked for beside a mesh that redirects too",
+            Self::NoRoom => "the pod's own `resources` leave no room for the sidecar",
+        }
+    }
+
+    /// As it stands in events and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Disabled => "Disabled",
+            Self::NotEnabled => "NotEnabled",
+            Self::Excluded => "Excluded",
+            Self::HostNetwork => "HostNetwork",
+            Self::StaticPod => "StaticPod",
+            Self::Windows => "Windows",
+            Self::Knative => "Knative",
+            Self::NameTaken => "NameTaken",
+            Self::Malformed => "Malformed",
+            Self::TooLarge => "TooLarge",
+            Self::NoTcpPort => "NoTcpPort",
+            Self::UdpOnly => "UdpOnly",
+            Self::JobNeedsNativeSidecar => "JobNeedsNativeSidecar",
+            Self::RedirectForbidden => "RedirectForbidden",
+            Self::RedirectMeshed => "RedirectMeshed",
+            Self::NoRoom => "NoRoom",
+        }
+    }
+
+    /// Whether somebody asked and did not get it, which is worth an event; the others are as the user wants it.
+    #[must_use]
+    pub const fn is_news(self) -> bool {
+        !matches!(self, Self::Disabled | Self::NotEnabled | Self::Excluded)
+    }
+
+    pub(super) fn because(self, detail: impl Into<String>) -> Skipped {
+        Skipped { reason: self, detail: detail.into() }
+    }
+}
+
+/// What can be seen before anything is planned. `pod` is without our sidecar.
+pub(super) fn before(pod: &Value, context: &Context) -> Option<Skipped> {
+    let spec = at(pod, &["spec"]);
+    let annotations = at(pod, &["metadata", "annotations"]);
+    let labels = at(pod, &["metadata", "labels"]);
+    let owners = list(pod, &["metadata", "ownerReferences"]);
+    let namespace = context.namespace.name.as_str();
+    let is_ours = !namespace.is_empty() && namespace == context.own_namespace;
+    if namespace == "kube-system" || is_ours || labels.get(COMPONENT).is_some() {
+        return Some(Skip::Excluded.because("pods of the system and of Groupage itself are never injected"));
+    }
+    if let Some(skipped) = shape::check(pod) {
+        return Some(skipped);
+    }
+    if at(spec, &["hostNetwork"]) == &Value::Bool(true) {
+        return Some(Skip::HostNetwork.because("hostNetwork: true: the sidecar's ports would be the node's"));
+    }
+    if annotations.get("kubernetes.io/config.mirror").is_some()
+        || owners.iter().any(|owner| text(owner, &["kind"]) == Some("Node"))
+    {
+        return Some(Skip::StaticPod.because("the kubelet runs it from a file and takes no changes"));
+    }
+    if text(spec, &["os", "name"]).is_some_and(|os| os.eq_ignore_ascii_case("windows"))
+        || text(spec, &["nodeSelector", "kubernetes.io/os"]) == Some("windows")
+    {
+        return Some(Skip::Windows.because("the sidecar runs on Linux"));
+    }
+    if labels.get("serving.knative.dev/revision").is_some()
+        || has(spec, &["containers", "initContainers"], "queue-proxy")
+    {
+        return Some(Skip::Knative.because(
+            "Knative's queue-proxy reaches the application over loopback, where nothing can stand between; use KServe's RawDeployment",
+        ));
+    }
+    let taken =
+        [CONTAINER, REDIRECT].into_iter().find(|name| has(spec, &CONTAINERS, name)).map(|name| ("container", name));
+    let volume = [TOKEN_VOLUME, STATE_VOLUME].into_iter().find(|name| has(spec, &["volumes"], name));
+    taken.or(volume.map(|name| ("volume", name))).map(|(what, name)| {
+        Skip::NameTaken.because(format!(
+            "it has a {what} named {name} without the annotation {STATUS}: rename it, or run groupage uninject where it is ours"
+        ))
+    })
+}
+
+/// Every list of containers.
+const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
+
+fn has(spec: &Value, lists: &[&str], name: &str) -> bool {
+    lists.iter().any(|key| list(spec, &[key]).iter().any(|item| text(item, &["name"]) == Some(name)))
+}

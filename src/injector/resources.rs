@@ -1,0 +1,180 @@
+//! What the sidecar asks of the node, so that the pod keeps its quality of service.
+//!
+//! A Guaranteed pod stays one: a sidecar without equal limits and requests would make it Burstable, and its exclusive cores would go (istio#33283).
+
+use serde_json::{Value, json};
+
+use super::access::{at, list, text};
+use super::overrides::Overrides;
+use super::quantity::{self, Milli};
+use super::{Context, Skip, Skipped};
+
+/// The CPU of a sidecar in a Guaranteed pod, where nobody chose one: there it is a limit too, and at 50m a call would wait up to 95 of each 100 ms.
+const GUARANTEED_CPU: &str = "200m";
+/// The most CPU of a sidecar whose pod limits everybody's: its calls have one thread unless somebody says otherwise (`--threads`), so one core slows it down least.
+const LIMITED_CPU: Milli = 1000;
+/// Less memory is not enough to start in.
+const MEMORY_MIN: Milli = (16 << 20) * 1000;
+/// More than a sidecar could use: a slip of the pen would keep the pod from every node.
+const MEMORY_MAX: Milli = (64 << 30) * 1000;
+const CPU_MAX: Milli = 64 * 1000;
+
+/// Resources, and what there is to say about them.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Resources {
+    pub(super) value: Value,
+    pub(super) notes: Vec<String>,
+}
+
+/// Whether a sidecar can have this much CPU.
+#[must_use]
+pub fn is_cpu(text: &str) -> bool {
+    quantity::parse(text).is_some_and(|cpu| (1..=CPU_MAX).contains(&cpu))
+}
+
+/// Whether a sidecar can have this much memory.
+#[must_use]
+pub fn is_memory(text: &str) -> bool {
+    quantity::parse(text).is_some_and(|memory| (MEMORY_MIN..=MEMORY_MAX).contains(&memory))
+}
+
+/// The sidecar's resources in this pod.
+///
+/// # Errors
+/// The pod's own `resources` leave no room.
+pub(super) fn plan(pod: &Value, overrides: &Overrides, context: &Context) -> Result<Resources, Skipped> {
+    let defaults = &context.sidecar;
+    let mut notes = Vec::new();
+    let read = |text: &str| quantity::parse(text).unwrap_or_default();
+    let whole = has_whole(pod);
+    let guaranteed = !whole && is_guaranteed(pod);
+    let default_cpu = if guaranteed { GUARANTEED_CPU } else { &defaults.cpu_request };
+    let mut cpu = read(overrides.cpu_request.as_deref().unwrap_or(default_cpu));
+    let mut limit = read(overrides.memory_limit.as_deref().unwrap_or(&defaults.memory_limit));
+    let asked = overrides.memory_request.as_deref().map(read);
+    if overrides.memory_limit.is_none() {
+        // Whoever asks for more and says nothing of a limit wants both.
+        limit = limit.max(asked.unwrap_or_default());
+    }
+    let mut memory = asked.unwrap_or_else(|| read(&defaults.memory_request)).min(limit);
+    if asked.is_some_and(|asked| asked > memory) {
+        notes.push("memory-request is above memory-limit: the limit is taken for both".to_owned());
+    }
+    if whole {
+        let (wanted_cpu, wanted_memory) = (cpu, memory);
+        cpu = slack(pod, "cpu").map_or(cpu, |room| cpu.min(room));
+        memory = slack(pod, "memory").map_or(memory, |room| memory.min(room));
+        if let Some(most) = amount(pod, &["spec", "resources", "limits", "memory"]) {
+            limit = limit.min(most);
+            memory = memory.min(most);
+        }
+        for (resource, room, least) in [("cpu", cpu, 1), ("memory", memory, MEMORY_MIN)] {
+            if room < least {
+                return Err(Skip::NoRoom.because(format!(
+                    "the containers' requests leave no {resource} of the pod's own resources for the sidecar: raise spec.resources, or lower a container's request"
+                )));
+            }
+        }
+        if (cpu, memory) != (wanted_cpu, wanted_memory) {
+            notes.push(format!(
+                "the pod's own resources leave cpu {} and memory {} for the sidecar",
+                quantity::cpu(cpu),
+                quantity::memory(memory)
+            ));
+        }
+    }
+    let value = if guaranteed {
+        let both = json!({"cpu": quantity::cpu(cpu), "memory": quantity::memory(limit)});
+        notes.push(format!("the pod is Guaranteed and stays so: limits are requests, cpu {}", quantity::cpu(cpu)));
+        json!({"requests": both, "limits": both})
+    } else {
+        if !whole && is_best_effort(pod) {
+            notes.push("the pod was BestEffort and is Burstable now".to_owned());
+        }
+        let mut limits = json!({"memory": quantity::memory(limit)});
+        // What the pod has as a whole is limited as a whole, and a quota asks no container of it.
+        if let Some(largest) = largest_cpu_limit(pod).filter(|_| !whole) {
+            let most = quantity::cpu(cpu.max(LIMITED_CPU.min(largest)));
+            notes.push(format!("every container has a CPU limit, as a ResourceQuota may ask: the sidecar's is {most}"));
+            limits["cpu"] = json!(most);
+        }
+        json!({
+            "requests": {"cpu": quantity::cpu(cpu), "memory": quantity::memory(memory)},
+            "limits": limits,
+        })
+    };
+    Ok(Resources { value, notes })
+}
+
+fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
+    list(pod, &["spec", "containers"]).iter().chain(list(pod, &["spec", "initContainers"]))
+}
+
+/// A quantity at a path; a whole number may stand there without quotes.
+fn amount(value: &Value, path: &[&str]) -> Option<Milli> {
+    match at(value, path) {
+        Value::String(text) => quantity::parse(text),
+        Value::Number(number) => quantity::parse(&number.to_string()),
+        _ => None,
+    }
+}
+
+/// Whether the pod as a whole has resources, which then decide its quality of service (KEP-2837, "pod level resources").
+fn has_whole(pod: &Value) -> bool {
+    ["requests", "limits"].iter().any(|kind| {
+        let set = at(pod, &["spec", "resources", kind]).as_object();
+        set.is_some_and(|set| {
+            set.iter().any(|(name, amount)| {
+                (matches!(name.as_str(), "cpu" | "memory") || name.starts_with("hugepages-")) && !amount.is_null()
+            })
+        })
+    })
+}
+
+/// Whether every container has limits for both, and requests that are equal or absent.
+fn is_guaranteed(pod: &Value) -> bool {
+    let mut any = false;
+    containers(pod).all(|container| {
+        any = true;
+        ["cpu", "memory"].iter().all(|resource| {
+            let limit = amount(container, &["resources", "limits", resource]);
+            let request = amount(container, &["resources", "requests", resource]);
+            limit.is_some_and(|limit| limit > 0) && (request.is_none() || request == limit)
+        })
+    }) && any
+}
+
+/// The largest CPU limit, where every container has one. A `ResourceQuota` of `limits.cpu` refuses a pod in which one has none, also of init containers, and no
+/// container is above the most that a `LimitRange` allows.
+fn largest_cpu_limit(pod: &Value) -> Option<Milli> {
+    let limits = containers(pod)
+        .map(|container| amount(container, &["resources", "limits", "cpu"]).filter(|limit| *limit > 0))
+        .collect::<Option<Vec<_>>>()?;
+    limits.into_iter().max()
+}
+
+/// Whether no container asks for anything.
+fn is_best_effort(pod: &Value) -> bool {
+    containers(pod).all(|container| {
+        ["requests", "limits"].iter().all(|kind| {
+            ["cpu", "memory"]
+                .iter()
+                .all(|resource| amount(container, &["resources", kind, resource]).is_none_or(|amount| amount == 0))
+        })
+    })
+}
+
+/// What the pod's own request leaves beside its containers'; `None` where the pod sets none.
+fn slack(pod: &Value, resource: &str) -> Option<Milli> {
+    let whole = amount(pod, &["spec", "resources", "requests", resource])
+        .or_else(|| amount(pod, &["spec", "resources", "limits", resource]))?;
+    let lasting = |container: &&Value| {
+        let is_init = list(pod, &["spec", "initContainers"]).contains(container);
+        !is_init || text(container, &["restartPolicy"]) == Some("Always")
+    };
+    let asked = containers(pod).filter(lasting).filter_map(|container| {
+        amount(container, &["resources", "requests", resource])
+            .or_else(|| amount(container, &["resources", "limits", resource]))
+    });
+    Some(whole - asked.sum::<Milli>())
+}

@@ -1,0 +1,111 @@
+//! Whether a pod has the shape that the rest relies on: nothing is changed in what could not be changed back.
+//!
+//! What the API server would refuse anyway (a list where a map belongs, two containers of one name) is left alone here, so that every other file may find
+//! containers by name. The bounds keep a hostile object from costing more than its bytes.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::access::{at, list, text};
+use super::{Skip, Skipped};
+
+/// Containers of a pod, of every kind. The API server has no bound; pods of more than some tens are not seen.
+const CONTAINERS_MAX: usize = 256;
+/// Entries of one list that is looked through for each captured port.
+const ENTRIES_MAX: usize = 4096;
+/// What the API server takes for all annotations together, keys and values (`TotalAnnotationSizeLimitB` in `k8s.io/apimachinery/pkg/api/validation`).
+const ANNOTATIONS_BYTES_MAX: usize = 256 << 10;
+
+/// A kind of value; each may also be absent or null.
+#[derive(Clone, Copy)]
+enum Kind {
+    Map,
+    List,
+}
+
+const POD: [(&[&str], Kind); 12] = [
+    (&["metadata"], Kind::Map),
+    (&["metadata", "labels"], Kind::Map),
+    (&["metadata", "annotations"], Kind::Map),
+    (&["metadata", "ownerReferences"], Kind::List),
+    (&["spec"], Kind::Map),
+    (&["spec", "containers"], Kind::List),
+    (&["spec", "initContainers"], Kind::List),
+    (&["spec", "ephemeralContainers"], Kind::List),
+    (&["spec", "volumes"], Kind::List),
+    (&["spec", "imagePullSecrets"], Kind::List),
+    (&["spec", "securityContext"], Kind::Map),
+    (&["spec", "securityContext", "sysctls"], Kind::List),
+];
+
+const CONTAINER: [(&[&str], Kind); 5] = [
+    (&["ports"], Kind::List),
+    (&["env"], Kind::List),
+    (&["args"], Kind::List),
+    (&["command"], Kind::List),
+    (&["lifecycle"], Kind::Map),
+];
+
+/// What is wrong with a pod's shape, if anything is.
+pub(super) fn check(pod: &Value) -> Option<Skipped> {
+    let malformed = |what: String| Some(Skip::Malformed.because(what));
+    if let Some(what) = wrong(pod, &POD) {
+        return malformed(format!("{what}: the API server would not take it"));
+    }
+    let spec = at(pod, &["spec"]);
+    let kinds = ["containers", "initContainers", "ephemeralContainers"];
+    let containers: Vec<&Value> = kinds.iter().flat_map(|key| list(spec, &[key])).collect();
+    if list(spec, &["containers"]).is_empty() {
+        return malformed("it has no containers".to_owned());
+    }
+    if containers.len() > CONTAINERS_MAX {
+        return Some(Skip::TooLarge.because(format!("it has more than {CONTAINERS_MAX} containers")));
+    }
+    let mut names = BTreeSet::new();
+    for container in containers {
+        let name = text(container, &["name"]).unwrap_or_default();
+        if !is_label(name) || !names.insert(name) {
+            return malformed(format!("a container's name {name:?} is no name or stands twice"));
+        }
+        if let Some(what) = wrong(container, &CONTAINER) {
+            return malformed(format!("container {name}: {what}: the API server would not take it"));
+        }
+        let longest = ["ports", "env", "args", "command"].iter().map(|key| list(container, &[key]).len()).max();
+        if longest > Some(ENTRIES_MAX) {
+            return Some(
+                Skip::TooLarge.because(format!("container {name} has a list of more than {ENTRIES_MAX} entries")),
+            );
+        }
+    }
+    None
+}
+
+/// Whether the annotations have become more than the API server takes.
+pub(super) fn overfull(pod: &Value) -> Option<Skipped> {
+    let annotations = at(pod, &["metadata", "annotations"]).as_object();
+    let bytes: usize =
+        annotations.into_iter().flatten().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
+    (bytes > ANNOTATIONS_BYTES_MAX).then(|| {
+        Skip::TooLarge.because(format!(
+            "with the record of the injection its annotations have {bytes} bytes, and the API server takes {ANNOTATIONS_BYTES_MAX}"
+        ))
+    })
+}
+
+fn wrong(value: &Value, rules: &[(&[&str], Kind)]) -> Option<String> {
+    rules.iter().find_map(|(path, kind)| {
+        let found = at(value, path);
+        let (fits, what) = match kind {
+            Kind::Map => (found.is_object(), "map"),
+            Kind::List => (found.is_array(), "list"),
+        };
+        (!fits && !found.is_null()).then(|| format!("{} is no {what}", path.join(".")))
+    })
+}
+
+/// A DNS label, as the names of containers are.
+fn is_label(name: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=63).contains(&name.len()) && name.bytes().all(inner) && !name.starts_with('-') && !name.ends_with('-')
+}

@@ -1,0 +1,221 @@
+//! The sidecar's container, the redirect's init container, and their volumes, as JSON.
+
+use serde_json::{Value, json};
+
+use super::access::{at, text};
+use super::capture::{Mode, Planned};
+use super::overrides::Overrides;
+use super::ports::Numbers;
+use super::{CONTAINER, Context, REDIRECT};
+
+/// The volume with the token for the controller.
+pub(super) const TOKEN_VOLUME: &str = "groupage-token";
+/// The volume with the last good settings.
+pub(super) const STATE_VOLUME: &str = "groupage-state";
+/// Where the token is mounted: where the workload's own would be, which the sidecar must not have.
+const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Where the state is.
+const STATE_PATH: &str = "/var/run/groupage";
+/// The name of the port where `/metrics` is.
+const METRICS_NAME: &str = "gpg-metrics";
+/// For whom the token is.
+const AUDIENCE: &str = "groupage.dev";
+/// The user of the image, named where the pod's own user is root, which `runAsNonRoot` refuses.
+const USER: u32 = 65532;
+
+/// What the containers are made from.
+pub(super) struct Parts<'a> {
+    pub(super) pod: &'a Value,
+    pub(super) context: &'a Context,
+    pub(super) overrides: &'a Overrides,
+    pub(super) planned: &'a [Planned],
+    pub(super) numbers: &'a Numbers,
+    pub(super) resources: &'a Value,
+    pub(super) native: bool,
+    pub(super) token: &'a str,
+    /// What the sidecar is told of its policy.
+    pub(super) snapshot: &'a str,
+    /// Seconds between the pod's end and its being killed.
+    pub(super) grace: u64,
+}
+
+// === impl Parts ===
+
+impl Parts<'_> {
+    /// The sidecar.
+    pub(super) fn container(&self) -> Value {
+        let defaults = &self.context.sidecar;
+        let mut container = json!({
+            "name": CONTAINER,
+            "image": defaults.image,
+            "imagePullPolicy": defaults.pull_policy,
+            "args": self.args(),
+            "env": self.env(),
+            "ports": self.ports(),
+            // Only the proxy itself: as a native sidecar it holds up the application's start, and a probe that waited for the model would wait for ever.
+            "startupProbe": self.probe("/livez", 1, 60),
+            "readinessProbe": self.probe("/readyz", 2, 1),
+            "livenessProbe": self.probe("/livez", 10, 3),
+            "lifecycle": {"preStop": {"exec": {"command": ["/groupage", "drain", "--admin", self.admin()]}}},
+            "resources": self.resources,
+            "securityContext": self.security(),
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "volumeMounts": [
+                {"name": TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": true},
+                {"name": STATE_VOLUME, "mountPath": STATE_PATH},
+            ],
+        });
+        if self.native {
+            container["restartPolicy"] = json!("Always");
+        }
+        container
+    }
+
+    /// The init container that redirects ports, where any is redirected.
+    pub(super) fn redirect(&self) -> Option<Value> {
+        let rules: Vec<String> = self
+            .planned
+            .iter()
+            .filter(|planned| planned.mode == Mode::Redirect)
+            .flat_map(|planned| ["--redirect".to_owned(), format!("{}={}", planned.port.number, planned.listen)])
+            .collect();
+        if rules.is_empty() {
+            return None;
+        }
+        let args: Vec<String> = std::iter::once("redirect-init".to_owned()).chain(rules).collect();
+        Some(json!({
+            "name": REDIRECT,
+            "image": self.context.sidecar.image,
+            "imagePullPolicy": self.context.sidecar.pull_policy,
+            "args": args,
+            "resources": self.resources,
+            // The kernel takes rules from nobody else.
+            "securityContext": {
+                "allowPrivilegeEscalation": false,
+                "capabilities": {"add": ["NET_ADMIN"], "drop": ["ALL"]},
+                "readOnlyRootFilesystem": true,
+                "runAsNonRoot": false,
+                "runAsUser": 0,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "volumeMounts": [{"name": TOKEN_VOLUME, "mountPath": TOKEN_PATH, "readOnly": true}],
+        }))
+    }
+
+    fn args(&self) -> Vec<String> {
+        let mut args = vec!["proxy".to_owned()];
+        for planned in self.planned {
+            let name = planned.port.name.as_deref().unwrap_or_default();
+            let listen = match planned.mode {
+                Mode::Loopback => "pod".to_owned(),
+                Mode::Named | Mode::Redirect | Mode::None => planned.listen.to_string(),
+            };
+            args.extend(["--capture".to_owned(), format!("{name}:{}@{listen}", planned.port.number)]);
+        }
+        let rest = [
+            ("--metrics", format!("[::]:{}", self.numbers.metrics)),
+            ("--admin", self.admin()),
+            ("--state", STATE_PATH.to_owned()),
+            ("--log-format", "json".to_owned()),
+            ("--log-level", literally(&self.overrides.log_level)),
+        ];
+        args.extend(rest.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]));
+        args
+    }
+
+    fn env(&self) -> Vec<Value> {
+        let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+        let value = |name: &str, value: &str| json!({"name": name, "value": literally(value)});
+        let mut env = vec![
+            field("GROUPAGE_POD_NAME", "metadata.name"),
+            field("GROUPAGE_POD_NAMESPACE", "metadata.namespace"),
+            field("GROUPAGE_POD_UID", "metadata.uid"),
+            field("GROUPAGE_POD_IPS", "status.podIPs"),
+            field("GROUPAGE_NODE_NAME", "spec.nodeName"),
+            value("GROUPAGE_POLICY", self.snapshot),
+            value("GROUPAGE_GRACE", &format!("{}s", self.grace)),
+            value("GROUPAGE_DRAIN_TOKEN", self.token),
+        ];
+        if let Some(controller) = &self.context.controller {
+            env.push(value("GROUPAGE_CONTROLLER", &controller.address));
+            if !controller.ca.is_empty() {
+                env.push(value("GROUPAGE_CA", &controller.ca));
+            }
+        }
+        env
+    }
+
+    fn ports(&self) -> Vec<Value> {
+        let mut ports: Vec<Value> = Vec::new();
+        let mut names = vec![METRICS_NAME];
+        for planned in self.planned.iter().filter(|planned| planned.mode != Mode::Loopback) {
+            let port = || json!({"containerPort": planned.listen, "protocol": "TCP"});
+            let moved = planned.names();
+            if moved.is_empty() {
+                ports.push(port());
+            }
+            for name in moved {
+                let mut port = port();
+                port["name"] = json!(name);
+                ports.push(port);
+                names.push(name);
+            }
+        }
+        // An application may have a port of that name.
+        let own =
+            if names.iter().filter(|name| **name == METRICS_NAME).count() > 1 { "gpg-metrics-2" } else { METRICS_NAME };
+        ports.push(json!({"name": own, "containerPort": self.numbers.metrics, "protocol": "TCP"}));
+        ports
+    }
+
+    fn probe(&self, path: &str, period: u32, failures: u32) -> Value {
+        // No `host`: Pod Security refuses it from 1.34 on.
+        json!({
+            "httpGet": {"path": path, "port": self.numbers.metrics},
+            "periodSeconds": period,
+            "failureThreshold": failures,
+            "timeoutSeconds": 2,
+        })
+    }
+
+    fn admin(&self) -> String {
+        format!("127.0.0.1:{}", self.numbers.admin)
+    }
+
+    /// What Pod Security `restricted` asks for. The user is the image's, so that a cluster may give another (`OpenShift` does).
+    fn security(&self) -> Value {
+        let mut security = json!({
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": true,
+            "runAsNonRoot": true,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        });
+        if at(self.pod, &["spec", "securityContext", "runAsUser"]).as_u64() == Some(0) {
+            security["runAsUser"] = json!(USER);
+        }
+        security
+    }
+}
+
+/// A text that the kubelet leaves as it is: it takes `$(NAME)` for a reference and `$$` for one `$`.
+fn literally(text: &str) -> String {
+    text.replace('$', "$$")
+}
+
+/// The volumes that the sidecar mounts.
+pub(super) fn volumes() -> [Value; 2] {
+    [
+        json!({
+            "name": TOKEN_VOLUME,
+            "projected": {"sources": [{"serviceAccountToken": {"audience": AUDIENCE, "expirationSeconds": 3600, "path": "token"}}]},
+        }),
+        json!({"name": STATE_VOLUME, "emptyDir": {"sizeLimit": "1Mi"}}),
+    ]
+}
+
+/// The item of a list with this name.
+pub(super) fn named<'a>(items: &'a [Value], name: &str) -> Option<&'a Value> {
+    items.iter().find(|item| text(item, &["name"]) == Some(name))
+}

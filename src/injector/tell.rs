@@ -1,0 +1,70 @@
+//! What was done to a pod, in sentences, and what its owner should know.
+
+use super::Report;
+use super::capture::{Mode, Planned};
+use super::overrides::Overrides;
+use crate::api::v1alpha1::DurationText;
+use crate::config::parse_duration;
+
+/// Seconds for which calls are accepted after the end was announced (`drain.delay` in a pod), and seconds kept back before the pod is killed.
+const DRAIN_DELAY: f64 = 5.0;
+const DRAIN_RESERVE: f64 = 5.0;
+
+/// Says how each port is captured, and whether the pod is given time to drain.
+pub(super) fn about(report: &mut Report, planned: &[Planned], overrides: &Overrides, grace: u64) {
+    if let Some(policy) = &overrides.policy {
+        report.facts.push(format!("policy {}", policy.name));
+    }
+    report.captured = planned.iter().all(|planned| planned.bypass.is_empty() && planned.uncaptured.is_none());
+    for planned in planned {
+        let Planned { port, mode, listen, bypass, uncaptured, .. } = planned;
+        let names = planned.all_names().join(" and ");
+        let name = if names.is_empty() { "unnamed".to_owned() } else { format!("named {names}") };
+        let how = match mode {
+            Mode::Named => format!("by its name, through {listen}"),
+            Mode::Loopback => "on the pod's addresses, the application on loopback".to_owned(),
+            Mode::Redirect => format!("by a redirect to {listen}"),
+            Mode::None => format!("not captured; the sidecar listens on {listen}"),
+        };
+        report.facts.push(format!("port {} ({name}) of container {}: {how}", port.number, port.container));
+        report.warnings.extend(bypass.iter().cloned());
+        report.warnings.extend(uncaptured.iter().map(|why| {
+            format!(
+                "{why}: not captured; name it as its Service does, or say groupage.dev/app-listen ({listen} leads through the sidecar)"
+            )
+        }));
+    }
+    report.warnings.extend(too_short(overrides, grace));
+}
+
+/// Says so where a pod is killed before it can have drained. One that says nothing of latency is not warned.
+fn too_short(overrides: &Overrides, grace: u64) -> Option<String> {
+    let seconds =
+        |time: Option<&DurationText>| time.and_then(|text| parse_duration(&text.0)).map(|time| time.as_secs_f64());
+    let spec = overrides.policy.as_ref().map(|policy| &policy.spec);
+    let drain = spec.and_then(|spec| spec.proxy.as_ref()?.drain.as_ref());
+    let limit = overrides
+        .drain_timeout
+        .map(|limit| limit.as_secs_f64())
+        .or_else(|| seconds(drain.and_then(|drain| drain.limit.as_ref())));
+    let routes = || spec.into_iter().flat_map(|spec| spec.routes.iter().flatten());
+    let slos =
+        spec.and_then(|spec| spec.slo.as_ref()).into_iter().chain(routes().filter_map(|route| route.slo.as_ref()));
+    let longest = slos
+        .filter_map(|slo| seconds(slo.latency_p99.as_ref()))
+        .chain(routes().filter_map(|route| seconds(route.timeout.as_ref())))
+        .fold(0.0, f64::max);
+    let needed = match limit {
+        Some(limit) => limit + DRAIN_RESERVE,
+        None if longest > 0.0 => {
+            let delay = seconds(drain.and_then(|drain| drain.delay.as_ref())).unwrap_or(DRAIN_DELAY);
+            delay + longest + DRAIN_RESERVE
+        }
+        None => return None,
+    };
+    #[expect(clippy::cast_precision_loss, reason = "a pod's grace is far below 2^53 seconds")]
+    let has = grace as f64;
+    (needed > has).then(|| {
+        format!("terminationGracePeriodSeconds is {grace}, and draining may take {:.0} s: raise it", needed.ceil())
+    })
+}

@@ -1,0 +1,159 @@
+//! The contract on generated pods, and the corners that no golden file shows: what others change between two passes.
+
+mod draw;
+mod passes;
+mod properties;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{Context, Outcome, Skip, inject, uninject};
+
+/// A pod with one container and one named port.
+fn pod() -> Value {
+    json!({
+        "metadata": {"name": "p", "labels": {"app": "p"}, "annotations": {"groupage.dev/inject": "enabled"}},
+        "spec": {"containers": [{"name": "app", "image": "app", "ports": [{"name": "http", "containerPort": 8080}]}]},
+    })
+}
+
+/// What the webhook knows in a cluster of today.
+fn context() -> Context {
+    Context { native: true, token: Some("0123456789abcdef0123456789abcdef".to_owned()), ..Context::default() }
+}
+
+fn injected(pod: &Value, context: &Context) -> Value {
+    match inject(pod, context) {
+        Outcome::Injected(injected) => injected.pod,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn skipped(pod: &Value, context: &Context) -> Skip {
+    match inject(pod, context) {
+        Outcome::Skipped(skipped) => skipped.reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_says_nothing_is_not_injected_in_a_cluster() {
+    let mut quiet = pod();
+    quiet["metadata"]["annotations"] = json!({});
+    assert_eq!(skipped(&quiet, &context()), Skip::NotEnabled);
+    let mut asked = context();
+    asked.namespace.labels.insert("groupage.dev/inject".to_owned(), "enabled".to_owned());
+    let _whole = injected(&quiet, &asked);
+    asked.namespace.labels.insert("groupage.dev/inject".to_owned(), "Enabled".to_owned());
+    let Outcome::Refused(problems) = inject(&quiet, &asked) else { panic!("no selector takes this label") };
+    assert!(problems[0].message.starts_with("the label of the namespace"), "{}", problems[0].message);
+    quiet["metadata"]["annotations"]["groupage.dev/inject"] = json!("disabled");
+    assert_eq!(skipped(&quiet, &asked), Skip::Disabled);
+}
+
+#[test]
+fn the_namespace_is_the_requests_and_not_the_objects() {
+    let mut system = context();
+    system.namespace.name = "kube-system".to_owned();
+    assert_eq!(skipped(&pod(), &system), Skip::Excluded);
+    let own = Context { own_namespace: "g".to_owned(), ..context() };
+    let _elsewhere = injected(&pod(), &own);
+    let mut own_too = own;
+    own_too.namespace.name = "g".to_owned();
+    assert_eq!(skipped(&pod(), &own_too), Skip::Excluded);
+}
+
+#[test]
+fn a_pod_of_a_job_needs_the_native_form_whatever_its_restart_policy() {
+    let classic = Context { native: false, ..context() };
+    let mut owned = pod();
+    owned["metadata"]["ownerReferences"] = json!([{"kind": "Job", "name": "j"}]);
+    assert_eq!(skipped(&owned, &classic), Skip::JobNeedsNativeSidecar);
+    let _whole = injected(&owned, &context());
+}
+
+#[test]
+fn a_pod_that_says_disabled_keeps_a_sidecar_that_its_template_has() {
+    let mut whole = injected(&pod(), &context());
+    whole["metadata"]["annotations"]["groupage.dev/inject"] = json!("disabled");
+    let Outcome::Skipped(skipped) = inject(&whole, &context()) else { panic!("it says disabled") };
+    assert_eq!(skipped.reason, Skip::Disabled);
+    assert!(skipped.detail.contains("uninject takes it out"), "{}", skipped.detail);
+}
+
+#[test]
+fn the_token_is_kept_on_later_passes_and_nothing_else_becomes_one() {
+    let first = injected(&pod(), &context());
+    let another = Context { token: Some("ffffffffffffffffffffffffffffffff".to_owned()), ..context() };
+    assert_eq!(injected(&first, &another), first);
+    // Of a token somebody wrote by hand: it would become part of a path.
+    let mut forged = first.clone();
+    let status = first["metadata"]["annotations"]["groupage.dev/status"].as_str().unwrap();
+    let status = status.replace("0123456789abcdef0123456789abcdef", "../../quit?x=");
+    forged["metadata"]["annotations"]["groupage.dev/status"] = json!(status);
+    assert_eq!(injected(&forged, &another).to_string().matches("quit").count(), 0);
+    // Without a given one it follows from the template.
+    let offline = Context { token: None, ..context() };
+    assert_eq!(injected(&pod(), &offline), injected(&pod(), &offline));
+}
+
+#[test]
+fn more_than_can_be_is_left_alone() {
+    let mut ports = pod();
+    let many: Vec<Value> = (1..=65).map(|port| json!({"containerPort": port})).collect();
+    ports["spec"]["containers"][0]["ports"] = json!(many);
+    assert_eq!(skipped(&ports, &context()), Skip::TooLarge);
+    ports["metadata"]["annotations"]["groupage.dev/ports"] = json!("8,9");
+    let _chosen = injected(&ports, &context());
+
+    let mut containers = pod();
+    let many: Vec<Value> = (0..257).map(|index| json!({"name": format!("c{index}")})).collect();
+    containers["spec"]["containers"] = json!(many);
+    assert_eq!(skipped(&containers, &context()), Skip::TooLarge);
+
+    let mut annotations = pod();
+    annotations["metadata"]["annotations"]["note"] = json!("x".repeat((256 << 10) - 500));
+    assert_eq!(skipped(&annotations, &context()), Skip::TooLarge);
+
+    let mut every = pod();
+    let all: Vec<Value> = (9190..=9190 + 4095).map(|port| json!({"containerPort": port})).collect();
+    every["spec"]["initContainers"] = json!([{"name": "hog", "ports": all}]);
+    let whole = injected(&every, &context());
+    assert_eq!(whole["spec"]["initContainers"][1]["ports"][1]["containerPort"], 9190 + 4096);
+}
+
+#[test]
+fn a_policy_that_does_not_fit_into_a_variable_passes_calls_through_until_it_is_told() {
+    let spec = json!({"tenants": {"weights": (0..9000).map(|n| (format!("t{n}"), json!(1))).collect::<serde_json::Map<_, _>>()}});
+    let policy = super::NamedPolicy {
+        name: "big".to_owned(),
+        spec: serde_json::from_value(spec).unwrap(),
+        ..Default::default()
+    };
+    let context = Context { policies: Arc::from([policy]), ..context() };
+    let Outcome::Injected(done) = inject(&pod(), &context) else { panic!("it is injected") };
+    assert!(done.report.warnings.iter().any(|warning| warning.contains("does not fit")), "{:?}", done.report);
+    let env = done.pod["spec"]["initContainers"][0]["env"].as_array().unwrap();
+    assert!(env.contains(&json!({"name": "GROUPAGE_POLICY", "value": "{\"mode\":\"Passthrough\"}"})), "{env:?}");
+}
+
+#[test]
+fn values_of_the_installation_hold_below_policy_and_annotation() {
+    let mut context = context();
+    context.sidecar.image = "mirror/groupage@sha256:abc".to_owned();
+    context.sidecar.pull_secrets = vec!["pull".to_owned()];
+    context.sidecar.mode = crate::api::v1alpha1::Mode::Observe;
+    context.controller = Some(super::Controller { address: "https://c:1".to_owned(), ca: "PEM $x".to_owned() });
+    let whole = injected(&pod(), &context);
+    let sidecar = &whole["spec"]["initContainers"][0];
+    assert_eq!(sidecar["image"], "mirror/groupage@sha256:abc");
+    let env = |name: &str| {
+        let found = sidecar["env"].as_array().unwrap().iter().find(|entry| entry["name"] == name);
+        found.map(|entry| entry["value"].clone())
+    };
+    assert_eq!(env("GROUPAGE_POLICY"), Some(json!("{\"mode\":\"Observe\"}")));
+    assert_eq!((env("GROUPAGE_CONTROLLER"), env("GROUPAGE_CA")), (Some(json!("https://c:1")), Some(json!("PEM $$x"))));
+    assert_eq!(whole["spec"]["imagePullSecrets"], json!([{"name": "pull"}]));
+    assert_eq!(uninject(&whole).unwrap().pod, pod());
+}

@@ -1,0 +1,264 @@
+//! Pods, contexts and what others do to pods, drawn so that small alphabets meet often.
+
+use std::sync::Arc;
+
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+use serde_json::{Map, Value, json};
+
+use super::super::{Context, NamedPolicy};
+
+/// One of a few texts.
+fn word(words: &'static [&'static str]) -> impl Strategy<Value = Value> {
+    select(words).prop_map(Value::from)
+}
+
+/// Fields of an object, each there or not, some of them null.
+fn object(fields: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Value> {
+    let (names, values): (Vec<_>, Vec<_>) = fields.into_iter().unzip();
+    let values: Vec<_> = values
+        .into_iter()
+        .map(|value| prop_oneof![4 => value.prop_map(Some), 3 => Just(None), 1 => Just(Some(Value::Null))])
+        .collect();
+    values
+        .prop_map(move |values| {
+            let fields = names.iter().zip(values).filter_map(|(name, value)| Some(((*name).to_owned(), value?)));
+            Value::Object(fields.collect())
+        })
+        .boxed()
+}
+
+fn list(item: impl Strategy<Value = Value> + 'static, most: usize) -> BoxedStrategy<Value> {
+    vec(item, 0..=most).prop_map(Value::from).boxed()
+}
+
+fn port() -> BoxedStrategy<Value> {
+    let number = select(vec![80_u16, 8080, 8081, 9190, 15080, 15090]).prop_map(Value::from);
+    let names = word(&["http", "grpc", "metrics", "gpg-8080", "gpg-metrics"]);
+    let port = object(vec![
+        ("name", names.boxed()),
+        ("protocol", word(&["TCP", "TCP", "UDP"]).boxed()),
+        ("hostPort", Just(json!(80)).boxed()),
+        ("future", Just(json!({"x": 1})).boxed()),
+    ]);
+    (number, port)
+        .prop_map(|(number, mut port)| {
+            port["containerPort"] = number;
+            port
+        })
+        .boxed()
+}
+
+/// A port of a container, by name or number.
+fn reference() -> impl Strategy<Value = Value> {
+    prop_oneof![word(&["http", "grpc", "other"]), Just(json!(8080))]
+}
+
+fn handler() -> BoxedStrategy<Value> {
+    prop_oneof![
+        reference().prop_map(|port| json!({"httpGet": {"path": "/", "port": port}, "periodSeconds": 3})),
+        reference().prop_map(|port| json!({"tcpSocket": {"port": port}})),
+        reference().prop_map(|port| json!({"tcpSocket": {"port": port}, "httpGet": null, "periodSeconds": 3})),
+        Just(json!({"tcpSocket": {"port": 8080, "host": "elsewhere"}})),
+        Just(json!({"exec": {"command": ["true"]}})),
+        Just(json!({"grpc": {"port": 8080}})),
+    ]
+    .boxed()
+}
+
+fn resources() -> BoxedStrategy<Value> {
+    let amounts = || object(vec![("cpu", word(&["1", "500m"]).boxed()), ("memory", word(&["1Gi", "64Mi"]).boxed())]);
+    object(vec![("requests", amounts()), ("limits", amounts())])
+}
+
+fn container(name: &'static str) -> BoxedStrategy<Value> {
+    let variable = prop_oneof![
+        word(&["", "0.0.0.0", "127.0.0.1"]).prop_map(|value| json!({"name": "HOST", "value": value})),
+        Just(json!({"name": "OTHER", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})),
+    ];
+    let argument = || word(&["--host", "--host=0.0.0.0", "127.0.0.1", "0.0.0.0", "-c", "serve"]);
+    let fields = vec![
+        ("ports", list(port(), 4)),
+        ("env", list(variable, 3)),
+        ("args", list(argument(), 4)),
+        ("command", list(argument(), 2)),
+        ("livenessProbe", handler()),
+        ("readinessProbe", handler()),
+        ("startupProbe", handler()),
+        ("lifecycle", object(vec![("preStop", handler()), ("postStart", handler())])),
+        ("resources", resources()),
+        ("restartPolicy", word(&["Always"]).boxed()),
+        ("future", Just(json!([1, 2.5, {"deep": null}])).boxed()),
+    ];
+    object(fields)
+        .prop_map(move |mut container| {
+            container["name"] = json!(name);
+            container
+        })
+        .boxed()
+}
+
+/// Containers of some of these names.
+fn containers(names: &'static [&'static str]) -> BoxedStrategy<Value> {
+    let each: Vec<_> = names.iter().map(|name| option::weighted(0.6, container(name))).collect();
+    each.prop_map(|all| Value::Array(all.into_iter().flatten().collect())).boxed()
+}
+
+fn annotations() -> BoxedStrategy<Value> {
+    object(vec![
+        ("groupage.dev/inject", word(&["enabled", "TRUE", "enabled", "disabled"]).boxed()),
+        ("groupage.dev/capture", word(&["Auto", "named", "Loopback", "redirect"]).boxed()),
+        ("groupage.dev/ports", word(&["http", "8080,9999", "grpc, http"]).boxed()),
+        (
+            "groupage.dev/app-listen",
+            word(&["env:HOST=127.0.0.1", "arg:--host=127.0.0.1", "arg:--host 127.0.0.1", "env:NEW=x"]).boxed(),
+        ),
+        ("groupage.dev/memory-limit", word(&["32Mi", "1Gi"]).boxed()),
+        ("groupage.dev/native-sidecar", word(&["Auto", "never"]).boxed()),
+        ("groupage.dev/status", word(&["{}", "not ours"]).boxed()),
+        ("kubectl.kubernetes.io/default-container", word(&["b"]).boxed()),
+        ("config.linkerd.io/opaque-ports", word(&["8000-8080"]).boxed()),
+        ("of.others/x", word(&["", "y"]).boxed()),
+    ])
+}
+
+/// A pod, mostly one that can be injected.
+pub(super) fn pod() -> BoxedStrategy<Value> {
+    let labels = object(vec![
+        ("app", word(&["x", "y"]).boxed()),
+        ("groupage.dev/injected", word(&["false", "true"]).boxed()),
+        ("istio.io/rev", word(&["a"]).boxed()),
+    ]);
+    let sysctl = json!({"name": "net.ipv4.ip_unprivileged_port_start", "value": "1"});
+    let spec = object(vec![
+        ("initContainers", containers(&["init", "istio-proxy"])),
+        ("volumes", list(word(&["v"]).prop_map(|name| json!({"name": name, "emptyDir": {}})), 1)),
+        ("imagePullSecrets", list(word(&["pull", "own"]).prop_map(|name| json!({"name": name})), 2)),
+        ("securityContext", object(vec![("runAsUser", Just(json!(0)).boxed()), ("sysctls", list(Just(sysctl), 1))])),
+        ("resources", resources()),
+        ("restartPolicy", word(&["Always", "Always", "Never"]).boxed()),
+        ("terminationGracePeriodSeconds", select(vec![0, 5, 600]).prop_map(Value::from).boxed()),
+        ("future", Just(json!({"kept": true})).boxed()),
+    ]);
+    let metadata = object(vec![("labels", labels), ("annotations", annotations()), ("name", word(&["p"]).boxed())]);
+    (metadata, spec, containers(&["a", "b", "linkerd-proxy"]), container("c"), prop::bool::weighted(0.9))
+        .prop_map(|(metadata, mut spec, mut all, more, has_metadata)| {
+            all.as_array_mut().unwrap().push(more);
+            spec["containers"] = all;
+            let mut pod = Map::from_iter([("spec".to_owned(), spec)]);
+            if has_metadata {
+                pod.insert("metadata".to_owned(), metadata);
+            }
+            Value::Object(pod)
+        })
+        .boxed()
+}
+
+/// What is known around it.
+pub(super) fn context() -> BoxedStrategy<Context> {
+    let service = |target: Value| json!({"kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80, "targetPort": target}]}});
+    let referrers = prop_oneof![
+        reference().prop_map(service),
+        Just(
+            json!({"kind": "InferencePool", "metadata": {"name": "p"}, "spec": {"selector": {"app": "x"}, "targetPortNumber": 8080}})
+        ),
+        Just(
+            json!({"kind": "NetworkPolicy", "metadata": {"name": "n"}, "spec": {"podSelector": {}, "ingress": [{"ports": [{"port": 8080}]}]}})
+        ),
+    ];
+    let policy =
+        word(&["{}", "{\"mode\":\"Observe\",\"injection\":{\"capture\":\"Loopback\",\"appListen\":\"env:HOST=::1\"}}"]);
+    (any::<[bool; 3]>(), vec(referrers, 0..3), option::of(policy), any::<bool>())
+        .prop_map(|([native, redirect_allowed, unless_disabled], referrers, policy, secrets)| {
+            let spec = policy.map(|text| serde_json::from_str(text.as_str().unwrap()).unwrap());
+            let policies: Vec<NamedPolicy> = spec
+                .into_iter()
+                .map(|spec| NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() })
+                .collect();
+            let mut context = Context { native, redirect_allowed, unless_disabled, ..Context::default() };
+            context.policies = policies.into();
+            context.referrers = Arc::from(referrers);
+            if secrets {
+                context.sidecar.pull_secrets = vec!["pull".to_owned(), "ours".to_owned()];
+            }
+            context
+        })
+        .boxed()
+}
+
+/// Something that another webhook does to a pod, with the sidecar or without.
+#[derive(Debug, Clone)]
+pub(super) enum Foreign {
+    Container(bool),
+    Volume,
+    Label,
+    Annotation,
+    Variable,
+    Field,
+}
+
+pub(super) fn foreign() -> impl Strategy<Value = Vec<Foreign>> {
+    let one = prop_oneof![
+        any::<bool>().prop_map(Foreign::Container),
+        Just(Foreign::Volume),
+        Just(Foreign::Label),
+        Just(Foreign::Annotation),
+        Just(Foreign::Variable),
+        Just(Foreign::Field),
+    ];
+    vec(one, 0..6)
+}
+
+// === impl Foreign ===
+
+impl Foreign {
+    /// Does it; `index` tells it from others of its kind.
+    pub(super) fn apply(&self, pod: &mut Value, index: usize) {
+        let name = format!("foreign-{index}");
+        let app = pod["spec"]["containers"].as_array().unwrap().iter().position(|one| one["name"] == "c").unwrap();
+        match self {
+            Self::Container(first) => {
+                let all = pod["spec"]["containers"].as_array_mut().unwrap();
+                let own = json!({"name": name, "image": "x"});
+                if *first { all.insert(0, own) } else { all.push(own) }
+            }
+            Self::Volume => push(&mut pod["spec"]["volumes"], json!({"name": name, "emptyDir": {}})),
+            Self::Label => pod["metadata"]["labels"][name] = json!("1"),
+            Self::Annotation => pod["metadata"]["annotations"][name] = json!("1"),
+            Self::Variable => push(&mut pod["spec"]["containers"][app]["env"], json!({"name": name, "value": "1"})),
+            Self::Field => pod["spec"]["containers"][app][name] = json!({"a": [1]}),
+        }
+    }
+}
+
+fn push(list: &mut Value, item: Value) {
+    match list {
+        Value::Array(items) => items.push(item),
+        other => *other = json!([item]),
+    }
+}
+
+/// Any JSON, small.
+pub(super) fn any_json() -> BoxedStrategy<Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_filter("finite", |float| float.is_finite()).prop_map(Value::from),
+        "\\PC{0,8}".prop_map(Value::from),
+        word(&["groupage", "http", "TCP", "Always", "groupage-token", "enabled"]),
+    ];
+    leaf.prop_recursive(3, 20, 4, |inner| {
+        let key = prop_oneof![
+            select(vec!["name", "ports", "containerPort", "spec", "containers"]).prop_map(str::to_owned),
+            "\\PC{0,6}"
+        ];
+        prop_oneof![
+            vec(inner.clone(), 0..4).prop_map(Value::from),
+            btree_map(key, inner, 0..4).prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+    .boxed()
+}

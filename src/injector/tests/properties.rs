@@ -1,0 +1,205 @@
+//! What holds for every pod.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::super::{Context, Outcome, STATUS, inject, patch, places, uninject};
+use super::draw::{any_json, context, foreign, pod};
+
+/// Where an injection may change what the user wrote; a `*` is one key or index. Everything below such a place may change.
+const MAY_CHANGE: [&str; 20] = [
+    "/metadata/labels/groupage.dev~1injected",
+    "/metadata/annotations/groupage.dev~1status",
+    "/metadata/annotations/kubectl.kubernetes.io~1default-container",
+    "/spec/imagePullSecrets",
+    "/spec/securityContext/sysctls",
+    "/spec/containers/*/ports/*/name",
+    "/spec/containers/*/livenessProbe/httpGet/port",
+    "/spec/containers/*/livenessProbe/tcpSocket",
+    "/spec/containers/*/readinessProbe/httpGet/port",
+    "/spec/containers/*/readinessProbe/tcpSocket",
+    "/spec/containers/*/startupProbe/httpGet/port",
+    "/spec/containers/*/startupProbe/tcpSocket",
+    "/spec/containers/*/lifecycle/postStart/httpGet/port",
+    "/spec/containers/*/lifecycle/postStart/tcpSocket/port",
+    "/spec/containers/*/lifecycle/preStop/httpGet/port",
+    "/spec/containers/*/lifecycle/preStop/tcpSocket/port",
+    "/spec/containers/*/lifecycle/preStop",
+    "/spec/containers/*/env",
+    "/spec/containers/*/args",
+    "/spec/containers/*/command",
+];
+
+/// Every leaf of a value, with its pointer.
+fn leaves(value: &Value, at: &str, found: &mut Vec<(String, Value)>) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            for (key, value) in map {
+                leaves(value, &format!("{at}/{}", key.replace('~', "~0").replace('/', "~1")), found);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for (index, value) in items.iter().enumerate() {
+                leaves(value, &format!("{at}/{index}"), found);
+            }
+        }
+        // Nothing, which something may take the place of.
+        Value::Null | Value::Object(_) | Value::Array(_) => {}
+        leaf => found.push((at.to_owned(), leaf.clone())),
+    }
+}
+
+fn may_change(pointer: &str) -> bool {
+    MAY_CHANGE.iter().any(|pattern| {
+        let mut keys = pointer.split('/');
+        pattern.split('/').all(|wanted| keys.next().is_some_and(|key| wanted == "*" || wanted == key))
+    })
+}
+
+/// What holds of a pod that was injected.
+fn holds(pod: &Value, whole: &Value, context: &Context) -> Result<(), TestCaseError> {
+    let Outcome::Injected(again) = inject(whole, context) else {
+        return Err(TestCaseError::fail("a second time it is not injected"));
+    };
+    prop_assert_eq!(&again.pod, whole, "the second time");
+    let back = uninject(whole).unwrap();
+    prop_assert_eq!(&back.pod, pod, "taken out");
+    prop_assert!(back.warnings.is_empty(), "{:?}", back.warnings);
+    let mut patched = pod.clone();
+    json_patch::patch(&mut patched, &patch(pod, whole)).unwrap();
+    prop_assert_eq!(&patched, whole, "by its patch");
+    Ok(())
+}
+
+/// What must hold for the API server to take it, as far as it is ours.
+fn well_formed(whole: &Value) -> Result<(), TestCaseError> {
+    let all =
+        ["initContainers", "containers"].iter().flat_map(|key| whole["spec"][key].as_array().into_iter().flatten());
+    let all: Vec<&Value> = all.collect();
+    let sidecars: Vec<&&Value> = all.iter().filter(|one| one["name"] == "groupage").collect();
+    prop_assert_eq!(sidecars.len(), 1);
+    let sidecar = sidecars[0];
+    let declared = |one: &Value| one["ports"].as_array().cloned().unwrap_or_default();
+    let names: Vec<Value> =
+        declared(sidecar).iter().map(|port| port["name"].clone()).filter(|name| !name.is_null()).collect();
+    for (index, name) in names.iter().enumerate() {
+        prop_assert!(!names[..index].contains(name), "{} stands twice on the sidecar", name);
+    }
+    let tcp = |port: &Value| matches!(port["protocol"].as_str(), None | Some("TCP"));
+    let of_others: Vec<Value> = all
+        .iter()
+        .filter(|one| one["name"] != "groupage")
+        .flat_map(|one| declared(one))
+        .filter(tcp)
+        .map(|port| port["containerPort"].clone())
+        .collect();
+    for port in declared(sidecar) {
+        prop_assert!(!of_others.contains(&port["containerPort"]), "{} is taken", port["containerPort"]);
+    }
+    let args: Vec<&str> = sidecar["args"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let captures: Vec<&str> = args
+        .windows(2)
+        .filter(|pair| pair[0] == "--capture")
+        .map(|pair| pair[1].split([':', '@']).nth(1).unwrap())
+        .collect();
+    for (index, port) in captures.iter().enumerate() {
+        prop_assert!(!captures[..index].contains(port), "{port} is captured twice");
+    }
+    prop_assert!(!captures.is_empty());
+    Ok(())
+}
+
+/// Every pointer to a value in another.
+fn pointers(value: &Value, at: String, found: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                pointers(value, format!("{at}/{}", key.replace('~', "~0").replace('/', "~1")), found);
+            }
+        }
+        Value::Array(items) => {
+            for (index, value) in items.iter().enumerate() {
+                pointers(value, format!("{at}/{index}"), found);
+            }
+        }
+        _ => {}
+    }
+    found.push(at);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn twice_is_once_and_taken_out_it_is_what_it_was(pod in pod(), context in context()) {
+        if let Outcome::Injected(whole) = inject(&pod, &context) {
+            holds(&pod, &whole.pod, &context)?;
+            well_formed(&whole.pod)?;
+        }
+    }
+
+    #[test]
+    fn only_what_may_change_changes(pod in pod(), context in context()) {
+        if let Outcome::Injected(whole) = inject(&pod, &context) {
+            let mut before = Vec::new();
+            leaves(&pod, "", &mut before);
+            for (pointer, leaf) in before.into_iter().filter(|(pointer, _)| !may_change(pointer)) {
+                prop_assert_eq!(whole.pod.pointer(&pointer), Some(&leaf), "{}", pointer);
+            }
+        }
+    }
+
+    #[test]
+    fn what_others_added_stays(pod in pod(), context in context(), foreign in foreign()) {
+        if let Outcome::Injected(whole) = inject(&pod, &context) {
+            let (mut plain, mut changed) = (pod.clone(), whole.pod);
+            for (index, foreign) in foreign.iter().enumerate() {
+                foreign.apply(&mut plain, index);
+                foreign.apply(&mut changed, index);
+            }
+            prop_assert_eq!(&uninject(&changed).unwrap().pod, &plain, "taken out");
+            // The next pass sees the whole, and the one after it changes nothing.
+            if let Outcome::Injected(next) = inject(&changed, &context) {
+                holds(&plain, &next.pod, &context)?;
+                well_formed(&next.pod)?;
+            }
+        }
+    }
+
+    #[test]
+    fn no_json_makes_it_panic(pod in pod(), context in context(), at in any::<prop::sample::Index>(), odd in any_json()) {
+        let mut found = Vec::new();
+        pointers(&pod, String::new(), &mut found);
+        let mut broken = pod;
+        *broken.pointer_mut(at.get::<String>(&found)).unwrap() = odd;
+        if let Outcome::Injected(whole) = inject(&broken, &context) {
+            holds(&broken, &whole.pod, &context)?;
+        }
+        let _places = places(&broken);
+    }
+
+    #[test]
+    fn no_json_at_all_makes_it_panic(any in any_json(), context in context()) {
+        prop_assert!(inject(&any, &context).injected().is_none());
+        prop_assert_eq!(uninject(&any), None);
+        let _places = places(&any);
+    }
+
+    #[test]
+    fn no_record_that_somebody_wrote_makes_it_panic(
+        pod in pod(), context in context(), at in any::<prop::sample::Index>(), odd in any_json()
+    ) {
+        if let Outcome::Injected(whole) = inject(&pod, &context) {
+            let mut forged = whole.pod;
+            let mut status: Value = serde_json::from_str(forged["metadata"]["annotations"][STATUS].as_str().unwrap()).unwrap();
+            let mut found = Vec::new();
+            pointers(&status, String::new(), &mut found);
+            *status.pointer_mut(at.get::<String>(&found)).unwrap() = odd;
+            forged["metadata"]["annotations"][STATUS] = json!(status.to_string());
+            let _undone = uninject(&forged);
+            if let Outcome::Injected(again) = inject(&forged, &context) {
+                well_formed(&again.pod)?;
+            }
+        }
+    }
+}

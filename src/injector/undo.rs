@@ -1,0 +1,211 @@
+//! Takes the sidecar out: the pod becomes what it was, but for what others changed meanwhile.
+//!
+//! By names and not by places: between the injection and now other webhooks may have added containers, volumes and variables, which stay. A record that somebody
+//! wrote by hand can do no more than one of ours: only places that an injection changes are changed back.
+
+use serde_json::{Value, json};
+
+use super::access::{at, at_mut, list, map_mut, text};
+use super::apply::{CONNECT, DEFAULT_CONTAINER, HANDLERS, MADE, MADE_IN_CONTAINERS, PROBES};
+use super::status::{Argument, Hook, Probe, Reference, Renamed, Status, Undo, Variable};
+use super::{CONTAINER, INJECTED, REDIRECT, STATUS, Uninjected, sidecar};
+
+/// The pod without the sidecar; `None` where there is none of ours.
+pub(super) fn uninject(pod: &Value) -> Option<Uninjected> {
+    let status = Status::of(pod);
+    let labelled = text(pod, &["metadata", "labels", INJECTED]) == Some("true");
+    let runs_proxy = |key: &str| {
+        let found = sidecar::named(list(pod, &["spec", key]), CONTAINER);
+        found.is_some_and(|found| list(found, &["args"]).first().is_some_and(|word| word == "proxy"))
+    };
+    let form = match &status {
+        Some(status) if status.form == "classic" => "containers",
+        Some(_) => "initContainers",
+        None if labelled => ["initContainers", "containers"].into_iter().find(|key| runs_proxy(key))?,
+        None => return None,
+    };
+    let mut pod = pod.clone();
+    let mut warnings = Vec::new();
+    for (key, name) in [(form, CONTAINER), ("initContainers", REDIRECT)] {
+        remove_named(&mut pod, &["spec", key], |found| found == name);
+    }
+    remove_named(&mut pod, &["spec", "volumes"], |name| matches!(name, sidecar::TOKEN_VOLUME | sidecar::STATE_VOLUME));
+    let none = Undo::default();
+    let undo = status.as_ref().map_or(&none, |status| &status.undo);
+    for (map, key, was) in [("labels", INJECTED, &undo.label), ("annotations", STATUS, &undo.status)] {
+        let Some(map) = at_mut(&mut pod, &["metadata", map]).and_then(Value::as_object_mut) else { continue };
+        match was {
+            Some(was) => drop(map.insert(key.to_owned(), was.clone())),
+            None => drop(map.remove(key)),
+        }
+    }
+    if status.is_some() {
+        restore(&mut pod, undo, &mut warnings);
+    } else {
+        warnings.push(format!(
+            "there is no annotation {STATUS} to restore from: port names, probes and hooks stay as the injection left them"
+        ));
+    }
+    Some(Uninjected { pod, warnings })
+}
+
+fn restore(pod: &mut Value, undo: &Undo, warnings: &mut Vec<String>) {
+    let mut lost = |what: String| warnings.push(format!("{what} was changed since the injection and stays as it is"));
+    for hook in &undo.hooks {
+        if !restore_hook(pod, hook) {
+            lost(format!("the preStop hook of container {}", hook.container));
+        }
+    }
+    // Before the names, of which what was there may be one.
+    for probe in &undo.probes {
+        if !restore_probe(pod, probe) {
+            lost(format!("{} of container {}", probe.at, probe.container));
+        }
+    }
+    for reference in &undo.refs {
+        if !restore_reference(pod, reference) {
+            lost(format!("{} of container {}", reference.at, reference.container));
+        }
+    }
+    for renamed in &undo.names {
+        if !restore_name(pod, renamed) {
+            lost(format!("port {} of container {}", renamed.was, renamed.container));
+        }
+    }
+    // The other way round, since a later one may stand on an earlier one.
+    for variable in undo.env.iter().rev() {
+        if !restore_variable(pod, variable) {
+            lost(format!("variable {} of container {}", variable.name, variable.container));
+        }
+    }
+    for argument in undo.args.iter().rev() {
+        if !restore_argument(pod, argument) {
+            lost(format!("argument {} of container {}", argument.set, argument.container));
+        }
+    }
+    if let Some(ours) = &undo.default_container
+        && text(pod, &["metadata", "annotations", DEFAULT_CONTAINER]) == Some(ours)
+    {
+        map_mut(pod, &["metadata", "annotations"]).remove(DEFAULT_CONTAINER);
+    }
+    remove_named(pod, &["spec", "imagePullSecrets"], |name| undo.pull_secrets.iter().any(|ours| ours == name));
+    remove_named(pod, &["spec", "securityContext", "sysctls"], |name| undo.sysctls.iter().any(|ours| ours == name));
+    unmake(pod, undo);
+}
+
+fn restore_hook(pod: &mut Value, Hook { container, null }: &Hook) -> bool {
+    let Some(own) = container_mut(pod, container) else { return false };
+    let is_ours =
+        text(own, &["lifecycle", "preStop", "httpGet", "path"]).is_some_and(|path| path.starts_with("/drain/"));
+    if is_ours {
+        let lifecycle = map_mut(own, &["lifecycle"]);
+        if *null {
+            drop(lifecycle.insert("preStop".to_owned(), Value::Null));
+        } else {
+            drop(lifecycle.remove("preStop"));
+        }
+    }
+    is_ours
+}
+
+fn restore_probe(pod: &mut Value, Probe { container, at: place, was, null }: &Probe) -> bool {
+    let Some(own) = container_mut(pod, container).filter(|_| PROBES.contains(&place.as_str())) else { return false };
+    let is_ours = text(own, &[place, "httpGet", "path"]).is_some_and(|path| path.starts_with(CONNECT))
+        && at(own, &[place, "tcpSocket"]).is_null();
+    if is_ours {
+        let probe = map_mut(own, &[place]);
+        if *null {
+            drop(probe.insert("httpGet".to_owned(), Value::Null));
+        } else {
+            drop(probe.remove("httpGet"));
+        }
+        probe.insert("tcpSocket".to_owned(), was.clone());
+    }
+    is_ours
+}
+
+fn restore_reference(pod: &mut Value, Reference { container, at: place, was, now }: &Reference) -> bool {
+    let Some((handler, kind)) = place.rsplit_once('/') else { return false };
+    if !HANDLERS.contains(&handler) {
+        return false;
+    }
+    let keys: Vec<&str> = handler.split('/').chain([kind, "port"]).collect();
+    match container_mut(pod, container).and_then(|own| at_mut(own, &keys)) {
+        Some(port) if *port == json!(now) => *port = json!(was),
+        _ => return false,
+    }
+    true
+}
+
+fn restore_name(pod: &mut Value, Renamed { container, port, was, now }: &Renamed) -> bool {
+    let Some(ports) = container_mut(pod, container).and_then(|own| at_mut(own, &["ports"])?.as_array_mut()) else {
+        return false;
+    };
+    let is = |entry: &&mut Value| text(entry, &["name"]) == Some(now) && *at(entry, &["containerPort"]) == json!(port);
+    let name = ports.iter_mut().find(is).and_then(|entry| entry.get_mut("name"));
+    name.map(|name| *name = json!(was)).is_some()
+}
+
+fn restore_variable(pod: &mut Value, Variable { container, name, set, was }: &Variable) -> bool {
+    let Some(env) = container_mut(pod, container).and_then(|own| at_mut(own, &["env"])?.as_array_mut()) else {
+        return false;
+    };
+    let ours = json!({"name": name, "value": set});
+    let Some(index) = env.iter().rposition(|entry| *entry == ours) else { return false };
+    match (was, env.get_mut(index)) {
+        (Some(was), Some(entry)) => *entry = was.clone(),
+        _ => drop(env.remove(index)),
+    }
+    true
+}
+
+fn restore_argument(pod: &mut Value, Argument { container, list, index, set, was }: &Argument) -> bool {
+    if !matches!(list.as_str(), "args" | "command") {
+        return false;
+    }
+    let Some(items) = container_mut(pod, container).and_then(|own| at_mut(own, &[list])?.as_array_mut()) else {
+        return false;
+    };
+    // Others may have put arguments before it.
+    let places = items.iter().enumerate().filter(|(_, item)| *item == set).map(|(place, _)| place);
+    let Some(place) = places.min_by_key(|place| place.abs_diff(*index)) else { return false };
+    match (was, items.get_mut(place)) {
+        (Some(was), Some(item)) => *item = was.clone(),
+        _ => drop(items.remove(place)),
+    }
+    true
+}
+
+/// Removes the maps and lists that the injection made, inner ones first, where nobody else has put anything into them.
+fn unmake(pod: &mut Value, undo: &Undo) {
+    let mut made: Vec<(&String, &bool)> = undo.made.iter().collect();
+    made.sort_by_key(|(path, _)| std::cmp::Reverse(path.matches('/').count()));
+    for (path, was_null) in made {
+        let keys: Vec<&str> = path.split('/').collect();
+        let (parent, last) = match keys.as_slice() {
+            ["containers", name, last] if MADE_IN_CONTAINERS.contains(last) => (container_mut(pod, name), *last),
+            [path @ .., last] if MADE.contains(&keys.join("/").as_str()) => (at_mut(pod, path), *last),
+            _ => continue,
+        };
+        let Some(parent) = parent.and_then(Value::as_object_mut) else { continue };
+        let empty = parent.get(last).is_some_and(|value| {
+            value.as_object().is_some_and(serde_json::Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
+        });
+        match (empty, was_null) {
+            (true, true) => drop(parent.insert(last.to_owned(), Value::Null)),
+            (true, false) => drop(parent.remove(last)),
+            (false, _) => {}
+        }
+    }
+}
+
+fn remove_named(pod: &mut Value, path: &[&str], gone: impl Fn(&str) -> bool) {
+    if let Some(items) = at_mut(pod, path).and_then(Value::as_array_mut) {
+        items.retain(|item| !text(item, &["name"]).is_some_and(&gone));
+    }
+}
+
+fn container_mut<'a>(pod: &'a mut Value, name: &str) -> Option<&'a mut Value> {
+    let containers = at_mut(pod, &["spec", "containers"])?.as_array_mut()?;
+    containers.iter_mut().find(|container| at(container, &["name"]) == name)
+}

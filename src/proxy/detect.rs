@@ -1,0 +1,126 @@
+//! Whether the first bytes of a connection are HTTP.
+//!
+//! HTTP/1 is known by its request line or by enough of a long one, and HTTP/2 by the line with which its preface begins (RFC 9113, 3.4). Everything else is
+//! something else: TLS, a database's protocol, whatever. It decides nothing about what follows: a request that is wrong in its headers is HTTP all the same.
+
+/// Bytes that are looked at: a method and the beginning of a target longer than any protocol but HTTP has them. What is longer is taken for HTTP.
+pub(super) const LOOK_MAX: usize = 1024;
+/// Longest method (B64 is of 300 letters).
+const METHOD_MAX: usize = 512;
+
+/// What they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spoken {
+    Http,
+    Other,
+    /// It cannot be told yet.
+    More,
+}
+
+/// Judges the first bytes of a connection, all that there are.
+pub(super) fn judge(bytes: &[u8]) -> Spoken {
+    // Empty lines before a request are skipped (RFC 9112, 2.2).
+    let skipped = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    let Some(line) = bytes.get(skipped..).filter(|line| !line.is_empty()) else { return more(bytes) };
+    let method = line.iter().take_while(|byte| is_token(**byte)).count();
+    let after = match line.get(method) {
+        _ if method > METHOD_MAX => return Spoken::Other,
+        None => return more(bytes),
+        Some(b' ') if method > 0 => line.get(method + 1..).unwrap_or_default(),
+        Some(_) => return Spoken::Other,
+    };
+    // A target that hyper refuses is answered by it, as by the server without us.
+    let target = after.iter().take_while(|byte| **byte > b' ' && **byte != 0x7f).count();
+    let version = match after.get(target) {
+        None => return if bytes.len() >= LOOK_MAX { Spoken::Http } else { Spoken::More },
+        Some(b' ') if target > 0 => after.get(target + 1..).unwrap_or_default(),
+        Some(_) => return Spoken::Other,
+    };
+    let known = version.iter().zip(b"HTTP/").take_while(|(one, other)| one == other).count();
+    match version.len() {
+        _ if known == 5 => Spoken::Http,
+        length if length == known => more(bytes),
+        _ => Spoken::Other,
+    }
+}
+
+/// Nothing speaks against HTTP, unless it takes too long to say so.
+const fn more(bytes: &[u8]) -> Spoken {
+    if bytes.len() >= LOOK_MAX { Spoken::Other } else { Spoken::More }
+}
+
+/// A character of a method (RFC 9110, 5.6.2).
+const fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+    #[test]
+    fn requests_of_both_versions_are_http_and_other_protocols_are_not() {
+        for http in [
+            &b"GET / HTTP/1.1\r\n"[..],
+            b"POST /v1/models/m:predict HTTP/1.1\r\nhost: h",
+            b"\r\n\r\nGET / HTTP/1.0\r\n\r\n",
+            b"OPTIONS * HTTP/1.1\r\n",
+            b"CONNECT h:1 HTTP/1.1\r\n",
+            b"M-SEARCH http://h/ HTTP/1.1\r\n",
+            b"GET /\xff HTTP/1.1\r\n",
+            b"GET / HTTP/9",
+            PREFACE,
+        ] {
+            assert_eq!(judge(http), Spoken::Http, "{}", http.escape_ascii());
+        }
+        for other in [
+            &b"\x16\x03\x01\x02\x00\x01\x00"[..], // TLS
+            b"PING\r\n",                          // Redis
+            b"*1\r\n$4\r\nPING\r\n",
+            b"GET key\r\n",
+            b"get key\r\n", // memcached
+            b"SSH-2.0-OpenSSH_9.2\r\n",
+            b"EHLO h\r\n",
+            b"\x00\x00\x00\x08\x04\xd2\x16\x2f", // PostgreSQL
+            b"{\"a\": 1}\n",
+            b" GET / HTTP/1.1\r\n",
+            b"GET /a b HTTP/1.1\r\n",
+            b"GET  / HTTP/1.1\r\n",
+            b"GET / HTTX",
+        ] {
+            assert_eq!(judge(other), Spoken::Other, "{}", other.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn it_is_decided_within_the_look() {
+        assert_eq!(judge(b""), Spoken::More);
+        let long = |text: &str| judge(format!("{text}{}", "a".repeat(LOOK_MAX)).get(..LOOK_MAX).unwrap().as_bytes());
+        assert_eq!((long("GET /"), long("a")), (Spoken::Http, Spoken::Other));
+        assert_eq!(judge(&[b'\n'; LOOK_MAX]), Spoken::Other);
+        assert_eq!(judge(format!("{} / HTTP/1.1\r\n", "M".repeat(300)).as_bytes()), Spoken::Http);
+    }
+
+    proptest! {
+        /// However a text is cut into reads, the first verdict is the verdict of the whole.
+        #[test]
+        fn a_verdict_stays(text in prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..64),
+            "(GET|POST|x) ?[/a-z]{0,9} ?(HTTP/1.1\r\n.{0,9})?".prop_map(String::into_bytes),
+            Just(PREFACE.to_vec()),
+        ]) {
+            let verdicts: Vec<_> = (0..=text.len()).map(|end| judge(&text[..end])).collect();
+            let first = verdicts.iter().find(|verdict| **verdict != Spoken::More);
+            let late = verdicts.iter().skip_while(|verdict| **verdict == Spoken::More);
+            prop_assert!(late.clone().all(|verdict| Some(verdict) == first), "{:?}", verdicts);
+        }
+    }
+}

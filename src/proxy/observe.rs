@@ -1,0 +1,153 @@
+//! The way of a recognised call in mode `Observe`: forwarded as it comes, byte for byte, with a copy for whoever looks on.
+//!
+//! Nothing of the call waits for that: its bytes are shared, not copied, and what cannot be looked at is left out and counted. It leaves out what becomes of
+//! what was seen (`scheduler::Onlooker`).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, Request, Response};
+use hyper::body::Incoming;
+
+use super::merge::Asked;
+use super::record::Ending;
+use super::{Proxy, Table};
+use crate::backend::Lane;
+use crate::batching::Tick;
+use crate::body::{Body, Tap};
+use crate::buffer::Held;
+use crate::gather::Pieces;
+use crate::protocol::{Endpoint, Merge, Peer, Reason, Secret};
+use crate::scheduler::{Awaited, Coming, Passing, Reading};
+use crate::telemetry::names::Unpredicted;
+
+/// Keeps what goes by of a call, up to what a call that is merged may hold.
+#[derive(Debug)]
+struct Copy {
+    coming: Option<(Coming, Box<Passing>)>,
+    head: Option<Parts>,
+    secret: Secret,
+    pieces: Pieces,
+    held: Option<Held>,
+    left: usize,
+}
+
+/// Tells when the answer has gone by.
+#[derive(Debug)]
+struct Answer {
+    awaited: Awaited,
+    well: bool,
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Forwards a call untouched and has it looked at.
+    pub(super) async fn observe(
+        self: &Arc<Self>,
+        table: &Table,
+        endpoint: &Arc<Endpoint>,
+        lane: Lane,
+        request: Request<Incoming>,
+        (arrived, ending): (Tick, Ending),
+    ) -> Response<Body> {
+        let route = table.route(endpoint.route);
+        let (head, body) = request.into_parts();
+        let Asked { priority, slo, times, .. } = self.asks(table, route, &head.headers, arrived);
+        let passing = Passing {
+            endpoint: endpoint.clone(),
+            scope: route.scope,
+            priority,
+            tenant_weight: table.tenant_weights.of(&head.headers),
+            began: arrived,
+            deadline: Some(times.first),
+            later: times.later,
+            slo,
+            names_protocol: table.names_protocol,
+        };
+        let (coming, awaited) = self.onlooker.begins();
+        let copy = Copy {
+            coming: Some((coming, Box::new(passing))),
+            head: Some(head_of(&head)),
+            secret: self.secret.clone(),
+            pieces: Pieces::default(),
+            held: Some(self.buffers.empty()),
+            left: route.item_bytes_max,
+        };
+        let body = Body::from(body).tapped(Box::new(copy));
+        let request = Request::from_parts(head, body);
+        let response = self.pass(lane, request, Reason::PolicyObserve, ending, endpoint.dialect).await;
+        let well = response.status().is_success();
+        response.map(|body| body.tapped(Box::new(Answer { awaited, well })))
+    }
+}
+
+/// What is read of a head. Extensions hold what lives as long as the connection needs it, so they are not shared.
+fn head_of(head: &Parts) -> Parts {
+    let (mut copy, ()) = Request::new(()).into_parts();
+    copy.method.clone_from(&head.method);
+    copy.uri.clone_from(&head.uri);
+    copy.version = head.version;
+    copy.headers.clone_from(&head.headers);
+    if let Some(peer) = head.extensions.get::<Peer>() {
+        copy.extensions.insert(*peer);
+    }
+    copy
+}
+
+// === impl Copy ===
+
+impl Copy {
+    fn leave_out(&mut self, why: Unpredicted) {
+        if let Some((coming, _)) = self.coming.take() {
+            coming.left_out(why);
+        }
+        (self.pieces, self.held) = (Pieces::default(), None);
+    }
+}
+
+impl Tap for Copy {
+    fn data(&mut self, data: &Bytes) {
+        let Some(held) = &mut self.held else { return };
+        match self.left.checked_sub(data.len()) {
+            None => self.leave_out(Unpredicted::TooLarge),
+            Some(_) if held.grow(data.len()).is_err() => self.leave_out(Unpredicted::BuffersFull),
+            Some(left) => {
+                self.left = left;
+                self.pieces.push(data.clone());
+            }
+        }
+    }
+
+    fn end(&mut self, trailers: bool) {
+        let (Some((coming, passing)), Some(head), Some(held)) =
+            (self.coming.take(), self.head.take(), self.held.take())
+        else {
+            return;
+        };
+        let (endpoint, secret) = (passing.endpoint.clone(), self.secret.clone());
+        let bytes = std::mem::take(&mut self.pieces).join();
+        let read = move || {
+            let mut call = endpoint.read(&head, bytes, &secret);
+            // It went upstream long ago: only what it is stays.
+            (call.body, call.head.headers) = (Bytes::new(), HeaderMap::new());
+            if trailers && matches!(call.merge, Merge::With(_)) {
+                call.merge = Merge::Alone(Reason::Header);
+            }
+            drop(held);
+            call
+        };
+        coming.came(passing, Reading(Box::new(read)));
+    }
+}
+
+// === impl Answer ===
+
+impl Tap for Answer {
+    fn data(&mut self, _: &Bytes) {}
+
+    fn end(&mut self, _: bool) {
+        self.awaited.answered(self.well);
+    }
+}

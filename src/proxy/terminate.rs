@@ -1,0 +1,186 @@
+//! TLS ends here: the handshake of a connection, within a time and beside not too many others.
+//!
+//! ```text
+//! first byte: a TLS record ──▶ a turn ──▶ handshake ──▶ the connection, and the certificate that its client showed
+//!             HTTP          ──▶ told that the port speaks TLS, in words of its own version
+//!             anything else ──▶ closed
+//! ```
+//! A port with certificates speaks TLS and nothing else: who could go on in the clear could go past the certificates that clients must show.
+//!
+//! What it leaves out: certificates and the handshake itself (`tls`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+
+use super::Proxy;
+use super::detect::{LOOK_MAX, Spoken, judge};
+use super::io::Client;
+use super::listener::Welcome;
+use crate::protocol::Peer;
+use crate::telemetry::names::Handshake;
+use crate::tls::{Callers, Ended, ended};
+
+/// Handshakes at once; the others wait their turn. Each is some 1 ms of a core and holds some 20 KiB, and a client that stops in the middle holds its turn for
+/// the whole head timeout: so many that a few hundred of these are not noticed, and some 10 MiB at the most.
+const HANDSHAKES_MAX: usize = 512;
+/// The first byte of a TLS handshake (RFC 8446, 5.1: the type of its record).
+const HANDSHAKE: u8 = 0x16;
+/// How long a handshake may go on once the port is to be left, as an idle connection of HTTP.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// How long a client that was told off may go on writing: closed at once, its own bytes would have the kernel take the answer back.
+const LINGER: Duration = Duration::from_secs(1);
+/// Bytes of it that are read meanwhile.
+const LINGER_BYTES_MAX: u64 = 64 << 10;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0";
+const TOLD_OFF: &str = "this port speaks TLS, and plain HTTP came: use https://\n";
+/// An empty SETTINGS, and the head of a GOAWAY that says inadequate security (RFC 9113, 6.8 and 7), before its text.
+const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+const GOAWAY: [u8; 14] = [7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x0c];
+
+/// TLS towards the clients of one port.
+#[derive(Debug)]
+pub struct Tls {
+    callers: Arc<Callers>,
+    turns: Semaphore,
+}
+
+// === impl Tls ===
+
+impl Tls {
+    /// With these certificates.
+    #[must_use]
+    pub fn new(callers: Arc<Callers>) -> Self {
+        Self { callers, turns: Semaphore::new(HANDSHAKES_MAX) }
+    }
+}
+
+/// Shakes hands. `None`: it came to nothing, and was counted.
+pub(super) async fn run(
+    proxy: &Proxy,
+    tls: &Tls,
+    stream: TcpStream,
+    mut told: watch::Receiver<Welcome>,
+) -> Option<(Client, Option<Peer>)> {
+    let leave = async {
+        // An error means that the process ends without a word: the same.
+        told.wait_for(|welcome| *welcome == Welcome::Closed).await.ok();
+        tokio::time::sleep(GOODBYE).await;
+    };
+    let mut slow = Handshake::Silent;
+    let shaken = tokio::select! {
+        biased;
+        shaken = timeout(proxy.config.client.head_timeout, shake(tls, stream, &mut slow)) => shaken,
+        () = leave => Ok(Err(Handshake::Left)),
+    };
+    match shaken.unwrap_or(Err(slow)) {
+        Ok(client) => Some(client),
+        Err(why) => {
+            tracing::debug!(reason = why.as_str(), "a handshake came to nothing");
+            proxy.metrics.handshake_failed(why);
+            None
+        }
+    }
+}
+
+/// `slow` says what it would be if the time were over now.
+async fn shake(tls: &Tls, stream: TcpStream, slow: &mut Handshake) -> Result<(Client, Option<Peer>), Handshake> {
+    let mut first = [0];
+    match stream.peek(&mut first).await {
+        Ok(1..) if first == [HANDSHAKE] => {}
+        Ok(1..) => {
+            tell_off(stream).await;
+            return Err(Handshake::NotTls);
+        }
+        Ok(0) | Err(_) => return Err(Handshake::Left),
+    }
+    *slow = Handshake::Busy;
+    // It is closed never, so there is always a turn sooner or later.
+    let _turn = tls.turns.acquire().await.map_err(|_| Handshake::Busy)?;
+    *slow = Handshake::Slow;
+    let (stream, shown) = tls.callers.accept(stream).await.map_err(|error| match ended(&error) {
+        Ended::Certificate => Handshake::ClientCertificate,
+        Ended::Refused => Handshake::Refused,
+        Ended::Left => Handshake::Left,
+        Ended::Protocol => Handshake::Protocol,
+    })?;
+    Ok((Client::Tls(Box::new(stream)), shown.as_deref().map(Peer::of)))
+}
+
+/// Tells a client that speaks HTTP in the clear what this port speaks. Whatever fails here, the client has left.
+async fn tell_off(mut stream: TcpStream) {
+    let mut said = Vec::with_capacity(LOOK_MAX);
+    let read = (&mut stream).take(LOOK_MAX as u64).read_buf(&mut said).await;
+    let answer = match read {
+        Ok(1..) if said.starts_with(PREFACE) => {
+            let length = u8::try_from(8 + TOLD_OFF.len()).unwrap_or(u8::MAX);
+            [&SETTINGS[..], &[0, 0, length], &GOAWAY, TOLD_OFF.as_bytes()].concat()
+        }
+        Ok(1..) if judge(&said) != Spoken::Other => format!(
+            "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{TOLD_OFF}",
+            TOLD_OFF.len()
+        )
+        .into_bytes(),
+        _ => return,
+    };
+    if stream.write_all(&answer).await.is_err() || stream.shutdown().await.is_err() {
+        return;
+    }
+    let rest = async {
+        let (mut left, mut chunk) = (LINGER_BYTES_MAX, [0; 1024]);
+        while let Ok(read @ 1..) = stream.read(&mut chunk).await {
+            left = left.saturating_sub(read as u64);
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    timeout(LINGER, rest).await.ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::tls::CallerFiles;
+
+    fn callers() -> Arc<Callers> {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let (cert, key) = (folder.path().join("c"), folder.path().join("k"));
+        std::fs::write(&cert, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        Arc::new(Callers::load(CallerFiles { cert, key, client_ca: None }).unwrap())
+    }
+
+    #[tokio::test]
+    async fn who_shakes_hands_waits_for_a_turn_while_others_have_them_all() {
+        let tls = Tls { callers: callers(), turns: Semaphore::new(1) };
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let begun = async || {
+            let mut client = TcpStream::connect(port.local_addr().unwrap()).await.unwrap();
+            client.write_all(&[HANDSHAKE, 3, 1]).await.unwrap();
+            (client, port.accept().await.unwrap().0)
+        };
+        let ((first, one), (second, other)) = (begun().await, begun().await);
+        let (mut slow, mut busy) = (Handshake::Silent, Handshake::Silent);
+        let mut holds = Box::pin(shake(&tls, one, &mut slow));
+        let mut waits = Box::pin(shake(&tls, other, &mut busy));
+        while tls.turns.available_permits() > 0 {
+            tokio::select! { biased; _ = &mut holds => panic!("it has not begun"), () = tokio::task::yield_now() => {} }
+        }
+        // It has looked at the first byte by then, or will: either way it goes no further.
+        tokio::select! { biased; _ = &mut waits => panic!("there is no turn"), () = tokio::task::yield_now() => {} }
+        drop(first);
+        assert_eq!(holds.await.map(drop).unwrap_err(), Handshake::Left);
+        drop(second);
+        assert_eq!(waits.await.map(drop).unwrap_err(), Handshake::Left);
+        assert_eq!((slow, busy, tls.turns.available_permits()), (Handshake::Slow, Handshake::Slow, 1));
+    }
+}

@@ -1,0 +1,259 @@
+//! Leads ports of a pod to its sidecar, by rules in the kernel's `nf_tables`.
+//!
+//! The rules are written over netlink, since the image holds no tool that could write them: one table of our own, in the family of both IP versions, with one
+//! chain where packets come in. What comes from outside to a captured port arrives at the sidecar's; what a process of the pod sends to that port, to loopback or to the pod's own
+//! address, comes over the loopback device and is left alone, so the sidecar reaches its application and no rule has to know who sends.
+//!
+//! ```text
+//! outside ──▶ eth0 ──▶ prerouting: tcp, port 8080 ──▶ 15080, the sidecar ──▶ lo ──▶ 8080, the application
+//! ```
+//! The table is written whole in one transaction, also over an earlier one: an init container may run again. `message` is how netlink is spelled, `ruleset` what is
+//! written, `others` who else takes such ports; all three are pure. `kernel` is the socket.
+//!
+//! It leaves out: taking the rules away (they end with the pod's network), and which ports are captured so (`injector`).
+
+mod kernel;
+mod message;
+mod others;
+mod ruleset;
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use self::kernel::Kernel;
+use self::others::{Others, Taken};
+pub use self::ruleset::Step;
+
+/// As many ports as a sidecar captures (`injector`). A transaction of so many rules is some 18 KiB, far below what a socket sends at once.
+pub const REDIRECTS_MAX: usize = 64;
+
+/// A port and where what comes to it is led.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Redirect {
+    /// The application's port.
+    pub port: u16,
+    /// The sidecar's.
+    pub listen: u16,
+}
+
+/// What was written, and what could not be made sure of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Rules of others that may take a port before ours do, in words.
+    pub doubts: Vec<String>,
+}
+
+/// Why nothing was written.
+#[derive(Debug, Error)]
+pub enum RedirectError {
+    /// What is asked for makes no sense.
+    #[error("{0}")]
+    Asked(String),
+    /// The kernel takes rules from nobody without it.
+    #[error(
+        "the kernel takes no rules from this process: it needs the capability NET_ADMIN in the pod's network (Pod Security below privileged forbids it: capture by Named or Loopback instead)"
+    )]
+    NoRight,
+    /// It has no `nf_tables`.
+    #[error(
+        "the kernel has no nf_tables (module nf_tables, CONFIG_NF_TABLES): no port can be redirected on this node; capture by Named or Loopback instead"
+    )]
+    NoTables,
+    /// It has `nf_tables`, and cannot redirect with it.
+    #[error(
+        "the kernel's nf_tables cannot redirect in the family inet (Linux 5.2 or later with nft_chain_nat and nft_redir): no port can be redirected on this node; capture by Named or Loopback instead"
+    )]
+    NoNat,
+    /// Somebody else leads a port elsewhere.
+    #[error(
+        "{0}: two redirects of one port would fight; capture by Named or Loopback instead, or take the pod out of what redirects it"
+    )]
+    Taken(String),
+    /// Something else.
+    #[error("{step}: {source}")]
+    Kernel {
+        /// At what.
+        step: Step,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+// === impl Redirect ===
+
+impl FromStr for Redirect {
+    type Err = String;
+
+    /// Reads `PORT=LISTEN`, as the injector writes it.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse::<u16>().ok().filter(|number| *number > 0);
+        let both = text.split_once('=').and_then(|(port, listen)| Some((number(port)?, number(listen)?)));
+        let (port, listen) = both.ok_or("PORT=LISTEN is wanted, both 1 to 65535, as in 8080=15080")?;
+        if port == listen {
+            return Err(format!("port {port} would be led to itself"));
+        }
+        Ok(Self { port, listen })
+    }
+}
+
+impl fmt::Display for Redirect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "port {} is led to {}", self.port, self.listen)
+    }
+}
+
+/// Writes the rules of these redirects into the network namespace of this process, in place of any that were written before. May block for some milliseconds, and for
+/// as long as the kernel takes to load a module.
+///
+/// # Errors
+/// Why nothing was changed.
+pub fn write(redirects: &[Redirect]) -> Result<Written, RedirectError> {
+    check(redirects)?;
+    let mut kernel = Kernel::open()?;
+    let others = Others::read(&kernel.chains()?, &kernel.rules()?);
+    let mut doubts = Vec::new();
+    for redirect in redirects {
+        match others.take(redirect.port) {
+            None => {}
+            Some(Taken { by, sure: true }) => return Err(RedirectError::Taken(by)),
+            Some(Taken { by, sure: false }) => doubts.push(by),
+        }
+    }
+    doubts.extend(kernel::unseen());
+    kernel.commit(&ruleset::transaction(redirects))?;
+    Ok(Written { doubts })
+}
+
+fn check(redirects: &[Redirect]) -> Result<(), RedirectError> {
+    let asked = |why: String| Err(RedirectError::Asked(why));
+    if redirects.is_empty() {
+        return asked("no port is named: --redirect PORT=LISTEN".to_owned());
+    }
+    if redirects.len() > REDIRECTS_MAX {
+        return asked(format!("{} ports are named, and a sidecar captures {REDIRECTS_MAX}", redirects.len()));
+    }
+    let twice = redirects
+        .iter()
+        .enumerate()
+        .find(|(at, redirect)| redirects.iter().take(*at).any(|before| before.port == redirect.port));
+    twice.map_or(Ok(()), |(_, redirect)| asked(format!("port {} is named twice", redirect.port)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::os::fd::AsFd as _;
+    use std::process::{Command, Stdio};
+
+    use super::message::{Reply, replies};
+    use super::*;
+
+    #[test]
+    fn what_the_injector_writes_is_read() {
+        assert_eq!("8080=15080".parse(), Ok(Redirect { port: 8080, listen: 15080 }));
+        for wrong in ["", "8080", "8080:15080", "0=1", "1=0", "8080=", "=15080", "8080=65536", " 8080=1", "8080=8080"] {
+            assert!(wrong.parse::<Redirect>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_before_the_kernel_is_asked() {
+        let many: Vec<Redirect> = (1..=65).map(|port| Redirect { port, listen: 15080 }).collect();
+        let twice =
+            [Redirect { port: 80, listen: 1 }, Redirect { port: 81, listen: 2 }, Redirect { port: 80, listen: 3 }];
+        for (redirects, why) in [(&[][..], "no port"), (&many, "65 ports"), (&twice, "port 80 is named twice")] {
+            let error = write(redirects).unwrap_err();
+            assert!(matches!(&error, RedirectError::Asked(text) if text.contains(why)), "{error}");
+        }
+        assert!(check(&many[..64]).is_ok());
+    }
+
+    /// Past what the harness keeps of tests that pass.
+    fn skipped(why: &str) {
+        use std::io::Write as _;
+        let _said = writeln!(std::io::stderr(), "SKIPPED: {why}");
+    }
+
+    /// Does something in a network of its own, or says why it cannot.
+    fn alone(work: impl FnOnce() + Send) {
+        let holder = Command::new("unshare")
+            .args(["--net", "sh", "-c", "echo there; exec cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let there = holder.ok().and_then(|mut holder| {
+            let mut line = String::new();
+            BufReader::new(holder.stdout.take()?).read_line(&mut line).ok()?;
+            (line == "there\n").then_some(holder)
+        });
+        let Some(mut holder) = there else {
+            skipped("no network namespace can be made here (it takes root and unshare)");
+            return;
+        };
+        let namespace = std::fs::File::open(format!("/proc/{}/ns/net", holder.id())).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                rustix::thread::move_into_link_name_space(namespace.as_fd(), None).unwrap();
+                if matches!(Kernel::open().and_then(|mut kernel| kernel.chains()), Err(RedirectError::NoTables)) {
+                    skipped("the kernel has no nf_tables");
+                } else {
+                    work();
+                }
+            });
+        });
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+    }
+
+    fn items(listed: &[Vec<u8>]) -> usize {
+        listed.iter().flat_map(|read| replies(read)).filter(|reply| matches!(reply, Reply::Item(_))).count()
+    }
+
+    #[test]
+    fn a_table_is_replaced_whole_and_what_others_redirect_is_left_to_them() {
+        alone(|| {
+            let [web, grpc] = [Redirect { port: 8080, listen: 15080 }, Redirect { port: 9000, listen: 15081 }];
+            let counted = || {
+                let mut kernel = Kernel::open().unwrap();
+                (items(&kernel.chains().unwrap()), items(&kernel.rules().unwrap()))
+            };
+            for (redirects, rules) in [(&[web, grpc][..], 2), (&[web, grpc], 2), (&[grpc], 1)] {
+                assert_eq!(write(redirects).unwrap(), Written::default());
+                assert_eq!(counted(), (1, rules));
+            }
+            // The same by somebody else: a name of as many letters.
+            let mut theirs = ruleset::transaction(&[web]);
+            for part in &mut theirs.parts {
+                let found = part.bytes.windows(8).position(|bytes| bytes == b"groupage");
+                if let Some(at) = found {
+                    part.bytes[at..at + 8].copy_from_slice(b"somebody");
+                }
+            }
+            Kernel::open().unwrap().commit(&theirs).unwrap();
+            assert_eq!(counted(), (2, 2));
+            let error = write(&[grpc, web]).unwrap_err().to_string();
+            let told = "port 8080 is redirected already, by chain prerouting of table inet somebody: ";
+            assert!(error.starts_with(told), "{error}");
+            assert_eq!(counted(), (2, 2), "nothing was changed");
+            assert_eq!(write(&[grpc]).unwrap(), Written::default());
+        });
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_changes_nothing_and_is_told_with_its_place() {
+        alone(|| {
+            let mut wrong = ruleset::transaction(&[Redirect { port: 8080, listen: 15080 }]);
+            for part in wrong.parts.iter_mut().filter(|part| matches!(part.step, Step::Rule(_))) {
+                let found = part.bytes.windows(5).position(|bytes| bytes == b"redir").unwrap();
+                part.bytes[found..found + 5].copy_from_slice(b"nosuc");
+            }
+            let mut kernel = Kernel::open().unwrap();
+            let error = kernel.commit(&wrong).unwrap_err();
+            assert!(matches!(error, RedirectError::NoNat), "{error}");
+            assert_eq!(items(&kernel.chains().unwrap()), 0);
+        });
+    }
+}

@@ -1,0 +1,189 @@
+//! The netlink socket: what is there is listed, what is to be there is sent, and the kernel's answer becomes words.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+
+use super::RedirectError;
+use super::message::{DUMP, Message, REQUEST, Reply, replies};
+use super::ruleset::{GET_CHAIN, GET_RULE, Step, Transaction};
+
+/// The kernel answers while the message is sent; what takes longer is that it has to load a module first.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// More than the kernel puts into one read (32 KiB, `NLMSG_GOODSIZE`).
+const READ_BYTES: usize = 64 << 10;
+/// What is looked at of others: a node of Kubernetes with thousands of Services has some MiB, a pod a few KiB.
+const LISTED_BYTES_MAX: usize = 16 << 20;
+/// Where the kernel names the tables of the older iptables, one file for each IP version.
+const OLDER: [&str; 2] = ["/proc/self/net/ip_tables_names", "/proc/self/net/ip6_tables_names"];
+
+/// The kernel's `nf_tables`, in the network namespace of this process.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+// === impl Kernel ===
+
+impl Kernel {
+    pub(super) fn open() -> Result<Self, RedirectError> {
+        let open = || {
+            let flags = SocketFlags::CLOEXEC;
+            let socket =
+                rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::NETFILTER))?;
+            sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_MAX))?;
+            rustix::net::bind(&socket, &netlink::SocketAddrNetlink::new(0, 0))?;
+            Ok(socket)
+        };
+        let socket = open().map_err(|errno: Errno| explain(Step::Socket, errno))?;
+        // Above the numbers of a transaction.
+        Ok(Self { socket, sequence: 1 << 16 })
+    }
+
+    /// Every chain, as the kernel lists them.
+    pub(super) fn chains(&mut self) -> Result<Vec<Vec<u8>>, RedirectError> {
+        self.list(GET_CHAIN)
+    }
+
+    /// Every rule.
+    pub(super) fn rules(&mut self) -> Result<Vec<Vec<u8>>, RedirectError> {
+        self.list(GET_RULE)
+    }
+
+    fn list(&mut self, kind: u16) -> Result<Vec<Vec<u8>>, RedirectError> {
+        self.listed(kind).map_err(|errno| explain(Step::Look, errno))
+    }
+
+    fn listed(&mut self, kind: u16) -> Result<Vec<Vec<u8>>, Errno> {
+        self.sequence += 1;
+        let message = Message::new(kind, REQUEST | DUMP, self.sequence, (0, 0)).finish();
+        self.send(&message)?;
+        let (mut all, mut bytes) = (Vec::new(), 0);
+        loop {
+            let read = self.read()?;
+            let mut done = false;
+            for reply in replies(&read) {
+                match reply {
+                    Reply::Went { sequence, errno } if sequence == self.sequence && errno != 0 => {
+                        return Err(Errno::from_raw_os_error(errno));
+                    }
+                    Reply::Done { errno: 0 } => done = true,
+                    Reply::Done { errno } => return Err(Errno::from_raw_os_error(errno)),
+                    Reply::Went { .. } | Reply::Item(_) => {}
+                }
+            }
+            bytes += read.len();
+            all.push(read);
+            if done {
+                return Ok(all);
+            }
+            if bytes > LISTED_BYTES_MAX {
+                return Err(Errno::TOOBIG);
+            }
+        }
+    }
+
+    /// All of it or nothing.
+    pub(super) fn commit(&self, transaction: &Transaction) -> Result<(), RedirectError> {
+        self.send(&transaction.bytes()).map_err(|errno| explain(Step::Transaction, errno))?;
+        loop {
+            let read = self.read().map_err(|errno| explain(Step::Transaction, errno))?;
+            for reply in replies(&read) {
+                // What failed first is told first.
+                match reply {
+                    Reply::Went { sequence, errno: 0 } if sequence == transaction.last() => return Ok(()),
+                    Reply::Went { errno: 0, .. } | Reply::Done { .. } | Reply::Item(_) => {}
+                    Reply::Went { sequence, errno } => {
+                        return Err(explain(transaction.step(sequence), Errno::from_raw_os_error(errno)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn send(&self, bytes: &[u8]) -> Result<(), Errno> {
+        rustix::io::retry_on_intr(|| rustix::net::send(&self.socket, bytes, SendFlags::empty())).map(drop)
+    }
+
+    fn read(&self) -> Result<Vec<u8>, Errno> {
+        let mut buffer = vec![0; READ_BYTES];
+        let (_, length) =
+            rustix::io::retry_on_intr(|| rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::TRUNC))?;
+        if length > READ_BYTES {
+            return Err(Errno::MSGSIZE);
+        }
+        buffer.truncate(length);
+        Ok(buffer)
+    }
+}
+
+/// What may take a port and cannot be looked at.
+pub(super) fn unseen() -> Option<String> {
+    let found = OLDER.iter().find(|path| has_nat(Path::new(path)))?;
+    let command = if found.contains("ip6") { "ip6tables" } else { "iptables" };
+    Some(format!(
+        "the older iptables has a nat table here, which cannot be looked at: whether it redirects these ports, {command}-legacy -t nat -S PREROUTING says"
+    ))
+}
+
+fn has_nat(names: &Path) -> bool {
+    std::fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == "nat"))
+}
+
+/// What an error means at a step.
+fn explain(step: Step, errno: Errno) -> RedirectError {
+    let none = [Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT, Errno::AFNOSUPPORT, Errno::NOENT];
+    match step {
+        _ if matches!(errno, Errno::PERM | Errno::ACCESS) => RedirectError::NoRight,
+        Step::Socket | Step::Look | Step::Transaction if none.contains(&errno) => RedirectError::NoTables,
+        // A table asks for nothing but its family; a chain for NAT, a rule for what it is made of.
+        Step::Table | Step::Chain | Step::Rule(_) if none.contains(&errno) => RedirectError::NoNat,
+        step => RedirectError::Kernel { step, source: io::Error::from(errno) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Redirect;
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_says_is_told_in_plain_words() {
+        let rule = Step::Rule(Redirect { port: 8080, listen: 15080 });
+        let cases = [
+            (Step::Look, Errno::PERM, "NET_ADMIN"),
+            (Step::Socket, Errno::ACCESS, "NET_ADMIN"),
+            (rule, Errno::PERM, "NET_ADMIN"),
+            (Step::Socket, Errno::PROTONOSUPPORT, "no nf_tables"),
+            (Step::Look, Errno::INVAL, "no nf_tables"),
+            (Step::Transaction, Errno::OPNOTSUPP, "no nf_tables"),
+            (Step::Table, Errno::AFNOSUPPORT, "cannot redirect"),
+            (Step::Chain, Errno::NOENT, "cannot redirect"),
+            (rule, Errno::NOENT, "cannot redirect"),
+            (rule, Errno::NOMEM, "writing the rule of port 8080: "),
+            (Step::Look, Errno::TOOBIG, "looking at the rules of others: "),
+            (Step::Transaction, Errno::AGAIN, "writing the rules: "),
+        ];
+        for (step, errno, words) in cases {
+            let told = explain(step, errno).to_string();
+            assert!(told.contains(words), "{step:?} {errno:?}: {told}");
+        }
+    }
+
+    #[test]
+    fn tables_of_the_older_iptables_are_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("names");
+        assert!(!has_nat(&path));
+        for (text, found) in [("", false), ("filter\n", false), ("filter\nnat\n", true)] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(has_nat(&path), found, "{text:?}");
+        }
+    }
+}

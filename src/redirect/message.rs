@@ -1,0 +1,241 @@
+//! Netlink as bytes: messages with attributes are made, and answers are taken apart.
+//!
+//! Headers are in the machine's own order, numbers in `nf_tables`' attributes in the network's. What the kernel says is read as carefully as what a stranger says:
+//! whatever is cut short ends what is read, and nothing panics.
+//!
+//! What it leaves out: which messages there are (`ruleset`), and what attributes mean.
+
+/// Of a message: length, kind, flags, sequence and port.
+const HEAD: usize = 16;
+/// Of what every netfilter message begins with: family, version, resource.
+const INNER: usize = 4;
+/// Of an attribute: length and kind.
+const ATTRIBUTE: usize = 4;
+/// Marks an attribute that holds others (`NLA_F_NESTED`), and one in network order; both are no part of its kind.
+const NESTED: u16 = 1 << 15;
+const FLAGS: u16 = 3 << 14;
+
+/// Asks for something (`NLM_F_REQUEST`).
+pub(super) const REQUEST: u16 = 1;
+/// Asks to be told of success too (`NLM_F_ACK`).
+pub(super) const ACK: u16 = 4;
+/// Asks for all there is (`NLM_F_DUMP`).
+pub(super) const DUMP: u16 = 0x300;
+/// Makes what is not there (`NLM_F_CREATE`), after all others (`NLM_F_APPEND`).
+pub(super) const CREATE: u16 = 0x400;
+pub(super) const APPEND: u16 = 0x800;
+
+/// An answer: how it went (`NLMSG_ERROR`), or that nothing more comes (`NLMSG_DONE`).
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+
+/// A message that is being made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Message {
+    bytes: Vec<u8>,
+}
+
+/// Attributes that are being made, each on a boundary of four bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Attributes {
+    bytes: Vec<u8>,
+}
+
+/// What the kernel says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reply<'a> {
+    /// How the message of this number went: 0, or an error's number.
+    Went { sequence: u32, errno: i32 },
+    /// Nothing more comes.
+    Done { errno: i32 },
+    /// One of the things that were asked for.
+    Item(Item<'a>),
+}
+
+/// A thing of `nf_tables`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Item<'a> {
+    /// With its subsystem.
+    pub(super) kind: u16,
+    pub(super) family: u8,
+    /// To be taken apart.
+    pub(super) attributes: &'a [u8],
+}
+
+// === impl Message ===
+
+impl Message {
+    pub(super) fn new(kind: u16, flags: u16, sequence: u32, (family, resource): (u8, u16)) -> Self {
+        let mut bytes = Vec::with_capacity(256);
+        bytes.extend(0_u32.to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(flags.to_ne_bytes());
+        bytes.extend(sequence.to_ne_bytes());
+        // The kernel fills in whose it is.
+        bytes.extend(0_u32.to_ne_bytes());
+        bytes.extend([family, 0]);
+        bytes.extend(resource.to_be_bytes());
+        Self { bytes }
+    }
+
+    pub(super) fn with(mut self, attributes: Attributes) -> Self {
+        self.bytes.extend(attributes.bytes);
+        self
+    }
+
+    /// The whole of it, with its length in front.
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        let length = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX).to_ne_bytes();
+        self.bytes.splice(..length.len(), length);
+        self.bytes
+    }
+}
+
+// === impl Attributes ===
+
+impl Attributes {
+    pub(super) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
+        // Nothing that is written here comes near 64 KiB.
+        let length = u16::try_from(ATTRIBUTE + value.len()).unwrap_or(u16::MAX);
+        self.bytes.extend(length.to_ne_bytes());
+        self.bytes.extend(kind.to_ne_bytes());
+        self.bytes.extend(value);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+        self
+    }
+
+    /// A text, with a zero at its end.
+    pub(super) fn text(self, kind: u16, text: &str) -> Self {
+        let mut value = text.as_bytes().to_vec();
+        value.push(0);
+        self.bytes(kind, &value)
+    }
+
+    /// A number in network order.
+    pub(super) fn number(self, kind: u16, number: u32) -> Self {
+        self.bytes(kind, &number.to_be_bytes())
+    }
+
+    /// Others inside one.
+    pub(super) fn nest(self, kind: u16, inner: &Self) -> Self {
+        self.bytes(kind | NESTED, &inner.bytes)
+    }
+}
+
+#[cfg(test)]
+impl Attributes {
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Takes apart what one read gave. What is no whole message ends it.
+pub(super) fn replies(mut bytes: &[u8]) -> impl Iterator<Item = Reply<'_>> {
+    std::iter::from_fn(move || {
+        loop {
+            let length = usize::try_from(u32::from_ne_bytes(take(bytes, 0)?)).ok()?;
+            let body = bytes.get(HEAD..length)?;
+            let (kind, sequence) = (u16::from_ne_bytes(take(bytes, 4)?), u32::from_ne_bytes(take(bytes, 8)?));
+            bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+            let errno = || take(body, 0).map_or(0, i32::from_ne_bytes).saturating_neg();
+            return Some(match kind {
+                ERROR => Reply::Went { sequence, errno: errno() },
+                DONE => Reply::Done { errno: errno() },
+                // Below are netlink's own; there is none that says anything here.
+                kind if kind < 16 => continue,
+                kind => {
+                    let [family, ..]: [u8; INNER] = take(body, 0)?;
+                    Reply::Item(Item { kind, family, attributes: body.get(INNER..)? })
+                }
+            });
+        }
+    })
+}
+
+/// Takes attributes apart: kind and value. What is cut short ends it.
+pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(take(bytes, 0)?));
+        let kind = u16::from_ne_bytes(take(bytes, 2)?) & !FLAGS;
+        let value = bytes.get(ATTRIBUTE..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// A number in network order.
+pub(super) fn number(value: &[u8]) -> Option<u32> {
+    take(value, 0).map(u32::from_be_bytes)
+}
+
+/// A text up to its zero.
+pub(super) fn text(value: &[u8]) -> Option<&str> {
+    value.split(|byte| *byte == 0).next().and_then(|text| str::from_utf8(text).ok())
+}
+
+fn take<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at + N)?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_message_is_what_the_kernel_reads() {
+        let inner = Attributes::default().number(2, 0xff9c);
+        let attributes = Attributes::default().text(1, "ab").nest(4, &inner);
+        let message = Message::new(0xa00, REQUEST | ACK, 7, (1, 10)).with(attributes).finish();
+        let expected: &[u8] = &[
+            40, 0, 0, 0, // length
+            0, 0x0a, 5, 0, // kind, flags
+            7, 0, 0, 0, 0, 0, 0, 0, // sequence, port
+            1, 0, 0, 10, // family, version, resource
+            7, 0, 1, 0, b'a', b'b', 0, 0, // a text of three bytes, and one to the boundary
+            12, 0, 4, 0x80, 8, 0, 2, 0, 0, 0, 0xff, 0x9c, // a number inside another
+        ];
+        assert_eq!(message, expected);
+    }
+
+    #[test]
+    fn what_was_made_is_taken_apart_again() {
+        let inner = Attributes::default().number(1, 5).bytes(2, &[1, 2, 3]);
+        let message =
+            Message::new(0xa03, 0, 1, (2, 0)).with(Attributes::default().text(3, "name").nest(4, &inner)).finish();
+        let replies: Vec<_> = replies(&message).collect();
+        let [Reply::Item(item)] = replies[..] else { panic!("{replies:?}") };
+        assert_eq!((item.kind, item.family), (0xa03, 2));
+        let found: Vec<_> = attributes(item.attributes).collect();
+        assert_eq!((found[0].0, text(found[0].1)), (3, Some("name")));
+        let inner: Vec<_> = attributes(found[1].1).collect();
+        assert_eq!((inner[0].0, number(inner[0].1), inner[1]), (1, Some(5), (2, &[1, 2, 3][..])));
+    }
+
+    #[test]
+    fn an_answer_says_of_which_message_it_is() {
+        let mut bytes = 20_u32.to_ne_bytes().to_vec();
+        bytes.extend(ERROR.to_ne_bytes());
+        bytes.extend([0, 0]);
+        bytes.extend(9_u32.to_ne_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend((-1_i32).to_ne_bytes());
+        assert_eq!(replies(&bytes).collect::<Vec<_>>(), [Reply::Went { sequence: 9, errno: 1 }]);
+        bytes.splice(4..6, DONE.to_ne_bytes());
+        let twice = [bytes.clone(), bytes].concat();
+        assert_eq!(replies(&twice).collect::<Vec<_>>(), [Reply::Done { errno: 1 }; 2]);
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_of_any_kind_end_and_panic_nowhere(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let items = replies(&bytes).count();
+            prop_assert!(items <= bytes.len() / HEAD);
+            for (_, value) in attributes(&bytes) {
+                let _read = (number(value), text(value), attributes(value).count());
+            }
+        }
+    }
+}

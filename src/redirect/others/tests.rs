@@ -1,0 +1,213 @@
+//! Rulesets by hand: each is made as the kernel lists it, and asked for a port.
+
+use super::super::message::{Attributes, Message};
+use super::super::ruleset::{compare, expression as named, meta, payload};
+use super::*;
+
+/// Chains and rules as they are listed.
+#[derive(Default)]
+struct Listed {
+    chains: Vec<Vec<u8>>,
+    rules: Vec<Vec<u8>>,
+}
+
+impl Listed {
+    fn base(self, family: u8, table: &str, name: &str, hook: u32) -> Self {
+        let hook = Attributes::default().number(is::HOOK_NUMBER, hook);
+        let chain =
+            Attributes::default().text(is::CHAIN_TABLE, table).text(is::CHAIN_NAME, name).nest(is::CHAIN_HOOK, &hook);
+        self.listed(NEW_CHAIN, family, chain)
+    }
+
+    fn rule(self, family: u8, table: &str, chain: &str, expressions: &[Attributes]) -> Self {
+        let list = expressions.iter().fold(Attributes::default(), |list, each| list.nest(is::ELEMENT, each));
+        let rule = Attributes::default()
+            .text(is::RULE_TABLE, table)
+            .text(is::RULE_CHAIN, chain)
+            .nest(is::RULE_EXPRESSIONS, &list);
+        self.listed(NEW_RULE, family, rule)
+    }
+
+    fn listed(mut self, kind: u16, family: u8, attributes: Attributes) -> Self {
+        let message = Message::new(kind, 0, 1, (family, 0)).with(attributes).finish();
+        if kind == NEW_CHAIN {
+            self.chains.push(message);
+        } else {
+            self.rules.push(message);
+        }
+        self
+    }
+
+    fn nat(self, rules: &[&[Attributes]]) -> Self {
+        let with_chain = self.base(IPV4, "nat", "PREROUTING", PREROUTING);
+        rules.iter().fold(with_chain, |listed, rule| listed.rule(IPV4, "nat", "PREROUTING", rule))
+    }
+
+    /// Nobody, perhaps or for sure.
+    fn take(&self, port: u16) -> Option<bool> {
+        Others::read(&self.chains, &self.rules).take(port).map(|taken| taken.sure)
+    }
+}
+
+fn tcp() -> [Attributes; 2] {
+    [named("meta", &meta(PROTOCOL)), named("cmp", &compare(EQUAL, &[TCP]))]
+}
+
+fn udp() -> [Attributes; 2] {
+    [named("meta", &meta(PROTOCOL)), named("cmp", &compare(EQUAL, &[17]))]
+}
+
+fn port(how: u32, port: u16) -> [Attributes; 2] {
+    [named("payload", &payload()), named("cmp", &compare(how, &port.to_be_bytes()))]
+}
+
+fn target(name: &str) -> Attributes {
+    named("target", &Attributes::default().text(1, name))
+}
+
+fn redir() -> Attributes {
+    named("redir", &Attributes::default().number(1, 1))
+}
+
+fn verdict_of(code: i32, chain: Option<&str>) -> Attributes {
+    let verdict = Attributes::default().bytes(1, &code.to_be_bytes());
+    let verdict = chain.into_iter().fold(verdict, |verdict, chain| verdict.text(2, chain));
+    named("immediate", &Attributes::default().number(1, VERDICT).nest(2, &Attributes::default().nest(2, &verdict)))
+}
+
+fn matches(name: &str, revision: u32, info: &[u8]) -> Attributes {
+    named("match", &Attributes::default().text(1, name).number(2, revision).bytes(3, info))
+}
+
+fn unknown() -> Attributes {
+    named("lookup", &Attributes::default())
+}
+
+/// `--dports`, as iptables keeps them.
+fn multiport(ports: &[u16]) -> Attributes {
+    let mut info = [0_u8; 48];
+    (info[0], info[1]) = (1, u8::try_from(ports.len()).unwrap());
+    for (at, port) in ports.iter().enumerate() {
+        info[2 + 2 * at..4 + 2 * at].copy_from_slice(&port.to_ne_bytes());
+    }
+    matches("multiport", 1, &info)
+}
+
+#[test]
+fn a_redirect_of_that_port_is_sure_and_of_another_is_none() {
+    let listed = Listed::default().nat(&[&[tcp().as_slice(), &port(EQUAL, 8080), &[redir()]].concat()]);
+    assert_eq!((listed.take(8080), listed.take(8081)), (Some(true), None));
+    let found = Others::read(&listed.chains, &listed.rules).take(8080).unwrap();
+    assert_eq!(found.by, "port 8080 is redirected already, by chain PREROUTING of table ip nat");
+    let others = Listed::default().nat(&[&[port(UNEQUAL, 8080).as_slice(), &[redir()]].concat()]);
+    assert_eq!((others.take(8080), others.take(8081)), (None, Some(true)));
+    let udp = Listed::default().nat(&[&[udp().as_slice(), &[redir()]].concat()]);
+    assert_eq!(udp.take(8080), None);
+}
+
+#[test]
+fn our_own_table_and_other_hooks_are_nobody_elses_redirect() {
+    let rule = [redir()];
+    let own = Listed::default().base(INET, TABLE, "prerouting", PREROUTING).rule(INET, TABLE, "prerouting", &rule);
+    assert_eq!(own.take(8080), None);
+    let namesake = Listed::default().base(IPV6, TABLE, "prerouting", PREROUTING).rule(IPV6, TABLE, "prerouting", &rule);
+    assert_eq!(namesake.take(8080), Some(true));
+    let output = Listed::default().base(IPV4, "nat", "OUTPUT", 3).rule(IPV4, "nat", "OUTPUT", &rule);
+    assert_eq!(output.take(8080), None);
+    let device = Listed::default().base(5, "x", "ingress", 0).rule(5, "x", "ingress", &rule);
+    assert_eq!(device.take(8080), None);
+}
+
+#[test]
+fn a_mesh_is_followed_through_its_chains() {
+    // As istio-init leaves it: all but some ports.
+    let inbound = |listed: Listed, rule: &[Attributes]| listed.rule(IPV4, "nat", "ISTIO_INBOUND", rule);
+    let mut listed = Listed::default().nat(&[&[tcp().as_slice(), &[verdict_of(JUMP, Some("ISTIO_INBOUND"))]].concat()]);
+    listed = inbound(listed, &[tcp().as_slice(), &port(EQUAL, 15090), &[verdict_of(RETURN, None)]].concat());
+    listed = inbound(listed, &[tcp().as_slice(), &[verdict_of(JUMP, Some("ISTIO_IN_REDIRECT"))]].concat());
+    listed = listed.rule(IPV4, "nat", "ISTIO_IN_REDIRECT", &[tcp().as_slice(), &[target("REDIRECT")]].concat());
+    assert_eq!((listed.take(8080), listed.take(15090)), (Some(true), None));
+    // As linkerd-init does.
+    let proxy = |listed: Listed, rule: &[Attributes]| listed.rule(IPV4, "nat", "PROXY_INIT", rule);
+    let comment = || matches("comment", 0, b"proxy-init");
+    let mut listed = Listed::default().nat(&[&[comment(), verdict_of(JUMP, Some("PROXY_INIT"))]]);
+    listed = proxy(listed, &[tcp().as_slice(), &[multiport(&[4190, 4191]), verdict_of(RETURN, None)]].concat());
+    listed = proxy(listed, &[tcp().as_slice(), &[comment(), target("REDIRECT")]].concat());
+    assert_eq!((listed.take(8080), listed.take(4191)), (Some(true), None));
+}
+
+#[test]
+fn what_cannot_be_told_is_perhaps() {
+    let perhaps = Listed::default().nat(&[&[unknown(), redir()]]);
+    assert_eq!(perhaps.take(8080), Some(false));
+    let found = Others::read(&perhaps.chains, &perhaps.rules).take(8080).unwrap();
+    assert_eq!(found.by, "port 8080 may be redirected already, by chain PREROUTING of table ip nat");
+    // What may have led it off before a sure redirect.
+    let led_off = Listed::default().nat(&[&[unknown(), verdict_of(ACCEPT, None)], &[redir()]]);
+    assert_eq!(led_off.take(8080), Some(false));
+    // A jump that may be: back from it, the next rule is sure again.
+    let jump = Listed::default().nat(&[&[unknown(), verdict_of(JUMP, Some("x"))], &[redir()]]);
+    assert_eq!(jump.take(8080), Some(true));
+    let goto = Listed::default().nat(&[&[unknown(), verdict_of(GOTO, Some("x"))], &[redir()]]);
+    assert_eq!(goto.take(8080), Some(false));
+    // Beside an unsure chain, a sure one.
+    let both = perhaps.base(INET, "x", "y", PREROUTING).rule(INET, "x", "y", &[redir()]);
+    assert_eq!(both.take(8080), Some(true));
+}
+
+#[test]
+fn what_ends_a_chain_is_obeyed() {
+    let accepted =
+        Listed::default().nat(&[&[port(EQUAL, 8080).as_slice(), &[verdict_of(ACCEPT, None)]].concat(), &[redir()]]);
+    assert_eq!((accepted.take(8080), accepted.take(1)), (None, Some(true)));
+    let goes = Listed::default().nat(&[&[verdict_of(GOTO, Some("x"))], &[redir()]]);
+    assert_eq!(goes.take(8080), None);
+    let counts = named("counter", &Attributes::default());
+    let loopback = [named("meta", &meta(DEVICE_TYPE)), named("cmp", &compare(EQUAL, &LOOPBACK.to_ne_bytes()))];
+    let local = Listed::default().nat(&[&[loopback.as_slice(), &[counts, redir()]].concat()]);
+    assert_eq!(local.take(8080), None, "it comes from outside");
+    let source = Listed::default().nat(&[&[named("nat", &Attributes::default().number(1, 0))]]);
+    let destination = Listed::default().nat(&[&[named("nat", &Attributes::default().number(1, 1))]]);
+    assert_eq!((source.take(8080), destination.take(8080)), (None, Some(true)));
+    let marks = Listed::default().nat(&[&[target("MARK")]]);
+    assert_eq!(marks.take(8080), None);
+}
+
+#[test]
+fn ports_of_older_rules_of_iptables_are_read() {
+    let range = |from: u16, to: u16, inverted: u8| {
+        let mut info = Vec::new();
+        for port in [0, u16::MAX, from, to] {
+            info.extend(port.to_ne_bytes());
+        }
+        info.extend([0, 0, 0, inverted]);
+        Listed::default().nat(&[&[matches("tcp", 0, &info), target("DNAT")]])
+    };
+    assert_eq!((range(80, 90, 0).take(85), range(80, 90, 0).take(91)), (Some(true), None));
+    assert_eq!((range(80, 90, 2).take(85), range(80, 90, 2).take(91)), (None, Some(true)));
+    let short = Listed::default().nat(&[&[matches("tcp", 0, &[0; 3]), target("DNAT")]]);
+    assert_eq!(short.take(85), Some(false));
+}
+
+#[test]
+fn chains_that_lead_to_one_another_end() {
+    let circle = Listed::default()
+        .nat(&[&[verdict_of(JUMP, Some("a"))]])
+        .rule(IPV4, "nat", "a", &[verdict_of(JUMP, Some("b"))])
+        .rule(IPV4, "nat", "b", &[verdict_of(JUMP, Some("a"))]);
+    assert_eq!(circle.take(8080), Some(false));
+    let wide: Vec<Vec<Attributes>> = (0..40).map(|_| vec![verdict_of(JUMP, Some("PREROUTING"))]).collect();
+    let wide: Vec<&[Attributes]> = wide.iter().map(Vec::as_slice).collect();
+    assert_eq!(Listed::default().nat(&wide).take(8080), Some(false));
+}
+
+proptest::proptest! {
+    #[test]
+    fn a_list_of_any_bytes_is_read(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..120)) {
+        let read = expression(&bytes);
+        let rule = Attributes::default().text(is::RULE_TABLE, "t").text(is::RULE_CHAIN, "c").nest(is::RULE_EXPRESSIONS, &Attributes::default().bytes(is::ELEMENT, &bytes));
+        let listed = Listed::default().base(IPV4, "t", "c", 0).listed(NEW_RULE, IPV4, rule);
+        let taken = listed.take(8080);
+        proptest::prop_assert!(taken.is_none() || matches!(read, Expression::Takes));
+    }
+}

@@ -1,0 +1,331 @@
+//! The rules, as one transaction: pure, byte for byte.
+//!
+//! ```text
+//! table inet groupage {
+//!   chain prerouting {
+//!     type nat hook prerouting priority dstnat; policy accept;
+//!     iiftype != loopback tcp dport 8080 redirect to :15080
+//!   }
+//! }
+//! ```
+//! To make a table, to delete it and to make it again is how a table is replaced whichever was there: deleting one that is not there would fail, and `destroy` is of
+//! Linux 6.3. Within a transaction nobody sees it gone.
+//!
+//! A rule says that it is not for the loopback device although such packets have been through another hook by then and would be left alone: what is not tracked
+//! would not.
+
+use std::fmt;
+
+use super::Redirect;
+use super::message::{ACK, APPEND, Attributes, CREATE, Message, REQUEST};
+
+/// Of everything that is ours.
+pub(super) const TABLE: &str = "groupage";
+const CHAIN: &str = "prerouting";
+
+/// The family of both IP versions (`NFPROTO_INET`).
+pub(super) const INET: u8 = 1;
+/// `NFNL_SUBSYS_NFTABLES`, in the upper half of a kind.
+pub(super) const SUBSYSTEM: u16 = 10;
+const fn kind(number: u16) -> u16 {
+    SUBSYSTEM << 8 | number
+}
+const BATCH_BEGIN: u16 = 16;
+const BATCH_END: u16 = 17;
+const NEW_TABLE: u16 = kind(0);
+const DELETE_TABLE: u16 = kind(2);
+pub(super) const NEW_CHAIN: u16 = kind(3);
+pub(super) const GET_CHAIN: u16 = kind(4);
+pub(super) const NEW_RULE: u16 = kind(6);
+pub(super) const GET_RULE: u16 = kind(7);
+
+/// Attributes, by what they are of (`linux/netfilter/nf_tables.h`).
+pub(super) mod is {
+    pub(in super::super) const TABLE_NAME: u16 = 1;
+    pub(in super::super) const CHAIN_TABLE: u16 = 1;
+    pub(in super::super) const CHAIN_NAME: u16 = 3;
+    pub(in super::super) const CHAIN_HOOK: u16 = 4;
+    pub(in super::super) const CHAIN_POLICY: u16 = 5;
+    pub(in super::super) const CHAIN_TYPE: u16 = 7;
+    pub(in super::super) const HOOK_NUMBER: u16 = 1;
+    pub(in super::super) const HOOK_PRIORITY: u16 = 2;
+    pub(in super::super) const RULE_TABLE: u16 = 1;
+    pub(in super::super) const RULE_CHAIN: u16 = 2;
+    pub(in super::super) const RULE_EXPRESSIONS: u16 = 4;
+    pub(in super::super) const ELEMENT: u16 = 1;
+    pub(in super::super) const EXPRESSION_NAME: u16 = 1;
+    pub(in super::super) const EXPRESSION_DATA: u16 = 2;
+    pub(in super::super) const META_REGISTER: u16 = 1;
+    pub(in super::super) const META_KEY: u16 = 2;
+    pub(in super::super) const COMPARE_REGISTER: u16 = 1;
+    pub(in super::super) const COMPARE_HOW: u16 = 2;
+    pub(in super::super) const COMPARE_DATA: u16 = 3;
+    pub(in super::super) const PAYLOAD_REGISTER: u16 = 1;
+    pub(in super::super) const PAYLOAD_BASE: u16 = 2;
+    pub(in super::super) const PAYLOAD_OFFSET: u16 = 3;
+    pub(in super::super) const PAYLOAD_LENGTH: u16 = 4;
+    pub(in super::super) const IMMEDIATE_REGISTER: u16 = 1;
+    pub(in super::super) const IMMEDIATE_DATA: u16 = 2;
+    pub(in super::super) const REDIRECT_PORT: u16 = 1;
+    pub(in super::super) const REDIRECT_FLAGS: u16 = 3;
+    pub(in super::super) const VALUE: u16 = 1;
+}
+
+/// Where packets come in (`NF_INET_PRE_ROUTING`).
+pub(super) const PREROUTING: u32 = 0;
+/// Where destinations are changed (`NF_IP_PRI_NAT_DST`).
+const DSTNAT: i32 = -100;
+/// What a packet meets that no rule wants (`NF_ACCEPT`).
+const ACCEPT: u32 = 1;
+/// The first register (`NFT_REG_1`).
+const REGISTER: u32 = 1;
+/// What the device is that it came by, and what it speaks above IP (`enum nft_meta_keys`).
+pub(super) const DEVICE_TYPE: u32 = 8;
+pub(super) const PROTOCOL: u32 = 16;
+/// The device's type of loopback (`ARPHRD_LOOPBACK`), in the machine's order.
+pub(super) const LOOPBACK: u16 = 772;
+/// `IPPROTO_TCP`.
+pub(super) const TCP: u8 = 6;
+pub(super) const EQUAL: u32 = 0;
+pub(super) const UNEQUAL: u32 = 1;
+/// Behind IP's head (`NFT_PAYLOAD_TRANSPORT_HEADER`), where TCP's destination stands at 2.
+pub(super) const TRANSPORT: u32 = 2;
+pub(super) const PORT_OFFSET: u32 = 2;
+pub(super) const PORT_LENGTH: u32 = 2;
+/// A port is given (`NF_NAT_RANGE_PROTO_SPECIFIED`), as `nft` writes it.
+const PORT_GIVEN: u32 = 2;
+
+/// What a message is about, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Opening the socket.
+    Socket,
+    /// Looking at the rules of others.
+    Look,
+    /// The transaction itself.
+    Transaction,
+    /// Our table.
+    Table,
+    /// Our chain.
+    Chain,
+    /// The rule of a redirect.
+    Rule(Redirect),
+}
+
+/// A message and its number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) step: Step,
+    pub(super) sequence: u32,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Messages that hold together or not at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Transaction {
+    pub(super) parts: Vec<Part>,
+}
+
+// === impl Transaction ===
+
+impl Transaction {
+    /// Its beginning or its end.
+    fn edge(&mut self, kind: u16) {
+        let sequence = self.next();
+        let bytes = Message::new(kind, REQUEST, sequence, (0, SUBSYSTEM)).finish();
+        self.parts.push(Part { step: Step::Transaction, sequence, bytes });
+    }
+
+    fn add(&mut self, step: Step, (kind, flags): (u16, u16), attributes: Attributes) {
+        let sequence = self.next();
+        let bytes = Message::new(kind, REQUEST | flags, sequence, (INET, 0)).with(attributes).finish();
+        self.parts.push(Part { step, sequence, bytes });
+    }
+
+    /// Numbers begin with 1.
+    fn next(&self) -> u32 {
+        self.parts.last().map_or(1, |part| part.sequence + 1)
+    }
+
+    /// All in one, as they must be sent.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        self.parts.iter().flat_map(|part| part.bytes.iter().copied()).collect()
+    }
+
+    /// The last message that is answered when all went well.
+    pub(super) fn last(&self) -> u32 {
+        self.parts.iter().rev().map(|part| part.sequence).nth(1).unwrap_or_default()
+    }
+
+    /// What a number was about.
+    pub(super) fn step(&self, sequence: u32) -> Step {
+        self.parts.iter().find(|part| part.sequence == sequence).map_or(Step::Transaction, |part| part.step)
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket => f.write_str("opening a netlink socket"),
+            Self::Look => f.write_str("looking at the rules of others"),
+            Self::Transaction => f.write_str("writing the rules"),
+            Self::Table => f.write_str("writing our table"),
+            Self::Chain => f.write_str("writing our chain"),
+            Self::Rule(redirect) => write!(f, "writing the rule of port {}", redirect.port),
+        }
+    }
+}
+
+/// Puts our table there, whatever was there of it.
+pub(super) fn transaction(redirects: &[Redirect]) -> Transaction {
+    let table = || Attributes::default().text(is::TABLE_NAME, TABLE);
+    let mut transaction = Transaction { parts: Vec::with_capacity(redirects.len() + 6) };
+    transaction.edge(BATCH_BEGIN);
+    transaction.add(Step::Table, (NEW_TABLE, CREATE), table());
+    transaction.add(Step::Table, (DELETE_TABLE, 0), table());
+    transaction.add(Step::Table, (NEW_TABLE, CREATE), table());
+    transaction.add(Step::Chain, (NEW_CHAIN, CREATE), chain());
+    for (index, redirect) in redirects.iter().enumerate() {
+        // Errors are told of every message; success only of the last one, since each answer takes room until it is read.
+        let flags = CREATE | APPEND | if index + 1 == redirects.len() { ACK } else { 0 };
+        transaction.add(Step::Rule(*redirect), (NEW_RULE, flags), rule(*redirect));
+    }
+    transaction.edge(BATCH_END);
+    transaction
+}
+
+fn chain() -> Attributes {
+    let hook =
+        Attributes::default().number(is::HOOK_NUMBER, PREROUTING).bytes(is::HOOK_PRIORITY, &DSTNAT.to_be_bytes());
+    Attributes::default()
+        .text(is::CHAIN_TABLE, TABLE)
+        .text(is::CHAIN_NAME, CHAIN)
+        .text(is::CHAIN_TYPE, "nat")
+        .number(is::CHAIN_POLICY, ACCEPT)
+        .nest(is::CHAIN_HOOK, &hook)
+}
+
+fn rule(Redirect { port, listen }: Redirect) -> Attributes {
+    let to = Attributes::default().number(is::REDIRECT_PORT, REGISTER).number(is::REDIRECT_FLAGS, PORT_GIVEN);
+    let expressions = [
+        expression("meta", &meta(DEVICE_TYPE)),
+        expression("cmp", &compare(UNEQUAL, &LOOPBACK.to_ne_bytes())),
+        expression("meta", &meta(PROTOCOL)),
+        expression("cmp", &compare(EQUAL, &[TCP])),
+        expression("payload", &payload()),
+        expression("cmp", &compare(EQUAL, &port.to_be_bytes())),
+        expression("immediate", &immediate(&listen.to_be_bytes())),
+        expression("redir", &to),
+    ];
+    let list = expressions.into_iter().fold(Attributes::default(), |list, each| list.nest(is::ELEMENT, &each));
+    Attributes::default().text(is::RULE_TABLE, TABLE).text(is::RULE_CHAIN, CHAIN).nest(is::RULE_EXPRESSIONS, &list)
+}
+
+pub(super) fn expression(name: &str, data: &Attributes) -> Attributes {
+    Attributes::default().text(is::EXPRESSION_NAME, name).nest(is::EXPRESSION_DATA, data)
+}
+
+pub(super) fn meta(key: u32) -> Attributes {
+    Attributes::default().number(is::META_KEY, key).number(is::META_REGISTER, REGISTER)
+}
+
+pub(super) fn compare(how: u32, value: &[u8]) -> Attributes {
+    Attributes::default()
+        .number(is::COMPARE_REGISTER, REGISTER)
+        .number(is::COMPARE_HOW, how)
+        .nest(is::COMPARE_DATA, &self::value(value))
+}
+
+pub(super) fn payload() -> Attributes {
+    Attributes::default()
+        .number(is::PAYLOAD_REGISTER, REGISTER)
+        .number(is::PAYLOAD_BASE, TRANSPORT)
+        .number(is::PAYLOAD_OFFSET, PORT_OFFSET)
+        .number(is::PAYLOAD_LENGTH, PORT_LENGTH)
+}
+
+pub(super) fn immediate(value: &[u8]) -> Attributes {
+    Attributes::default().number(is::IMMEDIATE_REGISTER, REGISTER).nest(is::IMMEDIATE_DATA, &self::value(value))
+}
+
+fn value(value: &[u8]) -> Attributes {
+    Attributes::default().bytes(is::VALUE, value)
+}
+
+#[cfg(test)]
+#[cfg(target_endian = "little")]
+mod tests {
+    use super::super::message::{Reply, replies};
+    use super::*;
+
+    /// What `nft` 1.0.6 sends for the hook of the table above and for its rule's expressions, as `strace` shows it.
+    const HOOK_OF_NFT: &str = "14000480080001000000000008000200ffffff9c";
+    const EXPRESSIONS_OF_NFT: [&str; 8] = [
+        // iiftype
+        "24000180090001006d657461000000001400028008000200000000080800010000000001",
+        // != loopback
+        "2c00018008000100636d700020000280080001000000000108000200000000010c0003800600010004030000",
+        // l4proto
+        "24000180090001006d657461000000001400028008000200000000100800010000000001",
+        // == tcp
+        "2c00018008000100636d700020000280080001000000000108000200000000000c0003800500010006000000",
+        // destination port
+        "340001800c0001007061796c6f616400240002800800010000000001080002000000000208000300000000020800040000000002",
+        // == 8080
+        "2c00018008000100636d700020000280080001000000000108000200000000000c000380060001001f900000",
+        // 15080
+        "2c0001800e000100696d6d6564696174650000001800028008000100000000010c000280060001003ae80000",
+        // redirect
+        "240001800a00010072656469720000001400028008000100000000010800030000000002",
+    ];
+
+    const REDIRECTS: [Redirect; 2] = [Redirect { port: 8080, listen: 15080 }, Redirect { port: 9000, listen: 15081 }];
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn a_rule_is_what_nft_writes_for_it() {
+        let rule = hex(rule(REDIRECTS[0]).as_bytes());
+        // The table's and the chain's name, then a list of 340 bytes.
+        let names = "0d00010067726f7570616765000000000f000200707265726f7574696e670000";
+        assert_eq!(rule, format!("{names}54010480{}", EXPRESSIONS_OF_NFT.concat()));
+    }
+
+    #[test]
+    fn the_chain_is_what_nft_writes_for_it() {
+        let names = "0d00010067726f7570616765000000000f000300707265726f7574696e670000";
+        let (nat, accept) = ("080007006e617400", "0800050000000001");
+        assert_eq!(hex(chain().as_bytes()), format!("{names}{nat}{accept}{HOOK_OF_NFT}"));
+    }
+
+    #[test]
+    fn a_transaction_begins_replaces_the_table_and_ends() {
+        let transaction = transaction(&REDIRECTS);
+        let bytes = transaction.bytes();
+        let kinds: Vec<(u16, u8)> = replies(&bytes)
+            .map(|reply| match reply {
+                Reply::Item(item) => (item.kind, item.family),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let table = [(NEW_TABLE, 1), (DELETE_TABLE, 1), (NEW_TABLE, 1), (NEW_CHAIN, 1)];
+        let rules = [(NEW_RULE, 1), (NEW_RULE, 1)];
+        assert_eq!(kinds, [&[(BATCH_BEGIN, 0)][..], &table, &rules, &[(BATCH_END, 0)]].concat());
+        // Length 20, kind 16, a request, number 1; no family, version 0, the subsystem in network order.
+        assert_eq!(hex(&bytes[..20]), "140000001000010001000000000000000000000a");
+        assert_eq!((transaction.last(), transaction.step(7)), (7, Step::Rule(REDIRECTS[1])));
+        assert_eq!((transaction.step(5), transaction.step(99)), (Step::Chain, Step::Transaction));
+        let flags = |part: &Part| u16::from_le_bytes([part.bytes[6], part.bytes[7]]);
+        let asked: Vec<u16> = transaction.parts.iter().map(flags).collect();
+        assert_eq!(asked, [1, 0x401, 1, 0x401, 0x401, 0xc01, 0xc05, 1], "one answer, to the last rule");
+    }
+
+    #[test]
+    fn as_many_ports_as_there_can_be_are_one_send() {
+        let many: Vec<Redirect> = (1..=64).map(|port| Redirect { port, listen: port + 15080 }).collect();
+        // A socket sends 208 KiB at once unless it is told otherwise.
+        assert!(transaction(&many).bytes().len() < 64 << 10);
+    }
+}

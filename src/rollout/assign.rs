@@ -1,0 +1,267 @@
+//! Which pod belongs to which arm, and when.
+//!
+//! By rendezvous hashing (Thaler, Ravishankar 1996) with weights: each pod draws a number for each arm from its UID, divides it by the arm's weight, and goes
+//! where it is least. So a pod's place depends on nobody else, raising an arm's weight only brings pods to it, and pods move only to or from an arm that changes.
+//! A share of nothing is nobody's, so an arm that would have no pod gets the one that is nearest to it.
+//!
+//! Where there are fewer pods than arms, a pod changes arms by turns ([`turn`]): in blocks that hold every arm by its weight, in an order that differs from pod
+//! to pod and block to block, so that nothing that comes and goes by the clock is taken for the doing of an arm. What a pod does just after a turn is still of
+//! the arm before, and does not count.
+
+use super::Epoch;
+
+/// Turns of one block at most; with weights that need more, each turn is drawn by itself.
+const BLOCK_MAX: usize = 16;
+/// After a turn this part of the period does not count...
+const WASHOUT_PARTS: u64 = 5;
+/// ...or so many seconds if that is more (two reports, and a batch in flight), but never more than half of it.
+const WASHOUT_MIN: u64 = 10;
+
+/// Whose turn it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// Index of the arm.
+    pub arm: usize,
+    /// Since when what is seen counts for it.
+    pub counts_from: Epoch,
+    /// When it ends.
+    pub ends: Epoch,
+}
+
+/// The arm of each pod, by index. `arms` are names with weights; those of weight 0 get nobody. `salt` names the comparison: another one mixes anew.
+///
+/// Where there are at least as many pods as arms with a weight, none of these is without a pod.
+#[must_use]
+pub fn arms(uids: &[&str], salt: &str, arms: &[(&str, u32)]) -> Vec<usize> {
+    let scores: Vec<Vec<f64>> = uids.iter().map(|uid| scores(uid, salt, arms)).collect();
+    let mut given: Vec<usize> = scores.iter().map(|scores| least(scores)).collect();
+    let live: Vec<usize> = (0..arms.len()).filter(|arm| arms.get(*arm).is_some_and(|arm| arm.1 > 0)).collect();
+    if uids.len() < live.len() {
+        return given;
+    }
+    for &arm in &live {
+        if given.contains(&arm) {
+            continue;
+        }
+        // Of the pods that are not the last of their arm, the one that would come first if this arm's weight grew.
+        let nearest = (0..uids.len())
+            .filter(|pod| given.iter().filter(|other| **other == given[*pod]).count() > 1)
+            .min_by(|one, other| reluctance(&scores[*one], arm).total_cmp(&reluctance(&scores[*other], arm)));
+        if let Some(pod) = nearest {
+            given[pod] = arm;
+        }
+    }
+    given
+}
+
+/// Which arm a pod serves now, if it serves all by turns.
+#[must_use]
+pub fn turn(uid: &str, salt: &str, arms: &[(&str, u32)], (started, now): (Epoch, Epoch), period: u64) -> Turn {
+    let period = period.max(1);
+    let index = now.since(started) / period;
+    let begins = Epoch(started.0 + index * period);
+    let washout = washout(period);
+    let arm = match block(arms) {
+        Some(mut block) => {
+            let length = u64::try_from(block.len()).unwrap_or(1).max(1);
+            shuffle(&mut block, uid, salt, index / length);
+            usize::try_from(index % length).ok().and_then(|at| block.get(at)).copied().unwrap_or(0)
+        }
+        None => least(&scores(uid, &format!("{salt} {index}"), arms)),
+    };
+    Turn { arm, counts_from: Epoch(begins.0 + washout), ends: Epoch(begins.0 + period) }
+}
+
+/// For how many seconds after a turn nothing counts.
+#[must_use]
+pub fn washout(period: u64) -> u64 {
+    (period / WASHOUT_PARTS).max(WASHOUT_MIN).min(period / 2)
+}
+
+// === impl Turn ===
+
+impl Turn {
+    /// Whether what was seen from … to counts for its arm.
+    #[must_use]
+    pub fn holds(&self, from: Epoch, to: Epoch) -> bool {
+        from >= self.counts_from && to <= self.ends && from <= to
+    }
+}
+
+/// Every arm as often as its weight says; `None` where that takes too many turns.
+fn block(arms: &[(&str, u32)]) -> Option<Vec<usize>> {
+    let divisor = arms.iter().fold(0, |divisor, (_, weight)| gcd(divisor, *weight)).max(1);
+    let mut block = Vec::new();
+    for (arm, (_, weight)) in arms.iter().enumerate() {
+        let times = usize::try_from(weight / divisor).unwrap_or(usize::MAX);
+        if times > BLOCK_MAX - block.len().min(BLOCK_MAX) {
+            return None;
+        }
+        block.extend(std::iter::repeat_n(arm, times));
+    }
+    (!block.is_empty()).then_some(block)
+}
+
+/// Fisher and Yates (1938), from a hash.
+fn shuffle(block: &mut [usize], uid: &str, salt: &str, index: u64) {
+    for last in (1..block.len()).rev() {
+        let draw = drawn(&[uid, salt, &index.to_string(), &last.to_string()]);
+        let among = u64::try_from(last + 1).unwrap_or(u64::MAX);
+        block.swap(last, usize::try_from(draw % among).unwrap_or(0));
+    }
+}
+
+const fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// What each arm draws, over its weight: an exponential of that rate, of which the least wins in proportion to the weights.
+fn scores(uid: &str, salt: &str, arms: &[(&str, u32)]) -> Vec<f64> {
+    let score = |(arm, weight): &(&str, u32)| {
+        if *weight == 0 { f64::INFINITY } else { minus_log2(drawn(&[uid, salt, arm])) / f64::from(*weight) }
+    };
+    arms.iter().map(score).collect()
+}
+
+fn least(scores: &[f64]) -> usize {
+    (0..scores.len()).min_by(|one, other| scores[*one].total_cmp(&scores[*other])).unwrap_or(0)
+}
+
+/// How much heavier an arm would have to be for a pod to go there.
+fn reluctance(scores: &[f64], arm: usize) -> f64 {
+    let others = scores.iter().enumerate().filter(|(other, _)| *other != arm).map(|(_, score)| *score);
+    scores.get(arm).copied().unwrap_or(f64::INFINITY) / others.fold(f64::INFINITY, f64::min)
+}
+
+/// 64 bits from some texts, each told from the next by its length.
+fn drawn(parts: &[&str]) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        let length = u64::try_from(part.len()).unwrap_or(u64::MAX);
+        hasher.update(&length.to_be_bytes()).update(part.as_bytes());
+    }
+    let mut bytes = [0; 8];
+    hasher.finalize_xof().fill(&mut bytes);
+    u64::from_be_bytes(bytes)
+}
+
+/// −log₂ of (bits + 1) ÷ 2⁶⁴: by squaring, so that every machine gives the same pod the same arm.
+fn minus_log2(bits: u64) -> f64 {
+    // log₂ of the number, in parts of 2⁻³².
+    let number = bits.saturating_add(1);
+    let whole = number.ilog2();
+    // Its mantissa in [1, 2), in parts of 2⁻³¹.
+    let mut mantissa = if whole >= 31 { number >> (whole - 31) } else { number << (31 - whole) };
+    let mut fraction = 0.0;
+    let mut part = 0.5;
+    for _ in 0..32 {
+        mantissa = (mantissa * mantissa) >> 31;
+        if mantissa >= 1 << 32 {
+            mantissa >>= 1;
+            fraction += part;
+        }
+        part /= 2.0;
+    }
+    // Never zero: a pod that draws the very best still loses to an arm of infinite weight only.
+    (64.0 - f64::from(whole) - fraction).max(1e-9)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn uids(count: usize) -> Vec<String> {
+        (0..count).map(|i| format!("0b9c51c4-{i:04}-4f6e-9d0c-{:012x}", i * 7919)).collect()
+    }
+
+    fn given(uids: &[String], weights: &[u32]) -> Vec<usize> {
+        let names = ["current", "candidate", "third"];
+        let arms: Vec<(&str, u32)> = names.into_iter().zip(weights.iter().copied()).collect();
+        super::arms(&uids.iter().map(String::as_str).collect::<Vec<_>>(), "x", &arms)
+    }
+
+    #[test]
+    fn the_logarithm_is_right_to_nine_digits_and_the_same_everywhere() {
+        for bits in [0, 1, 5, 1 << 20, u64::MAX / 3, u64::MAX / 2, u64::MAX - 1, u64::MAX] {
+            let wanted = 64.0 - ((bits as f64) + 1.0).log2();
+            assert!((minus_log2(bits) - wanted.max(1e-9)).abs() < 1e-8, "{bits}: {} {wanted}", minus_log2(bits));
+        }
+        assert_eq!(minus_log2(0xDEAD_BEEF_0BAD_F00D).to_bits(), 4_596_416_303_736_029_184);
+    }
+
+    #[test]
+    fn shares_are_near_their_weights() {
+        let pods = uids(4000);
+        let given = given(&pods, &[50, 30, 20]);
+        for (arm, wanted) in [0.5, 0.3, 0.2].into_iter().enumerate() {
+            let share = given.iter().filter(|other| **other == arm).count() as f64 / 4000.0;
+            assert!((share - wanted).abs() < 0.03, "{arm}: {share}");
+        }
+    }
+
+    #[test]
+    fn an_arm_of_no_weight_gets_nobody_and_an_arm_of_little_gets_one() {
+        let pods = uids(3);
+        assert!(given(&pods, &[100, 0]).iter().all(|arm| *arm == 0));
+        assert_eq!(given(&pods, &[99, 1]).iter().filter(|arm| **arm == 1).count(), 1);
+        assert_eq!(given(&pods, &[1, 99]).iter().filter(|arm| **arm == 0).count(), 1);
+        assert_eq!(given(&uids(1), &[50, 50]).len(), 1, "fewer pods than arms: by turns, elsewhere");
+    }
+
+    #[test]
+    fn a_pod_serves_every_arm_by_its_weight_and_what_follows_a_turn_does_not_count() {
+        let arms = [("a", 2), ("b", 1)];
+        let mut seen = [0; 2];
+        for at in 0..3 * 40 {
+            let now = Epoch(1000 + at * 60 + 30);
+            let turn = turn("u", "s", &arms, (Epoch(1000), now), 60);
+            seen[turn.arm] += 1;
+            assert_eq!((turn.counts_from, turn.ends), (Epoch(1000 + at * 60 + 12), Epoch(1060 + at * 60)));
+            assert!(turn.holds(Epoch(1000 + at * 60 + 12), now) && !turn.holds(Epoch(1000 + at * 60 + 11), now));
+        }
+        assert_eq!(seen, [80, 40]);
+        let order = |uid: &str| -> Vec<usize> {
+            (0..60).map(|at| turn(uid, "s", &arms, (Epoch(0), Epoch(at * 60)), 60).arm).collect()
+        };
+        assert_ne!(order("u"), order("v"), "pods turn in orders of their own");
+    }
+
+    #[test]
+    fn turns_of_weights_that_fit_no_block_are_drawn() {
+        let arms = [("a", 97), ("b", 3)];
+        let of = |at: u64| turn("u", "s", &arms, (Epoch(0), Epoch(at * 60)), 60).arm;
+        let few = (0..2000).filter(|at| of(*at) == 1).count();
+        assert!((30..100).contains(&few), "{few} of 2000");
+        assert_eq!(turn("u", "s", &[("a", 0)], (Epoch(0), Epoch(9)), 0).arm, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn a_canary_only_grows(count in 1..60_usize, percents in prop::collection::vec(1..100_u32, 1..6)) {
+            let pods = uids(count);
+            let mut percents = percents;
+            percents.sort_unstable();
+            let mut before = vec![0; count];
+            for percent in percents {
+                let now = given(&pods, &[100 - percent, percent]);
+                for (was, is) in before.iter().zip(&now) {
+                    prop_assert!(*was == 0 || *is == 1, "a pod left the canary at {percent} %");
+                }
+                if count >= 2 {
+                    prop_assert!(now.contains(&0) && now.contains(&1));
+                }
+                before = now;
+            }
+        }
+
+        #[test]
+        fn a_pods_arm_depends_on_nobody_else_as_long_as_no_arm_is_empty(count in 20..60_usize, gone in 0..10_usize) {
+            let pods = uids(count);
+            let all = given(&pods, &[50, 50]);
+            let rest = given(&pods[gone..], &[50, 50]);
+            prop_assert_eq!(&all[gone..], &rest[..]);
+        }
+    }
+}

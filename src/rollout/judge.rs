@@ -1,0 +1,433 @@
+//! Whether a candidate is worse than the yardstick, or better.
+//!
+//! Three questions at every look. *Errors*: does the candidate serve fewer calls, by more than `errorRateRegression`? *Latency*: do more than one in a hundred
+//! of its calls take longer than the yardstick's 99th percentile and `latencyP99Regression` on top? Both are asked as evidence that stays valid however often
+//! one looks (`evidence`), and both together are wrong in one rollout of twenty at most. The percentile is that of the yardstick's calls *before* the look, so it
+//! is the same line for both arms and moves with the load. *A jump* of errors or of slow calls is not waited for: it is seen in one look, with no least number
+//! of looks, and needs to be so large that chance makes it in no rollout that anybody lives to see.
+//!
+//! *Better* is the latency question with the arms exchanged and no margin; errors must not be worse for it.
+//!
+//! A fourth answer there is not: where the evidence is thin, nothing is said.
+
+use super::evidence::{Evidence, Tally};
+use super::{Analysis, Counts};
+use crate::control::sketch::Sketch;
+use crate::tuner::{millis, share};
+use std::time::Duration;
+
+/// Chance of a wrong alarm in one comparison, however long (the issue: 5 %), shared by the questions.
+const ALPHA: f64 = 0.05;
+/// Calls of the yardstick before there is a line: ten of them beyond the 99th percentile.
+const LINE_CALLS: u64 = 1000;
+/// Looks back of which the line is drawn.
+const LINE_LOOKS: u32 = 10;
+/// A jump: so many calls of each arm in one look...
+const JUMP_CALLS: u64 = 20;
+/// ...so many more in a hundred are bad...
+const JUMP_SHARE: f64 = 0.1;
+/// ...and by so many deviations: chance does that once in a hundred thousand looks, and a rollout has some hundred. Where whole batches fail, each counts once.
+const JUMP_SURE: f64 = 4.3;
+/// A call is slow, for a jump, beyond this many times the line.
+const JUMP_TIMES: u64 = 2;
+/// By turns, so many times as many calls count as one...
+const TURNS_DEPENDENCE: f64 = 4.0;
+/// ...and so many looks, each with a turn of both arms, show how much differs by time alone.
+pub(super) const TURNS_LOOKS: u32 = 6;
+
+/// A candidate beside the yardstick, so far.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Comparison {
+    errors: Evidence,
+    latency: Evidence,
+    better: Evidence,
+    /// The yardstick's calls of late; a status keeps the line alone.
+    line: Line,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Line {
+    /// What it was when a controller wrote it down: until this one has seen enough itself.
+    kept: Option<u64>,
+    latency: Sketch,
+    looks: u32,
+    /// The look before: joined to the next line when this one is full.
+    last: Sketch,
+}
+
+/// How a comparison is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beside {
+    /// Candidates that are compared with the same yardstick, each a chance to be wrong.
+    pub candidates: usize,
+    /// The arms are served by turns and not side by side.
+    pub turns: bool,
+}
+
+/// What is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// Nothing yet.
+    Nothing,
+    /// The candidate is worse.
+    Worse {
+        /// In one word.
+        word: Worse,
+        /// In a sentence.
+        why: String,
+    },
+    /// The candidate is better.
+    Better {
+        /// In a sentence.
+        why: String,
+    },
+}
+
+/// How it is worse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Worse {
+    /// More errors, at once.
+    ErrorsJumped,
+    /// Many slow calls, at once.
+    LatencyJumped,
+    /// More errors.
+    ErrorRate,
+    /// A higher 99th percentile.
+    LatencyP99,
+}
+
+// === impl Worse ===
+
+impl Worse {
+    /// As an Event has it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ErrorsJumped => "ErrorsJumped",
+            Self::LatencyJumped => "LatencyJumped",
+            Self::ErrorRate => "ErrorRateRegression",
+            Self::LatencyP99 => "LatencyP99Regression",
+        }
+    }
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    /// Looks at what both arms served since the last look.
+    pub fn look(&mut self, control: &Counts, candidate: &Counts, analysis: &Analysis, beside: Beside) -> Finding {
+        let line = self.line.p99();
+        let found = jump(control, candidate, line);
+        // What one arm served and then the other differs by the time of day too: each call tells less.
+        let dependence = if beside.turns { TURNS_DEPENDENCE } else { 1.0 };
+        let cluster = cluster(control, candidate).map(|calls| calls * dependence);
+        let margin = f64::from(analysis.errors_ppm) / 1e6;
+        self.errors.look(errors(control), errors(candidate), margin, cluster);
+        if let Some(line) = line {
+            let beyond = line + line * u64::from(analysis.p99_permille) / 1000;
+            self.latency.look(slow(control, line), slow(candidate, beyond), 0.0, cluster);
+            self.better.look(slow(candidate, line), slow(control, line), 0.0, cluster);
+        }
+        self.line.add(&control.latency);
+        if let Some(found) = found {
+            return found;
+        }
+        if beside.turns && self.errors.looks() < TURNS_LOOKS {
+            return Finding::Nothing;
+        }
+        self.found(analysis, beside.candidates, line)
+    }
+
+    /// Looks so far at which both arms had calls.
+    #[must_use]
+    pub fn looks(&self) -> u32 {
+        self.errors.looks()
+    }
+
+    /// Looks for a jump alone, between two looks: what was served since the last one.
+    #[must_use]
+    pub fn alarm(&self, control: &Counts, candidate: &Counts) -> Finding {
+        jump(control, candidate, self.line.p99()).unwrap_or(Finding::Nothing)
+    }
+
+    fn found(&self, analysis: &Analysis, candidates: usize, line: Option<u64>) -> Finding {
+        let alpha = ALPHA / 2.0 / f64::from(u32::try_from(candidates.max(1)).unwrap_or(u32::MAX));
+        if self.errors.exceeds(alpha) {
+            let (control, candidate) = self.errors.shares();
+            let why = format!(
+                "{} of the calls are not served, {} before: more than {} worse (e-value {})",
+                percent(candidate),
+                percent(control),
+                percent(f64::from(analysis.errors_ppm) / 1e6),
+                e_value(&self.errors)
+            );
+            return Finding::Worse { word: Worse::ErrorRate, why };
+        }
+        let line = line.map_or(String::new(), told);
+        if self.latency.exceeds(alpha) {
+            let (_, candidate) = self.latency.shares();
+            let why = format!(
+                "{} of the calls take longer than the p99 of {line} and {} on top, where 1% may (e-value {})",
+                percent(candidate),
+                share(u64::from(analysis.p99_permille), 1000),
+                e_value(&self.latency)
+            );
+            return Finding::Worse { word: Worse::LatencyP99, why };
+        }
+        if self.better.exceeds(alpha) {
+            let (candidate, control) = self.better.shares();
+            let why = format!(
+                "{} of the calls take longer than {line}, {} before (e-value {})",
+                percent(candidate),
+                percent(control),
+                e_value(&self.better)
+            );
+            return Finding::Better { why };
+        }
+        Finding::Nothing
+    }
+
+    /// As a status keeps it.
+    #[must_use]
+    pub fn write(&self) -> String {
+        let evidence = [&self.errors, &self.latency, &self.better].map(Evidence::write).join("; ");
+        self.line.p99().map_or(evidence.clone(), |line| format!("{evidence}; {line}"))
+    }
+
+    /// What was written; nothing seen where it cannot be read.
+    #[must_use]
+    pub fn read(text: &str) -> Self {
+        let mut parts = text.split(';');
+        let mut next = || parts.next().map(Evidence::read).unwrap_or_default();
+        let (errors, latency, better) = (next(), next(), next());
+        let kept = parts.next().and_then(|line| line.trim().parse().ok());
+        Self { errors, latency, better, line: Line { kept, ..Line::default() } }
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    /// The 99th percentile in microseconds, once enough calls were seen.
+    fn p99(&self) -> Option<u64> {
+        (self.latency.count() >= LINE_CALLS).then(|| self.latency.quantile(990)).flatten().or(self.kept)
+    }
+
+    fn add(&mut self, latency: &Sketch) {
+        if self.looks >= LINE_LOOKS {
+            self.latency = std::mem::take(&mut self.last);
+            self.looks = 1;
+        }
+        self.latency.merge(latency);
+        self.looks += 1;
+        self.last = latency.clone();
+    }
+}
+
+/// What chance does not do in one look.
+fn jump(control: &Counts, candidate: &Counts, line: Option<u64>) -> Option<Finding> {
+    let batch = cluster(control, candidate).unwrap_or(1.0).max(1.0);
+    let jumped = |control: Tally, candidate: Tally| {
+        let (n, m) = (float(control.calls), float(candidate.calls));
+        if control.calls < JUMP_CALLS || candidate.calls < JUMP_CALLS {
+            return None;
+        }
+        let (before, now) = (float(control.bad) / n, float(candidate.bad) / m);
+        let pooled = (float(control.bad) + float(candidate.bad)) / (n + m);
+        let deviation = (pooled * (1.0 - pooled) * (1.0 / n + 1.0 / m) * batch).sqrt();
+        (now - before >= JUMP_SHARE && now - before > JUMP_SURE * deviation).then_some((before, now))
+    };
+    if let Some((before, now)) = jumped(errors(control), errors(candidate)) {
+        let why = format!("{} of the calls are not served, {} beside it", percent(now), percent(before));
+        return Some(Finding::Worse { word: Worse::ErrorsJumped, why });
+    }
+    let line = line?.saturating_mul(JUMP_TIMES);
+    let (before, now) = jumped(slow(control, line), slow(candidate, line))?;
+    let why = format!("{} of the calls take longer than {}, {} beside it", percent(now), told(line), percent(before));
+    Some(Finding::Worse { word: Worse::LatencyJumped, why })
+}
+
+fn errors(counts: &Counts) -> Tally {
+    Tally { calls: counts.calls(), bad: counts.errors }
+}
+
+fn slow(counts: &Counts, line: u64) -> Tally {
+    Tally { calls: counts.latency.count(), bad: counts.latency.above(line) }
+}
+
+/// Calls in a batch, of the arm that has more.
+fn cluster(control: &Counts, candidate: &Counts) -> Option<f64> {
+    let of = |counts: &Counts| (counts.batches > 0).then(|| float(counts.calls()) / float(counts.batches));
+    of(control).into_iter().chain(of(candidate)).reduce(f64::max)
+}
+
+fn told(micros: u64) -> String {
+    millis(Duration::from_micros(micros))
+}
+
+fn percent(share: f64) -> String {
+    if share > 0.0 && share < 0.0005 { format!("{:.2}%", share * 100.0) } else { format!("{:.1}%", share * 100.0) }
+}
+
+/// An e-value in words: as far as anybody cares.
+fn e_value(evidence: &Evidence) -> String {
+    match evidence.decades() {
+        decades if decades > 6.0 => "over a million".to_owned(),
+        decades => format!("{:.0}", 10_f64.powf(decades)),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of calls stay below 2^53")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "microseconds that are drawn, positive and small"
+)]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulate::draw::Draw;
+
+    const SIDE: Beside = Beside { candidates: 1, turns: false };
+
+    /// Calls of log-normal latency around 60 ms, those of a batch together, times a factor; a share of them fails.
+    fn counts(draw: &mut Draw, calls: u64, (times, failing): (f64, f64), (cluster, shock): (u64, f64)) -> Counts {
+        let mut counts = Counts { batches: calls / cluster, ..Counts::default() };
+        for _ in 0..calls / cluster {
+            let micros = 60_000.0 * (0.35 * draw.normal()).exp() * times * shock;
+            let fails = draw.chance(failing);
+            if fails {
+                counts.errors += cluster;
+            } else {
+                counts.latency.add_many(micros as u64, cluster);
+            }
+        }
+        counts
+    }
+
+    /// The first look at which something is found in a run, and what.
+    fn first(
+        seed: u64,
+        looks: usize,
+        sizes: (u64, u64),
+        cluster: u64,
+        candidate: (f64, f64),
+    ) -> Option<(usize, Finding)> {
+        let mut draw = Draw::new(seed, 3);
+        let mut comparison = Comparison::default();
+        (1..=looks).find_map(|look| {
+            // The load moves both arms.
+            let shock = 1.0 + 0.5 * draw.unit();
+            let control = counts(&mut draw, sizes.0, (1.0, 0.002), (cluster, shock));
+            let candidate = counts(&mut draw, sizes.1, candidate, (cluster, shock));
+            match comparison.look(&control, &candidate, &Analysis::default(), SIDE) {
+                Finding::Nothing => None,
+                found => Some((look, found)),
+            }
+        })
+    }
+
+    #[test]
+    fn without_a_difference_one_rollout_of_twenty_at_most_is_stopped() {
+        // Ten minutes of a canary at 10 %, an hour of an experiment; calls one by one and in batches.
+        for (looks, sizes, cluster) in [(20, (2700, 300), 1), (120, (600, 600), 1), (60, (1600, 320), 16)] {
+            let runs = 300;
+            let stopped = (0..runs)
+                .filter(|seed| {
+                    matches!(first(*seed, looks, sizes, cluster, (1.0, 0.002)), Some((_, Finding::Worse { .. })))
+                })
+                .count();
+            assert!(stopped * 20 <= 300, "{stopped} of {runs} with {sizes:?}, {cluster} to a batch");
+        }
+    }
+
+    #[test]
+    fn nor_is_one_called_better() {
+        let better = (0..300)
+            .filter(|seed| matches!(first(*seed, 60, (600, 600), 1, (1.0, 0.002)), Some((_, Finding::Better { .. }))))
+            .count();
+        assert!(better * 20 <= 300, "{better} of 300");
+    }
+
+    #[test]
+    fn twice_the_latency_is_found_within_a_few_looks() {
+        for (sizes, cluster, most) in [((2700, 300), 1, 5), ((600, 600), 1, 5), ((1600, 320), 16, 16)] {
+            for seed in 0..100 {
+                let (look, found) = first(seed, 40, sizes, cluster, (2.0, 0.002)).expect("it is found");
+                let Finding::Worse { word, why } = found else { panic!("{found:?}") };
+                assert!(matches!(word, Worse::LatencyP99 | Worse::LatencyJumped), "{word:?}");
+                // A line takes a thousand calls of the yardstick: one or two looks. In batches of 16 it takes up to 320 batches of the candidate.
+                assert!(look <= most, "seed {seed}, {sizes:?}: after {look} looks: {why}");
+            }
+        }
+    }
+
+    #[test]
+    fn more_errors_are_found_slowly_where_they_are_few_and_at_once_where_they_are_many() {
+        let found = |failing| {
+            (0..50)
+                .map(|seed| match first(seed, 200, (600, 600), 1, (1.0, failing)) {
+                    Some((look, Finding::Worse { word, .. })) => (look, word),
+                    other => panic!("{failing}: {other:?}"),
+                })
+                .collect::<Vec<_>>()
+        };
+        assert!(found(0.5).iter().all(|found| *found == (1, Worse::ErrorsJumped)), "{:?}", found(0.5));
+        let few = found(0.03);
+        assert!(few.iter().all(|(look, word)| *look <= 60 && *word == Worse::ErrorRate), "{few:?}");
+    }
+
+    #[test]
+    fn half_the_latency_is_called_better() {
+        for seed in 0..50 {
+            let found = first(seed, 60, (600, 600), 1, (0.5, 0.002));
+            assert!(matches!(found, Some((_, Finding::Better { .. }))), "seed {seed}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_controller_goes_on_with_the_evidence_of_the_old_one() {
+        let mut draw = Draw::new(1, 3);
+        let mut comparison = Comparison::default();
+        for _ in 0..10 {
+            let (a, b) =
+                (counts(&mut draw, 600, (1.0, 0.002), (1, 1.0)), counts(&mut draw, 600, (1.1, 0.002), (1, 1.0)));
+            comparison.look(&a, &b, &Analysis::default(), SIDE);
+        }
+        let text = comparison.write();
+        assert!(text.len() < 400, "{text}");
+        assert_eq!(Comparison::read(&text).write(), text);
+        assert_eq!(Comparison::read("nonsense"), Comparison::default());
+    }
+
+    #[test]
+    fn sentences_say_what_was_seen() {
+        let (control, candidate) = (
+            Counts {
+                errors: 1,
+                latency: {
+                    let mut s = Sketch::default();
+                    s.add_many(60_000, 999);
+                    s
+                },
+                batches: 0,
+            },
+            Counts {
+                errors: 40,
+                latency: {
+                    let mut s = Sketch::default();
+                    s.add_many(60_000, 60);
+                    s
+                },
+                batches: 0,
+            },
+        );
+        let found = Comparison::default().look(&control, &candidate, &Analysis::default(), SIDE);
+        let why = "40.0% of the calls are not served, 0.1% beside it".to_owned();
+        assert_eq!(found, Finding::Worse { word: Worse::ErrorsJumped, why });
+    }
+}

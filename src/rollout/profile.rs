@@ -1,0 +1,150 @@
+//! Profiles: what they are called, and which of them are kept.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::Epoch;
+use crate::api::v1alpha1::{LimitsSpec, SchedulingSpec};
+use crate::config::{parse_duration, parse_size};
+
+/// Digits of a hash in a name: 40 bits, so that two of a policy's profiles share one in a million million.
+const HASH_DIGITS: usize = 10;
+/// The longest name that is also a value of a label.
+const NAME_MAX: usize = 63;
+
+/// A profile that exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Existing {
+    /// Its name.
+    pub name: String,
+    /// When it was made.
+    pub created: Epoch,
+    /// This policy made it, from its own limits and scheduling; a user's own is never removed.
+    pub generated: bool,
+}
+
+/// The hash of what a profile says: ten hexadecimal digits. Two texts for one value (`1s`, `1000ms`) are one profile, and so are keys in another order.
+#[must_use]
+pub fn hash(limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
+    digits(&canonical(limits, scheduling), None)
+}
+
+/// The name of the profile that a policy makes of its own limits and scheduling: `<policy>-<hash>`. A policy's name that is too long is cut, and then it is
+/// part of the hash, so that two long names never share a profile.
+#[must_use]
+pub fn name(policy: &str, limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
+    let text = canonical(limits, scheduling);
+    if policy.len() + 1 + HASH_DIGITS <= NAME_MAX {
+        return format!("{policy}-{}", digits(&text, None));
+    }
+    let kept: String = policy.chars().take(NAME_MAX - 1 - HASH_DIGITS).collect();
+    format!("{}-{}", kept.trim_end_matches(['-', '.']), digits(&text, Some(policy)))
+}
+
+/// What it says as canonical JSON: keys in order, nothing absent, one text for one value.
+#[must_use]
+pub fn canonical(limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
+    let mut all = Map::new();
+    // A spec of plain texts and numbers always is JSON; where it were not, it would hash as if it were absent.
+    let value = |spec: Option<Value>| spec.and_then(normal).unwrap_or_else(|| Value::Object(Map::new()));
+    all.insert("limits".to_owned(), value(limits.and_then(|limits| serde_json::to_value(limits).ok())));
+    all.insert("scheduling".to_owned(), value(scheduling.and_then(|spec| serde_json::to_value(spec).ok())));
+    Value::Object(all).to_string()
+}
+
+/// Generated profiles to remove: beyond the newest `limit` of those that nobody uses. `used` names what pods run and what the policy points at.
+#[must_use]
+pub fn prune(existing: &[Existing], used: &BTreeSet<&str>, limit: usize) -> Vec<String> {
+    let mut idle: Vec<&Existing> =
+        existing.iter().filter(|profile| profile.generated && !used.contains(profile.name.as_str())).collect();
+    idle.sort_by(|one, other| other.created.cmp(&one.created).then_with(|| one.name.cmp(&other.name)));
+    idle.into_iter().skip(limit).map(|profile| profile.name.clone()).collect()
+}
+
+fn digits(text: &str, also: Option<&str>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(text.as_bytes());
+    if let Some(also) = also {
+        hasher.update(b"\0").update(also.as_bytes());
+    }
+    hasher.finalize().to_hex().chars().take(HASH_DIGITS).collect()
+}
+
+/// The value in one of its many writings; `None` for nothing at all.
+fn normal(value: Value) -> Option<Value> {
+    match value {
+        Value::Null => None,
+        Value::Object(map) => {
+            // Sorted, whatever order serde_json keeps.
+            let mut pairs: Vec<(String, Value)> =
+                map.into_iter().filter_map(|(key, value)| Some((key, normal(value)?))).collect();
+            pairs.sort_by(|one, other| one.0.cmp(&other.0));
+            (!pairs.is_empty()).then(|| Value::Object(pairs.into_iter().collect()))
+        }
+        Value::Array(values) => Some(Value::Array(values.into_iter().filter_map(normal).collect())),
+        Value::String(text) => Some(match (parse_size(&text), parse_duration(&text)) {
+            (Some(bytes), _) => Value::from(bytes),
+            (None, Some(time)) => Value::String(format!("{}ns", time.as_nanos())),
+            (None, None) => Value::String(text),
+        }),
+        other => Some(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash_of(limits: &str, scheduling: &str) -> String {
+        let limits: LimitsSpec = serde_json::from_str(limits).unwrap();
+        let scheduling: SchedulingSpec = serde_json::from_str(scheduling).unwrap();
+        hash(Some(&limits), Some(&scheduling))
+    }
+
+    #[test]
+    fn what_means_the_same_is_one_profile_and_what_differs_is_another() {
+        let base = hash_of(r#"{"queueDelayMax": "1s", "batchBytesMax": "1Ki"}"#, "{}");
+        assert_eq!(base.len(), 10);
+        assert!(base.chars().all(|digit| digit.is_ascii_hexdigit()));
+        assert_eq!(base, hash_of(r#"{"batchBytesMax": 1024, "queueDelayMax": "1000ms"}"#, "{}"));
+        assert_ne!(base, hash_of(r#"{"queueDelayMax": "2s", "batchBytesMax": "1Ki"}"#, "{}"));
+        assert_ne!(base, hash_of(r#"{"queueDelayMax": "1s", "batchBytesMax": "1Ki"}"#, r#"{"preset": "balanced"}"#));
+        assert_eq!(hash_of("{}", "{}"), hash(None, None), "nothing said is nothing said");
+    }
+
+    #[test]
+    fn the_hash_of_a_profile_never_changes_with_the_version_of_this_program() {
+        // A rollout would begin by itself on an upgrade of the controller.
+        let limits: LimitsSpec = serde_json::from_str(r#"{"slotsMax": 4, "queueDelayMax": "5ms"}"#).unwrap();
+        assert_eq!(
+            canonical(Some(&limits), None),
+            r#"{"limits":{"queueDelayMax":"5000000ns","slotsMax":4},"scheduling":{}}"#
+        );
+        assert_eq!(name("embedder", Some(&limits), None), "embedder-86fe63ff36");
+    }
+
+    #[test]
+    fn a_long_name_is_cut_to_what_a_label_holds_and_stays_its_own() {
+        let (one, other) = ("a".repeat(80), format!("{}b", "a".repeat(79)));
+        let names = [name(&one, None, None), name(&other, None, None)];
+        assert!(names.iter().all(|name| name.len() <= 63), "{names:?}");
+        assert_ne!(names[0], names[1]);
+    }
+
+    #[test]
+    fn the_newest_unused_are_kept_and_a_users_own_always() {
+        let profile =
+            |name: &str, created, generated| Existing { name: name.to_owned(), created: Epoch(created), generated };
+        let existing = [
+            profile("old", 1, true),
+            profile("used", 2, true),
+            profile("mine", 3, false),
+            profile("newer", 4, true),
+            profile("newest", 5, true),
+        ];
+        assert_eq!(prune(&existing, &BTreeSet::from(["used"]), 2), ["old"]);
+        assert_eq!(prune(&existing, &BTreeSet::from(["used"]), 0), ["newest", "newer", "old"]);
+        assert_eq!(prune(&existing, &BTreeSet::from(["used", "old"]), 10), [""; 0]);
+    }
+}

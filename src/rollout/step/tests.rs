@@ -1,0 +1,335 @@
+//! Whole rollouts, look by look: pods that serve what they are told, better or worse.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "microseconds that are drawn, positive and small"
+)]
+
+use super::*;
+use crate::api::v1alpha1::BatchPolicyStatus;
+use crate::rollout::pin::Pin;
+use crate::rollout::plan::Analysis;
+use crate::rollout::status;
+use crate::simulate::draw::Draw;
+
+/// Between two looks, in seconds.
+const LOOK: u64 = 10;
+
+/// Pods that run what they were told at the look before, and calls that go as the profile lets them.
+struct World {
+    now: Epoch,
+    state: State,
+    plan: Plan,
+    /// What each pod runs, and since when.
+    pods: Vec<(String, Option<String>, Epoch)>,
+    /// By profile: times the latency, and the share of calls that are not served.
+    ways: BTreeMap<String, (f64, f64)>,
+    draw: Draw,
+    calls: u64,
+    /// Another controller takes over after every look.
+    restarts: bool,
+    told: Vec<&'static str>,
+    verdicts: Vec<VerdictTold>,
+    last: Option<Next>,
+}
+
+fn plan(wanted: &str, strategy: Strategy) -> Plan {
+    Plan {
+        wanted: wanted.to_owned(),
+        strategy,
+        analysis: Analysis::default(),
+        on_failure: OnFailure::Rollback,
+        history_limit: 10,
+        pin: None,
+    }
+}
+
+fn canary() -> Strategy {
+    Strategy::Canary(vec![Canary { percent: 10, hold: 300 }, Canary { percent: 50, hold: 300 }])
+}
+
+fn experiment(switchback: bool) -> Strategy {
+    let arm = |profile: &str| ArmPlan { profile: profile.to_owned(), weight: 1 };
+    Strategy::Experiment(Experiment { arms: vec![arm("a"), arm("b")], switchback, period: 60, samples_min: 2000 })
+}
+
+impl World {
+    fn new(pods: usize, ways: &[(&str, f64, f64)]) -> Self {
+        Self {
+            now: Epoch(1_795_000_000),
+            state: State::default(),
+            plan: plan("a", Strategy::Immediate),
+            pods: (0..pods).map(|i| (format!("uid-{i}"), None, Epoch(0))).collect(),
+            ways: ways.iter().map(|(name, times, failing)| ((*name).to_owned(), (*times, *failing))).collect(),
+            draw: Draw::new(5, 1),
+            calls: 300,
+            restarts: false,
+            told: Vec::new(),
+            verdicts: Vec::new(),
+            last: None,
+        }
+    }
+
+    /// Begins with profile `a` everywhere, then wants `wanted`.
+    fn wanting(mut self, wanted: &str, strategy: Strategy) -> Self {
+        self.look();
+        self.look();
+        self.plan = plan(wanted, strategy);
+        self
+    }
+
+    fn look(&mut self) {
+        let from = self.now;
+        self.now = Epoch(self.now.0 + LOOK);
+        let mut seen = Vec::new();
+        for (uid, profile, since) in &self.pods {
+            let mut counts = Counts::default();
+            let (times, failing) =
+                profile.as_ref().and_then(|profile| self.ways.get(profile)).copied().unwrap_or((1.0, 0.0));
+            for _ in 0..if profile.is_some() { self.calls } else { 0 } {
+                if self.draw.chance(failing) {
+                    counts.errors += 1;
+                } else {
+                    counts.latency.add((60_000.0 * times * (0.35 * self.draw.normal()).exp()) as u64);
+                }
+            }
+            counts.batches = counts.calls();
+            seen.push(PodSeen {
+                uid: uid.clone(),
+                profile: profile.clone(),
+                in_force_since: *since,
+                from,
+                to: self.now,
+                counts,
+            });
+        }
+        let next = step(std::mem::take(&mut self.state), &self.plan, &seen, self.now);
+        for (uid, profile, since) in &mut self.pods {
+            let to = next.profiles.get(uid).cloned();
+            if *profile != to {
+                (*profile, *since) = (to, self.now);
+            }
+        }
+        self.state = next.state.clone();
+        if self.restarts {
+            let mut object = BatchPolicyStatus::default();
+            status::write(&self.state, &self.plan, &mut object);
+            let text = serde_json::to_string(&object).unwrap();
+            self.state = status::read(&serde_json::from_str(&text).unwrap());
+        }
+        self.told.extend(next.told.iter().map(|told| told.reason));
+        self.verdicts.extend(next.verdicts.iter().cloned());
+        self.last = Some(next);
+    }
+
+    fn looks(&mut self, times: u64) {
+        (0..times).for_each(|_| self.look());
+    }
+
+    fn on(&self, profile: &str) -> usize {
+        self.pods.iter().filter(|(_, own, _)| own.as_deref() == Some(profile)).count()
+    }
+}
+
+#[test]
+fn the_first_profile_is_in_force_at_once_and_a_plain_change_too() {
+    let mut world = World::new(4, &[]).wanting("b", Strategy::Immediate);
+    assert_eq!((world.on("a"), world.state.phase), (4, Phase::Promoted));
+    world.look();
+    assert_eq!(
+        (world.on("b"), world.state.current.as_deref(), world.state.previous.as_deref()),
+        (4, Some("b"), Some("a"))
+    );
+    assert_eq!(world.told, ["Promoted"]);
+    world.looks(5);
+    assert_eq!(world.told.len(), 1, "told once");
+}
+
+#[test]
+fn a_good_canary_goes_step_by_step_and_is_promoted() {
+    let mut world = World::new(20, &[("a", 1.0, 0.002), ("b", 1.0, 0.002)]).wanting("b", canary());
+    world.look();
+    let few = world.on("b");
+    assert!((1..=5).contains(&few), "{few} of 20 at 10 %");
+    assert_eq!(world.last.as_ref().unwrap().frozen.len(), 20 - few, "the yardstick is not tuned");
+    world.looks(30);
+    assert_eq!(world.state.step, 1);
+    let half = world.on("b");
+    assert!((6..=14).contains(&half), "{half} of 20 at 50 %");
+    world.looks(31);
+    assert_eq!((world.state.phase, world.on("b")), (Phase::Promoted, 20));
+    assert_eq!(world.told, ["RolloutStarted", "RolloutStep", "Promoted"]);
+    assert_eq!((world.verdicts.len(), world.verdicts[0].outcome), (1, Outcome::Same));
+    assert!(world.state.message.starts_with("b is in force: p99 "), "{}", world.state.message);
+    assert!(world.last.unwrap().frozen.is_empty());
+}
+
+#[test]
+fn a_bad_canary_is_taken_back_by_itself_and_not_tried_again() {
+    let mut world = World::new(20, &[("b", 2.0, 0.0)]).wanting("b", canary());
+    world.looks(12);
+    assert_eq!((world.state.phase, world.on("a")), (Phase::RolledBack, 20), "{:?}", world.state.message);
+    assert!(world.state.reason.starts_with("Latency"), "{}", world.state.reason);
+    assert_eq!(world.told, ["RolloutStarted", "RolledBack"]);
+    assert_eq!((world.verdicts[0].profile.as_str(), world.verdicts[0].outcome), ("b", Outcome::Worse));
+    world.looks(200);
+    assert_eq!((world.on("a"), world.told.len()), (20, 2));
+    world.plan.wanted = "c".to_owned();
+    world.look();
+    assert_eq!((world.state.phase, world.state.candidate.as_deref()), (Phase::Progressing, Some("c")));
+}
+
+#[test]
+fn errors_that_jump_end_a_canary_at_the_first_report() {
+    let mut world = World::new(20, &[("b", 1.0, 0.6)]).wanting("b", canary());
+    world.looks(3);
+    assert_eq!((world.state.phase, world.state.reason.as_str()), (Phase::RolledBack, "ErrorsJumped"));
+    assert!(world.state.message.contains("b is taken back, all pods get a: 6"), "{}", world.state.message);
+}
+
+#[test]
+fn a_pause_leaves_all_as_it_is_until_somebody_decides() {
+    let mut world = World::new(20, &[("b", 2.0, 0.0)]).wanting("b", canary());
+    world.plan.on_failure = OnFailure::Pause;
+    world.looks(12);
+    let few = world.on("b");
+    assert!((1..=5).contains(&few) && world.state.phase == Phase::Paused);
+    world.looks(100);
+    assert_eq!((world.on("b"), world.told.as_slice()), (few, &["RolloutStarted", "RolloutPaused"][..]));
+    let mut back = World { told: Vec::new(), draw: Draw::new(1, 1), ..World::new(0, &[]) };
+    (back.state, back.pods, back.now) = (world.state.clone(), world.pods.clone(), world.now);
+    back.plan = Plan { on_failure: OnFailure::Rollback, ..world.plan.clone() };
+    back.look();
+    assert_eq!((back.state.phase, back.on("a")), (Phase::RolledBack, 20));
+    world.plan.strategy = Strategy::Immediate;
+    world.look();
+    assert_eq!((world.state.phase, world.on("b")), (Phase::Promoted, 20));
+}
+
+#[test]
+fn another_controller_after_every_look_comes_to_the_same_end() {
+    for (times, end) in [(1.0, Phase::Promoted), (2.0, Phase::RolledBack)] {
+        let mut world = World::new(20, &[("b", times, 0.002)]).wanting("b", canary());
+        world.restarts = true;
+        world.looks(70);
+        assert_eq!(world.state.phase, end, "{}", world.state.message);
+    }
+}
+
+#[test]
+fn a_canary_without_calls_waits_and_says_so() {
+    let mut world = World::new(20, &[]).wanting("b", canary());
+    world.calls = 0;
+    world.looks(100);
+    assert_eq!(
+        (world.state.phase, world.state.step, world.state.reason.as_str()),
+        (Phase::Progressing, 0, "WaitingForCalls")
+    );
+}
+
+#[test]
+fn a_step_that_leaves_no_yardstick_is_only_its_hold() {
+    let all = || Strategy::Canary(vec![Canary { percent: 100, hold: 300 }]);
+    let mut world = World::new(4, &[]).wanting("b", all());
+    world.looks(30);
+    assert_eq!((world.state.phase, world.on("b")), (Phase::Progressing, 4), "{}", world.state.message);
+    world.looks(2);
+    assert_eq!((world.state.phase, world.state.current.as_deref()), (Phase::Promoted, Some("b")));
+    assert_eq!((world.verdicts.len(), world.verdicts[0].outcome), (1, Outcome::Undecided), "with nothing to compare");
+    let mut silent = World::new(4, &[]).wanting("b", all());
+    silent.calls = 0;
+    silent.looks(32);
+    assert_eq!(silent.state.phase, Phase::Promoted, "{}", silent.state.message);
+}
+
+#[test]
+fn a_policy_that_takes_its_change_back_ends_the_canary() {
+    let mut world = World::new(20, &[]).wanting("b", canary());
+    world.looks(5);
+    world.plan.wanted = "a".to_owned();
+    world.look();
+    assert_eq!((world.state.phase, world.on("a"), world.state.candidate.as_deref()), (Phase::Promoted, 20, None));
+    assert_eq!(world.told, ["RolloutStarted", "RolloutReverted"]);
+}
+
+#[test]
+fn a_pin_holds_at_once_until_the_policy_wants_something_else() {
+    let mut world = World::new(4, &[]).wanting("b", Strategy::Immediate);
+    world.look();
+    world.plan.pin = Some(Pin { to: "a".to_owned(), instead_of: "b".to_owned() });
+    world.looks(3);
+    assert_eq!((world.on("a"), world.state.reason.as_str()), (4, "ManualRollback"));
+    assert_eq!(world.told, ["Promoted", "RolledBack"]);
+    world.plan.wanted = "c".to_owned();
+    world.look();
+    assert_eq!((world.on("c"), world.state.phase), (4, Phase::Promoted));
+    let mut gone = World::new(4, &[]).wanting("b", canary());
+    gone.plan.pin = Some(Pin { to: "a".to_owned(), instead_of: "b".to_owned() });
+    gone.look();
+    assert_eq!(gone.on("a"), 4);
+    gone.plan.pin = None;
+    gone.look();
+    assert_eq!(gone.state.phase, Phase::Progressing, "what is wanted is tried like any change");
+}
+
+#[test]
+fn one_pod_serves_both_arms_of_a_canary_by_turns() {
+    let mut world =
+        World::new(1, &[("b", 2.0, 0.0)]).wanting("b", Strategy::Canary(vec![Canary { percent: 50, hold: 600 }]));
+    world.calls = 1000;
+    world.looks(3);
+    assert_eq!(world.last.as_ref().unwrap().frozen.len(), 1);
+    world.looks(90);
+    assert_eq!(world.state.phase, Phase::RolledBack, "{:?}", world.state);
+    let mut world = World::new(1, &[]).wanting("b", Strategy::Canary(vec![Canary { percent: 50, hold: 600 }]));
+    world.calls = 1000;
+    world.looks(62);
+    assert_eq!((world.state.phase, world.state.reason.as_str()), (Phase::Progressing, "WaitingForLooks"));
+    world.looks(20);
+    assert_eq!(world.state.phase, Phase::Promoted, "{}", world.state.message);
+}
+
+#[test]
+fn an_experiment_finds_the_better_arm_and_ends() {
+    for (pods, switchback) in [(10, false), (2, true), (1, false)] {
+        let mut world = World::new(pods, &[("b", 0.6, 0.002), ("a", 1.0, 0.002)]).wanting("x", experiment(switchback));
+        world.calls = 6000 / pods as u64;
+        world.looks(400);
+        assert_eq!(
+            (world.state.phase, world.state.reason.as_str()),
+            (Phase::Promoted, "ExperimentWon"),
+            "{pods}: {:?}",
+            world.state.message
+        );
+        assert_eq!((world.on("b"), world.state.current.as_deref()), (pods, Some("b")));
+        assert_eq!(world.verdicts[0].outcome, Outcome::Better);
+        assert_eq!(world.told, ["ExperimentStarted", "Promoted"]);
+        world.looks(50);
+        assert_eq!((world.on("b"), world.told.len()), (pods, 2), "it is over");
+    }
+}
+
+#[test]
+fn an_experiment_whose_other_arms_are_worse_or_alike_keeps_the_first() {
+    let mut world = World::new(10, &[("b", 2.0, 0.0)]).wanting("x", experiment(false));
+    world.looks(40);
+    assert_eq!((world.state.reason.as_str(), world.on("a")), ("ExperimentKept", 10), "{}", world.state.message);
+    assert_eq!(world.told, ["ExperimentStarted", "ArmStopped", "ExperimentEnded"]);
+    let mut world = World::new(10, &[]).wanting("x", experiment(false));
+    world.looks(150);
+    assert_eq!((world.state.reason.as_str(), world.on("a")), ("Inconclusive", 10), "{}", world.state.message);
+    assert_eq!(world.verdicts[0].outcome, Outcome::Undecided);
+}
+
+#[test]
+fn what_a_pod_served_before_it_changed_is_nobodys() {
+    let mut world = World::new(2, &[]).wanting("b", canary());
+    world.look();
+    let samples = |world: &World| world.state.arms.iter().map(|arm| arm.samples).collect::<Vec<_>>();
+    assert_eq!(samples(&world), [0, 0], "what was served before the rollout began");
+    world.look();
+    assert_eq!(samples(&world), [300, 0], "a report straddles the change");
+    world.look();
+    assert_eq!(samples(&world), [600, 300]);
+}

@@ -1,0 +1,83 @@
+//! Ports that are bound, for callers and for those who look.
+//!
+//! `[::]` means every address of both families, whatever the machine's own default is, and every IPv4 address where there is no IPv6: so a pod of either kind, or of
+//! both, needs no other setting. What it leaves out: accepting.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+/// Connections that the kernel holds until they are accepted.
+const BACKLOG: i32 = 1024;
+
+/// Binds a port that does not block.
+///
+/// # Errors
+/// When the address cannot be bound.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    match bound(address) {
+        Err(error) if is_every_v6(address) && has_no_v6(&error) => {
+            bound(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port()))
+        }
+        bound => bound,
+    }
+}
+
+fn bound(address: SocketAddr) -> io::Result<TcpListener> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    // A restarted sidecar takes its port back although old connections linger in TIME_WAIT.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        // A single address stands beside its IPv4 twin; all of them stand for both families.
+        sockopt::set_ipv6_v6only(&socket, !is_every_v6(address))?;
+    }
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
+}
+
+const fn is_every_v6(address: SocketAddr) -> bool {
+    matches!(address.ip(), IpAddr::V6(ip) if ip.is_unspecified())
+}
+
+/// The kernel has no IPv6, or the namespace has it switched off.
+fn has_no_v6(error: &io::Error) -> bool {
+    let none = [rustix::io::Errno::AFNOSUPPORT, rustix::io::Errno::ADDRNOTAVAIL];
+    none.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn every_address_means_those_of_both_families() {
+        let listener = bind("[::]:0".parse().unwrap()).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        TcpStream::connect(("127.0.0.1", port)).unwrap();
+        if listener.local_addr().unwrap().is_ipv6() && bind("[::1]:0".parse().unwrap()).is_ok() {
+            TcpStream::connect(("::1", port)).unwrap();
+        }
+    }
+
+    #[test]
+    fn one_address_is_bound_alone_and_a_taken_one_is_not() {
+        let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        assert!(bind(address).is_err());
+        assert!(TcpStream::connect(("127.0.0.2", address.port())).is_err());
+    }
+
+    #[test]
+    fn without_the_other_family_the_one_that_is_there_will_do() {
+        let gone = |errno: rustix::io::Errno| io::Error::from(errno);
+        assert!(has_no_v6(&gone(rustix::io::Errno::AFNOSUPPORT)) && has_no_v6(&gone(rustix::io::Errno::ADDRNOTAVAIL)));
+        assert!(!has_no_v6(&gone(rustix::io::Errno::ADDRINUSE)));
+        assert!(!is_every_v6("[::1]:0".parse().unwrap()) && !is_every_v6("0.0.0.0:0".parse().unwrap()));
+    }
+}

@@ -1,0 +1,243 @@
+//! A caller that is told over HTTP whom to call.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::Method;
+use tokio::net::TcpListener;
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+use super::{Answer, Call, Calls, Desk, Heard, Ledger, LedgerReport, Load, LoadReport, Refusal, read, serve, write};
+use crate::standin::ledger::{self, LedgerConfig, LedgerMock, MockConfig};
+use crate::standin::load::{self, OpenConfig, OpenLoad};
+use crate::standin::wire::{Conn, Message, Target};
+
+/// Calls of one order: all may be in flight, each with a connection.
+const CALLS_MAX: usize = 1024;
+/// A call without an answer is given up after this, far beyond any timeout of a proxy in a test.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Connections of a load.
+const CONNECTIONS_MAX: usize = 2048;
+/// A load that nobody ends does so itself.
+const LOAD_MAX: Duration = Duration::from_secs(3600);
+
+/// A caller with a control port; ends when dropped.
+#[derive(Debug)]
+pub struct Caller {
+    control: SocketAddr,
+    orders: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    load: Mutex<Option<OpenLoad>>,
+    /// The loopback port of the ledger's mock, where there shall be one.
+    ledger: Option<u16>,
+    /// A mock serves one run; this one waits for it.
+    mock: tokio::sync::Mutex<Option<LedgerMock>>,
+}
+
+// === impl Caller ===
+
+impl Caller {
+    /// Takes orders on the current runtime. With `ledger`, a misbehaving upstream for [`Ledger`] listens on that loopback port.
+    ///
+    /// # Errors
+    /// A port cannot be bound.
+    pub async fn start(control: SocketAddr, ledger: Option<u16>) -> io::Result<Self> {
+        let listener = TcpListener::bind(control).await?;
+        let control = listener.local_addr()?;
+        let mock = match ledger {
+            Some(port) => Some(mock(port).await?),
+            None => None,
+        };
+        let shared = Shared { load: Mutex::default(), ledger, mock: tokio::sync::Mutex::new(mock) };
+        let orders = tokio::spawn(serve(listener, Arc::new(shared)));
+        Ok(Self { control, orders })
+    }
+
+    /// Where it takes orders.
+    #[must_use]
+    pub fn control(&self) -> SocketAddr {
+        self.control
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.orders.abort();
+    }
+}
+
+async fn mock(port: u16) -> io::Result<LedgerMock> {
+    LedgerMock::start(MockConfig { port, ..MockConfig::default() }).await
+}
+
+async fn resolve(to: &str) -> Result<SocketAddr, Refusal> {
+    let mut found = tokio::net::lookup_host(to).await.map_err(|error| Refusal::failed(format!("{to}: {error}")))?;
+    found.next().ok_or_else(|| Refusal::failed(format!("{to}: no address")))
+}
+
+// === impl Shared ===
+
+impl Desk for Shared {
+    async fn take(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, Refusal> {
+        match (method, path) {
+            (&Method::POST, "/calls") => write(&calls(read(body)?).await?),
+            (&Method::POST, "/load") => write(&self.begin(read(body)?).await?),
+            (&Method::GET, "/load") => write(&self.look()?),
+            (&Method::DELETE, "/load") => write(&self.end().await?),
+            (&Method::POST, "/ledger") => write(&self.follow(read(body)?).await?),
+            _ => Err(Refusal::unknown()),
+        }
+    }
+}
+
+impl Shared {
+    fn load(&self) -> MutexGuard<'_, Option<OpenLoad>> {
+        self.load.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn begin(&self, order: Load) -> Result<(), Refusal> {
+        let target = Target::Tcp(resolve(&order.to).await?);
+        let calls = load::Calls::new(order.route, order.items.max(1), 1);
+        let connections = order.connections.clamp(1, CONNECTIONS_MAX);
+        let config = OpenConfig {
+            connections_min: connections.min(16),
+            connections_max: connections,
+            grace: PATIENCE,
+            ..OpenConfig::new(target, calls, order.rate, LOAD_MAX)
+        };
+        let mut running = self.load();
+        if running.as_ref().is_some_and(|load| !load.is_finished()) {
+            return Err(Refusal::conflict("a load is running"));
+        }
+        *running = Some(load::open(config));
+        Ok(())
+    }
+
+    fn look(&self) -> Result<LoadReport, Refusal> {
+        let running = self.load();
+        let now = running.as_ref().ok_or_else(|| Refusal::conflict("no load is running"))?.snapshot();
+        let load::Snapshot { offered, served, refused, failed, p50, p99 } = now;
+        Ok(LoadReport { offered, served, refused, wrong: 0, failed, p50, p99 })
+    }
+
+    async fn end(&self) -> Result<LoadReport, Refusal> {
+        let running = self.load().take().ok_or_else(|| Refusal::conflict("no load is running"))?;
+        running.stop();
+        let report = running.finish().await.map_err(|error| Refusal::failed(error.to_string()))?;
+        let (p50, p99) = (report.p50(), report.p99());
+        let load::Report { offered, served, refused, wrong, failed, .. } = report;
+        Ok(LoadReport { offered, served, refused, wrong, failed, p50, p99 })
+    }
+
+    /// Runs the ledger; the next run gets a mock of its own, on the same port.
+    async fn follow(&self, order: Ledger) -> Result<LedgerReport, Refusal> {
+        let to = resolve(&order.to).await?;
+        let port = self.ledger.ok_or_else(|| Refusal::conflict("begun without a ledger"))?;
+        let mut mock = self.mock.lock().await;
+        let config = LedgerConfig { concurrency: order.clients, ..LedgerConfig::new(to, order.items) };
+        let ready = match mock.take() {
+            Some(ready) => ready,
+            None => self::mock(port).await.map_err(|error| Refusal::failed(error.to_string()))?,
+        };
+        let report = ledger::run(config, &ready).await;
+        ready.shutdown().await;
+        *mock = self::mock(port).await.ok();
+        Ok(LedgerReport {
+            items: report.items,
+            violations: report.violations(),
+            innocent_served: report.innocent_served_ratio(),
+            shared: report.shared_ratio(),
+            books: format!("{report:#?}"),
+        })
+    }
+}
+
+async fn calls(order: Calls) -> Result<Vec<Heard>, Refusal> {
+    if order.calls.len() > CALLS_MAX {
+        return Err(Refusal::failed(format!("more than {CALLS_MAX} calls")));
+    }
+    let to = resolve(&order.to).await?;
+    if !order.at_once {
+        return Ok(in_turn(&order, to).await);
+    }
+    let ready = Arc::new(Barrier::new(order.calls.len()));
+    let mut running = JoinSet::new();
+    for (place, call) in order.calls.iter().cloned().enumerate() {
+        let (ready, host) = (Arc::clone(&ready), order.to.clone());
+        running.spawn(async move {
+            let conn = Target::Tcp(to).connect().await;
+            // Also without a connection: the others wait for this one.
+            ready.wait().await;
+            let heard = match conn {
+                Ok(mut conn) => ask(&mut conn, &host, &call).await,
+                Err(error) => Err(error.to_string()),
+            };
+            (place, heard)
+        });
+    }
+    let mut heard = running.join_all().await;
+    heard.sort_unstable_by_key(|(place, _)| *place);
+    Ok(heard.into_iter().map(|(_, heard)| heard).collect())
+}
+
+/// One after the other, on a connection for as long as it is kept.
+async fn in_turn(order: &Calls, to: SocketAddr) -> Vec<Heard> {
+    let mut heard = Vec::with_capacity(order.calls.len());
+    let mut kept: Option<Conn> = None;
+    for call in &order.calls {
+        let conn = match kept.take() {
+            Some(conn) => Ok(conn),
+            None => Target::Tcp(to).connect().await.map_err(|error| error.to_string()),
+        };
+        heard.push(match conn {
+            Ok(mut conn) => {
+                let one = ask(&mut conn, &order.to, call).await;
+                let closes = |answer: &Answer| answer.header("connection").is_some_and(|value| value == "close");
+                kept = one.as_ref().is_ok_and(|answer| !closes(answer)).then_some(conn);
+                one
+            }
+            Err(error) => Err(error),
+        });
+    }
+    heard
+}
+
+async fn ask(conn: &mut Conn, host: &str, call: &Call) -> Heard {
+    let request = call.request(host);
+    match tokio::time::timeout(PATIENCE, conn.call(&request)).await {
+        Ok(Ok(message)) => Answer::of(&message),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+// === impl Call ===
+
+impl Call {
+    fn request(&self, host: &str) -> Vec<u8> {
+        let mut text = format!("{} {} HTTP/1.1\r\nhost: {host}\r\n", self.method, self.path);
+        for (name, value) in &self.headers {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        text.push_str(&format!("content-length: {}\r\n\r\n{}", self.body.len(), self.body));
+        text.into_bytes()
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    fn of(message: &Message<'_>) -> Heard {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let headers = message.headers().map(|(name, value)| (text(name), text(value))).collect();
+        // Bodies are compared: a byte that is no text may not be replaced.
+        let body = String::from_utf8(message.body.to_vec()).map_err(|_| "the answer is not text".to_owned())?;
+        Ok(Self { status: message.status, headers, body })
+    }
+}

@@ -1,0 +1,120 @@
+//! A model server that is told over HTTP how to be.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use http::Method;
+use tokio::net::TcpListener;
+
+use super::{Desk, ModelChange, Refusal, read, serve, write};
+use crate::standin::server::{Running, Server, ServerConfig};
+
+/// A stand-in model with a control port beside it; ends when dropped.
+#[derive(Debug)]
+pub struct Model {
+    shared: Arc<Shared>,
+    /// The control port.
+    control: SocketAddr,
+    orders: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: ServerConfig,
+    running: RwLock<Option<Running>>,
+}
+
+// === impl Model ===
+
+impl Model {
+    /// Starts it on the current runtime; `closed`, it binds its data port only when told to.
+    ///
+    /// # Errors
+    /// An address cannot be bound.
+    pub async fn start(config: ServerConfig, control: SocketAddr, closed: bool) -> io::Result<Self> {
+        let listener = TcpListener::bind(control).await?;
+        let control = listener.local_addr()?;
+        let running = if closed { None } else { Some(Server::start(config.clone()).await?) };
+        let shared = Arc::new(Shared { config, running: RwLock::new(running) });
+        let orders = tokio::spawn(serve(listener, Arc::clone(&shared)));
+        Ok(Self { shared, control, orders })
+    }
+
+    /// Where it takes orders.
+    #[must_use]
+    pub fn control(&self) -> SocketAddr {
+        self.control
+    }
+
+    /// Where it serves; none while it is closed.
+    #[must_use]
+    pub fn serving(&self) -> Option<SocketAddr> {
+        self.shared.running.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(Running::addr)
+    }
+
+    /// Ends as [`Running::drain`].
+    pub async fn drain(self, limit: Duration) -> bool {
+        let running = self.shared.running.write().unwrap_or_else(PoisonError::into_inner).take();
+        match running {
+            Some(running) => running.drain(limit).await,
+            None => true,
+        }
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        self.orders.abort();
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn with<T>(&self, look: impl FnOnce(&Running) -> T) -> Result<T, Refusal> {
+        let running = self.running.read().unwrap_or_else(PoisonError::into_inner);
+        running.as_ref().map(look).ok_or_else(|| Refusal::conflict("the model is closed"))
+    }
+
+    async fn listen(&self) -> Result<(), Refusal> {
+        let running = Server::start(self.config.clone()).await.map_err(|error| Refusal::failed(error.to_string()))?;
+        self.running.write().unwrap_or_else(PoisonError::into_inner).get_or_insert(running);
+        Ok(())
+    }
+}
+
+impl Desk for Shared {
+    async fn take(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, Refusal> {
+        match (method, path) {
+            (&Method::GET, "/stats") => write(&self.with(Running::stats)?),
+            (&Method::POST, "/listen") => {
+                self.listen().await?;
+                write(&())
+            }
+            (&Method::POST, "/model") => {
+                let change: ModelChange = read(body)?;
+                self.with(|running| change.apply(running))?;
+                write(&())
+            }
+            _ => Err(Refusal::unknown()),
+        }
+    }
+}
+
+// === impl ModelChange ===
+
+impl ModelChange {
+    fn apply(&self, running: &Running) {
+        if let Some((base, per_item)) = self.curve {
+            running.set_curve(base, per_item);
+        }
+        if let Some(slots) = self.slots {
+            running.set_slots(slots);
+        }
+        if let Some(items_max) = self.items_max {
+            running.set_items_max(Some(items_max).filter(|&max| max > 0));
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Orders are carried out, and what is reported is what happened.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use super::{Call, Caller, Calls, Heard, Ledger, LedgerReport, Load, LoadReport, Model, ModelChange};
+use crate::standin::item::Route;
+use crate::standin::server::{ServerConfig, Stats};
+use crate::standin::wire::Target;
+
+const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+async fn order(to: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String) {
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: stand-in\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let mut conn = Target::Tcp(to).connect().await.unwrap();
+    let answer = conn.call(request.as_bytes()).await.unwrap();
+    (answer.status, String::from_utf8(answer.body.to_vec()).unwrap())
+}
+
+fn quick() -> ServerConfig {
+    ServerConfig { base: Duration::ZERO, per_item: Duration::ZERO, queue_max: 1000, ..ServerConfig::default() }
+}
+
+fn predict(item: usize) -> Call {
+    Call::post("/v1/models/m:predict", format!(r#"{{"instances":["{item}"]}}"#))
+}
+
+#[tokio::test]
+async fn a_closed_model_serves_nobody_until_it_is_told_to_listen() {
+    let model = Model::start(quick(), ANY, true).await.unwrap();
+    assert_eq!(model.serving(), None);
+    assert_eq!(order(model.control(), "GET", "/stats", "").await.0, 409);
+    assert_eq!(order(model.control(), "POST", "/listen", "").await.0, 200);
+    let serving = model.serving().unwrap();
+    let caller = Caller::start(ANY, None).await.unwrap();
+    let calls = Calls { to: serving.to_string(), calls: vec![predict(1), predict(2)], at_once: false };
+    let (status, text) = order(caller.control(), "POST", "/calls", &serde_json::to_string(&calls).unwrap()).await;
+    assert_eq!(status, 200, "{text}");
+    let heard: Vec<Heard> = serde_json::from_str(&text).unwrap();
+    assert!(heard.iter().all(|one| one.as_ref().is_ok_and(|answer| answer.status == 200)), "{heard:?}");
+    let stats: Stats = serde_json::from_str(&order(model.control(), "GET", "/stats", "").await.1).unwrap();
+    assert_eq!((stats.calls, stats.items, stats.connections), (2, 2, 1));
+}
+
+#[tokio::test]
+async fn calls_at_once_have_a_connection_each_and_keep_their_order() {
+    let model = Model::start(quick(), ANY, false).await.unwrap();
+    let caller = Caller::start(ANY, None).await.unwrap();
+    let to = model.serving().unwrap().to_string();
+    let list: Vec<Call> = (0..40).map(predict).collect();
+    let mut answers = Vec::new();
+    for at_once in [false, true] {
+        let calls = Calls { to: to.clone(), calls: list.clone(), at_once };
+        let text = order(caller.control(), "POST", "/calls", &serde_json::to_string(&calls).unwrap()).await.1;
+        let heard: Vec<Heard> = serde_json::from_str(&text).unwrap();
+        answers.push(heard.into_iter().map(|one| one.unwrap().body).collect::<Vec<_>>());
+    }
+    assert_eq!(answers[0], answers[1]);
+    let stats: Stats = serde_json::from_str(&order(model.control(), "GET", "/stats", "").await.1).unwrap();
+    assert_eq!(stats.connections, 41);
+}
+
+#[tokio::test]
+async fn a_change_of_the_model_is_in_force_at_once() {
+    let model = Model::start(quick(), ANY, false).await.unwrap();
+    let change = ModelChange { items_max: Some(1), ..ModelChange::default() };
+    let body = serde_json::to_string(&change).unwrap();
+    assert_eq!(order(model.control(), "POST", "/model", &body).await.0, 200);
+    let two = r#"{"instances":["a","b"]}"#;
+    assert_eq!(order(model.serving().unwrap(), "POST", "/v1/models/m:predict", two).await.0, 422);
+}
+
+#[tokio::test]
+async fn a_load_is_counted_until_it_is_ended() {
+    let model = Model::start(quick(), ANY, false).await.unwrap();
+    let caller = Caller::start(ANY, None).await.unwrap();
+    let to = model.serving().unwrap().to_string();
+    let load = Load { to, route: Route::Predict, items: 1, rate: 1000.0, connections: 4 };
+    let body = serde_json::to_string(&load).unwrap();
+    assert_eq!(order(caller.control(), "DELETE", "/load", "").await.0, 409, "none is running");
+    assert_eq!(order(caller.control(), "POST", "/load", &body).await.0, 200);
+    assert_eq!(order(caller.control(), "POST", "/load", &body).await.0, 409, "one at a time");
+    loop {
+        let now: LoadReport = serde_json::from_str(&order(caller.control(), "GET", "/load", "").await.1).unwrap();
+        if now.served >= 20 {
+            break;
+        }
+    }
+    let report: LoadReport = serde_json::from_str(&order(caller.control(), "DELETE", "/load", "").await.1).unwrap();
+    assert!(report.served >= 20 && report.served == report.offered && report.lost() == 0, "{report:?}");
+}
+
+#[tokio::test]
+async fn the_ledger_can_be_run_again_on_the_same_port() {
+    let port = tokio::net::TcpListener::bind(ANY).await.unwrap().local_addr().unwrap().port();
+    let caller = Caller::start(ANY, Some(port)).await.unwrap();
+    // No proxy in between: whoever shares nothing breaks no promise either.
+    let ledger = Ledger { to: format!("127.0.0.1:{port}"), items: 200, clients: 4 };
+    for _ in 0..2 {
+        let body = serde_json::to_string(&ledger).unwrap();
+        let (status, text) = order(caller.control(), "POST", "/ledger", &body).await;
+        assert_eq!(status, 200, "{text}");
+        let report: LedgerReport = serde_json::from_str(&text).unwrap();
+        assert!(report.items >= 200 && report.shared == 0.0, "{}", report.books);
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_is_unknown_and_an_order_that_is_none_are_refused_with_words() {
+    let caller = Caller::start(ANY, None).await.unwrap();
+    let calls = Calls { to: "no-such-host.invalid:80".to_owned(), calls: vec![Call::get("/")], at_once: false };
+    let (status, text) = order(caller.control(), "POST", "/calls", &serde_json::to_string(&calls).unwrap()).await;
+    assert!(status == 502 && text.contains("no-such-host.invalid"), "{status} {text}");
+    assert_eq!(order(caller.control(), "POST", "/calls", "{").await.0, 400);
+    assert_eq!(order(caller.control(), "GET", "/nothing", "").await.0, 404);
+}

@@ -1,0 +1,214 @@
+//! What the controller counts.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Key, Label, Recorder};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+use super::names::{Admission, ControllerMetric as Metric, Done, Told};
+use super::registry::{METADATA, describe, to_f64};
+
+/// Every metric of one controller. Cheap to clone.
+#[derive(Clone)]
+pub struct ControllerMetrics(Arc<Inner>);
+
+struct Inner {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    admissions: [Counter; Admission::ALL.len()],
+    reconciles: [Counter; Done::ALL.len()],
+    writes: [Counter; Done::ALL.len()],
+    events: [Counter; Told::ALL.len()],
+    webhook: Histogram,
+    reconcile: Histogram,
+    missing: Gauge,
+    leader: Gauge,
+    streams: Gauge,
+    expiry: Gauge,
+}
+
+// === impl ControllerMetrics ===
+
+impl ControllerMetrics {
+    /// A registry of its own.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut builder = PrometheusBuilder::new();
+        for metric in Metric::ALL {
+            let buckets = metric.kind().buckets();
+            if !buckets.is_empty() {
+                builder = builder
+                    .set_buckets_for_metric(Matcher::Full(metric.name().into()), buckets)
+                    .expect("the buckets are constants and none is empty");
+            }
+        }
+        let recorder = builder.build_recorder();
+        for metric in Metric::ALL {
+            describe(&recorder, metric.name(), metric.kind(), metric.help());
+        }
+        let counter = |metric, label, value| recorder.register_counter(&key(metric, label, value), &METADATA);
+        let gauge = |metric: Metric| recorder.register_gauge(&Key::from_static_name(metric.name()), &METADATA);
+        let histogram = |metric: Metric| recorder.register_histogram(&Key::from_static_name(metric.name()), &METADATA);
+        let inner = Inner {
+            handle: recorder.handle(),
+            admissions: Admission::ALL.map(|word| counter(Metric::WebhookRequests, "result", word.as_str())),
+            reconciles: Done::ALL.map(|word| counter(Metric::Reconciles, "result", word.as_str())),
+            writes: Done::ALL.map(|word| counter(Metric::StatusWrites, "result", word.as_str())),
+            events: Told::ALL.map(|word| counter(Metric::Events, "result", word.as_str())),
+            webhook: histogram(Metric::WebhookDuration),
+            reconcile: histogram(Metric::ReconcileDuration),
+            missing: gauge(Metric::PodsMissing),
+            leader: gauge(Metric::Leader),
+            streams: gauge(Metric::Streams),
+            expiry: gauge(Metric::CertExpiry),
+            recorder,
+        };
+        let this = Self(Arc::new(inner));
+        this.gauge(Metric::BuildInfo, "version", env!("CARGO_PKG_VERSION")).set(1.0);
+        this
+    }
+
+    /// The text exposition.
+    #[must_use]
+    pub fn render(&self) -> String {
+        self.0.handle.run_upkeep();
+        self.0.handle.render()
+    }
+
+    /// Gives back what histograms hold on to; who records much and is never scraped has to ask for it.
+    pub fn tidy(&self) {
+        self.0.handle.run_upkeep();
+    }
+
+    /// The API server was answered about a pod.
+    pub fn admission(&self, answer: Admission, took: Duration) {
+        self.0.admissions[answer as usize].increment(1);
+        self.0.webhook.record(took.as_secs_f64());
+    }
+
+    /// A pod was left as it was.
+    pub fn skipped(&self, reason: &'static str) {
+        self.0.recorder.register_counter(&key(Metric::WebhookSkips, "reason", reason), &METADATA).increment(1);
+    }
+
+    /// Everything was looked at.
+    pub fn reconciled(&self, took: Duration) {
+        self.0.reconcile.record(took.as_secs_f64());
+    }
+
+    /// What followed of it was written, or not.
+    pub fn applied(&self, done: Done) {
+        self.0.reconciles[done as usize].increment(1);
+    }
+
+    /// A status or a profile was written, or not.
+    pub fn written(&self, done: Done) {
+        self.0.writes[done as usize].increment(1);
+    }
+
+    /// An event was sent, or not.
+    pub fn event(&self, told: Told) {
+        self.0.events[told as usize].increment(1);
+    }
+
+    /// Objects known of a kind.
+    pub fn objects(&self, kind: &'static str, count: usize) {
+        self.gauge(Metric::Objects, "kind", kind).set(to_f64(count as u64));
+    }
+
+    /// Following a kind failed.
+    pub fn watch_error(&self, kind: &'static str) {
+        self.0.recorder.register_counter(&key(Metric::WatchErrors, "kind", kind), &METADATA).increment(1);
+    }
+
+    /// Time since anything was heard of a kind.
+    pub fn watch_silence(&self, kind: &'static str, silence: Duration) {
+        self.gauge(Metric::WatchSilence, "kind", kind).set(silence.as_secs_f64());
+    }
+
+    /// Policies by reason.
+    pub fn policies(&self, reason: &'static str, count: usize) {
+        self.gauge(Metric::Policies, "reason", reason).set(to_f64(count as u64));
+    }
+
+    /// Pods that ask for a sidecar and have none.
+    pub fn pods_missing(&self, count: usize) {
+        self.0.missing.set(to_f64(count as u64));
+    }
+
+    /// Streams that are open.
+    pub fn streams(&self, count: usize) {
+        self.0.streams.set(to_f64(count as u64));
+    }
+
+    /// How often something happened to a stream, since the process began.
+    pub fn stream_events(&self, event: &'static str, count: u64) {
+        self.0.recorder.register_counter(&key(Metric::StreamEvents, "event", event), &METADATA).absolute(count);
+    }
+
+    /// The slow loop moved the settings of a pod.
+    pub fn tuned(&self, reason: &'static str) {
+        self.0.recorder.register_counter(&key(Metric::TunerMoves, "reason", reason), &METADATA).increment(1);
+    }
+
+    /// Whether this replica leads.
+    pub fn leads(&self, leads: bool) {
+        self.0.leader.set(f64::from(u8::from(leads)));
+    }
+
+    /// When the certificate expires, in seconds since 1970.
+    pub fn cert_expiry(&self, seconds: u64) {
+        self.0.expiry.set(to_f64(seconds));
+    }
+
+    fn gauge(&self, metric: Metric, label: &'static str, value: &'static str) -> Gauge {
+        self.0.recorder.register_gauge(&key(metric, label, value), &METADATA)
+    }
+}
+
+impl Default for ControllerMetrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for ControllerMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ControllerMetrics")
+    }
+}
+
+fn key(metric: Metric, label: &'static str, value: &'static str) -> Key {
+    Key::from_parts(metric.name(), vec![Label::from_static_parts(label, value)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exposition_shows_results_that_have_not_happened_as_zero() {
+        let metrics = ControllerMetrics::new();
+        metrics.admission(Admission::Injected, Duration::from_millis(2));
+        metrics.skipped("HostNetwork");
+        let text = metrics.render();
+        for line in [
+            "groupage_webhook_requests_total{result=\"injected\"} 1",
+            "groupage_webhook_requests_total{result=\"unsynced\"} 0",
+            "groupage_webhook_skips_total{reason=\"HostNetwork\"} 1",
+            "groupage_webhook_duration_seconds_bucket{le=\"0.0025\"} 1",
+            "groupage_controller_pods_missing_sidecar 0",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn words_index_their_own_counters() {
+        assert!(Admission::ALL.into_iter().enumerate().all(|(at, word)| word as usize == at));
+        assert!(Done::ALL.into_iter().enumerate().all(|(at, word)| word as usize == at));
+        assert!(Told::ALL.into_iter().enumerate().all(|(at, word)| word as usize == at));
+    }
+}

@@ -1,0 +1,198 @@
+//! TLS towards model servers: whom of them is believed, by which name, and what is shown to them.
+
+use std::error::Error as StdError;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::read::{Digest, File, digest};
+use super::words::{of_a_server, of_our_certificate, of_rustls};
+use super::{Kept, Look, Unusable, certified, provider, validity};
+
+const CA: &str = "proxy.upstreamTls.caFile";
+const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
+
+/// A server's connection after the handshake.
+pub type ServerStream = tokio_rustls::client::TlsStream<TcpStream>;
+
+/// Where it all stands, in PEM.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServerFiles {
+    /// Authorities of servers; `None`: those that this machine trusts.
+    pub ca: Option<PathBuf>,
+    /// Certificate and key that are shown to a server that asks.
+    pub pair: Option<(PathBuf, PathBuf)>,
+}
+
+/// What is to be spoken inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speak {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, and nothing else.
+    Http2,
+    /// Rather HTTP/2: the connection says which.
+    Either,
+}
+
+/// TLS towards model servers.
+#[derive(Debug)]
+pub struct Servers {
+    files: ServerFiles,
+    name: ServerName<'static>,
+    used: RwLock<Used>,
+}
+
+#[derive(Debug)]
+struct Used {
+    read: Digest,
+    config: Arc<ClientConfig>,
+    expires: Option<u64>,
+}
+
+/// Why there is no TLS with a server, in words for a log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(String);
+
+// === impl Servers ===
+
+impl Servers {
+    /// Reads the files. `name` is what a server's certificate must be for: a DNS name or an address.
+    ///
+    /// # Errors
+    /// A file cannot be read, they do not fit together, the name is none, or this machine trusts nobody.
+    pub fn load(files: ServerFiles, name: &str) -> Result<Self, Unusable> {
+        let name = ServerName::try_from(name.to_owned()).map_err(|error| Unusable {
+            key: "proxy.upstreamTls.serverName",
+            path: name.to_owned(),
+            why: error.to_string(),
+            advice: "say a DNS name or an address, as it stands in the server's certificate",
+        })?;
+        let used = used(&files, &read(&files)?)?;
+        Ok(Self { files, name, used: RwLock::new(used) })
+    }
+
+    /// Shakes hands with a server. Bound it in time.
+    ///
+    /// # Errors
+    /// Why there is no connection, as a [`Refused`] where it is TLS's doing.
+    pub async fn connect(&self, stream: TcpStream, speak: Speak) -> io::Result<ServerStream> {
+        let config = self.used.read().unwrap_or_else(PoisonError::into_inner).config.clone();
+        let protocols: &[&[u8]] = match speak {
+            Speak::Http1 => &[HTTP1],
+            Speak::Http2 => &[HTTP2],
+            Speak::Either => &[HTTP2, HTTP1],
+        };
+        let connector = TlsConnector::from(config);
+        let connector = connector.with_alpn(protocols.iter().map(|protocol| protocol.to_vec()).collect());
+        connector.connect(self.name.clone(), stream).await.map_err(|error| match of_rustls(&error) {
+            Some(why) => io::Error::new(error.kind(), Refused(of_a_server(why))),
+            // It closed the connection in the middle, as plain servers do.
+            None if error.kind() == io::ErrorKind::UnexpectedEof => {
+                io::Error::new(error.kind(), Refused("it ended the connection in the handshake".to_owned()))
+            }
+            None => error,
+        })
+    }
+}
+
+impl Kept for Servers {
+    fn side(&self) -> &'static str {
+        "upstream"
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let ServerFiles { ca, pair } = self.files.clone();
+        ca.into_iter().chain(pair.into_iter().flat_map(<[_; 2]>::from)).collect()
+    }
+
+    fn expires(&self) -> Option<u64> {
+        self.used.read().unwrap_or_else(PoisonError::into_inner).expires
+    }
+
+    fn look(&self) -> Result<Look, Unusable> {
+        let read = read(&self.files)?;
+        if self.used.read().unwrap_or_else(PoisonError::into_inner).read == digest(&read) {
+            return Ok(Look::Same);
+        }
+        let used = used(&self.files, &read)?;
+        *self.used.write().unwrap_or_else(PoisonError::into_inner) = used;
+        Ok(Look::Changed)
+    }
+}
+
+/// What a connection that broke says of TLS: with TLS 1.3 a server refuses our certificate after its own handshake is done.
+#[must_use]
+pub fn refused_within(error: &(dyn StdError + 'static)) -> Option<Refused> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(why) = error.downcast_ref::<io::Error>().and_then(of_our_certificate) {
+            return Some(Refused(of_a_server(&why)));
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// Authorities, certificate and key, as far as they are named.
+fn read(files: &ServerFiles) -> Result<Vec<File>, Unusable> {
+    let named = |key: &'static str, path: Option<&Path>| path.map(|path| File::read(key, path));
+    let (cert, key) = files.pair.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path())).unzip();
+    [named(CA, files.ca.as_deref()), named("proxy.upstreamTls.certFile", cert), named("proxy.upstreamTls.keyFile", key)]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn used(files: &ServerFiles, read: &[File]) -> Result<Used, Unusable> {
+    let (ca, pair) = if files.ca.is_some() { (read.first(), read.get(1..)) } else { (None, read.get(..)) };
+    let roots = ca.map_or_else(those_of_the_machine, File::authorities)?;
+    let general = |error: rustls::Error| Unusable {
+        key: "proxy.upstreamTls",
+        path: "TLS".to_owned(),
+        why: error.to_string(),
+        advice: "report it",
+    };
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(general)?
+        .with_root_certificates(roots);
+    let (config, expires) = match pair {
+        Some([cert, key]) => {
+            let chain = cert.chain()?;
+            let expires = chain.first().and_then(validity).map(|validity| validity.end);
+            let pair = certified(chain, key.private_key()?).map_err(|error| {
+                key.unusable(
+                    &format!("it does not go with the certificate ({error})"),
+                    "give certificate and key of one pair",
+                )
+            })?;
+            let resolver = Arc::new(rustls::sign::SingleCertAndKey::from(pair));
+            (builder.with_client_cert_resolver(resolver), expires)
+        }
+        _ => (builder.with_no_client_auth(), None),
+    };
+    Ok(Used { config: Arc::new(config), expires, read: digest(read) })
+}
+
+fn those_of_the_machine() -> Result<RootCertStore, Unusable> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        return Err(Unusable {
+            key: CA,
+            path: "the authorities that this machine trusts".to_owned(),
+            why: found.errors.first().map_or_else(|| "there are none".to_owned(), ToString::to_string),
+            advice: "name the authority of the server's certificate with `proxy.upstreamTls.caFile`",
+        });
+    }
+    Ok(roots)
+}

@@ -1,0 +1,134 @@
+//! What a handshake came to, in words for people and in words for metrics.
+
+use std::io;
+
+use rustls::{AlertDescription, CertificateError, Error};
+
+/// What a server says that misses our certificate, or does not accept it.
+const OURS: [AlertDescription; 8] = [
+    AlertDescription::CertificateRequired,
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCA,
+    AlertDescription::AccessDenied,
+];
+
+/// Why a caller's handshake came to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The caller's certificate is missing, or not accepted.
+    Certificate,
+    /// The caller refused, in its own words: often it does not trust the certificate that it was shown.
+    Refused,
+    /// The caller left.
+    Left,
+    /// Nothing that both can speak.
+    Protocol,
+}
+
+/// What the failure of a caller's handshake was.
+#[must_use]
+pub fn ended(error: &io::Error) -> Ended {
+    match of_rustls(error) {
+        Some(Error::NoCertificatesPresented | Error::InvalidCertificate(_)) => Ended::Certificate,
+        Some(Error::AlertReceived(_)) => Ended::Refused,
+        Some(_) => Ended::Protocol,
+        None => Ended::Left,
+    }
+}
+
+/// What of an error is TLS's own.
+pub(super) fn of_rustls(error: &io::Error) -> Option<&Error> {
+    error.get_ref()?.downcast_ref::<Error>()
+}
+
+/// Why TLS with a model server failed, whose doing it may be, and which key of the policy says otherwise.
+pub(super) fn of_a_server(error: &Error) -> String {
+    match error {
+        Error::InvalidCertificate(why) => certificate(why),
+        Error::AlertReceived(alert) if OURS.contains(alert) => format!(
+            "it does not accept our certificate, or wants one and got none ({alert:?}): give what it accepts with `proxy.upstreamTls.certFile` and `keyFile`"
+        ),
+        Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
+            "it does not speak the HTTP version that `proxy.connection.http2` says".to_owned()
+        }
+        Error::AlertReceived(AlertDescription::UnrecognisedName) => {
+            "it has no certificate for the name that it was asked for: say another one with `proxy.upstreamTls.serverName`"
+                .to_owned()
+        }
+        Error::AlertReceived(alert) => format!("it refused the handshake ({alert:?})"),
+        Error::InvalidMessage(_) => {
+            "it does not speak TLS: if it is plain HTTP, write `http://` in `proxy.upstream`".to_owned()
+        }
+        Error::PeerIncompatible(why) => format!("it speaks no TLS that is spoken here, 1.2 with AEAD or 1.3 ({why:?})"),
+        error => format!("TLS failed: {error}"),
+    }
+}
+
+/// Which of these an error is. HTTP/2 gives on the text of an error only.
+pub(super) fn of_our_certificate(error: &io::Error) -> Option<Error> {
+    let alerts = || OURS.into_iter().map(Error::AlertReceived);
+    match of_rustls(error) {
+        Some(found) => alerts().find(|alert| alert == found),
+        None => {
+            let text = error.get_ref()?.to_string();
+            alerts().find(|alert| alert.to_string() == text)
+        }
+    }
+}
+
+fn certificate(why: &CertificateError) -> String {
+    match why {
+        CertificateError::UnknownIssuer => {
+            "its certificate is signed by an authority that is not trusted here: name that authority's file with `proxy.upstreamTls.caFile`".to_owned()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => format!(
+            "its certificate is for another name ({why}): say with `proxy.upstreamTls.serverName` which name to check"
+        ),
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            format!("its certificate has expired ({why})")
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            format!("its certificate is not valid yet, or the clock here is behind ({why})")
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            format!("its certificate is not for servers ({why})")
+        }
+        why => format!("its certificate cannot be accepted ({why})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_of_ours_that_is_not_taken_is_known_by_its_kind_and_by_its_text() {
+        let alert = Error::AlertReceived(AlertDescription::CertificateRequired);
+        let as_it_is = io::Error::new(io::ErrorKind::InvalidData, alert.clone());
+        let as_text = io::Error::new(io::ErrorKind::InvalidData, alert.to_string());
+        assert_eq!([of_our_certificate(&as_it_is), of_our_certificate(&as_text)], [Some(alert.clone()), Some(alert)]);
+        let other = Error::AlertReceived(AlertDescription::InternalError);
+        for other in [io::Error::new(io::ErrorKind::InvalidData, other), io::ErrorKind::BrokenPipe.into()] {
+            assert_eq!(of_our_certificate(&other), None);
+        }
+    }
+
+    #[test]
+    fn what_a_key_can_change_is_said_with_the_key() {
+        for (error, says) in [
+            (Error::InvalidCertificate(CertificateError::UnknownIssuer), "`proxy.upstreamTls.caFile`"),
+            (Error::InvalidCertificate(CertificateError::NotValidForName), "`proxy.upstreamTls.serverName`"),
+            (Error::InvalidCertificate(CertificateError::Expired), "has expired"),
+            (Error::AlertReceived(AlertDescription::CertificateRequired), "`proxy.upstreamTls.certFile`"),
+            (Error::AlertReceived(AlertDescription::NoApplicationProtocol), "`proxy.connection.http2`"),
+            (Error::AlertReceived(AlertDescription::UnrecognisedName), "`proxy.upstreamTls.serverName`"),
+            (Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType), "`http://`"),
+        ] {
+            assert!(of_a_server(&error).contains(says), "{}", of_a_server(&error));
+        }
+    }
+}

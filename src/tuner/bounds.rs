@@ -1,0 +1,211 @@
+//! Within which values the slow loop may move: the policy's `tuning`, never above its `limits`.
+
+use std::time::Duration;
+
+use super::Settings;
+use crate::api::v1alpha1 as api;
+use crate::config::{Limits, parse_share};
+
+/// Of the SLO, where the policy names none (`policy.yaml` `tuning.bounds.deadlineShift.max`): what is left must still hold an execution.
+const SHIFT_PERMILLE_DEFAULT: u32 = 600;
+/// Nothing is left beyond.
+const SHIFT_PERMILLE_MOST: u32 = 1000;
+
+/// What the slow loop may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Mode {
+    /// Apply.
+    #[default]
+    Auto,
+    /// Publish only.
+    Recommend,
+    /// Nothing.
+    Manual,
+}
+
+/// Which pods share one set of values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Granularity {
+    /// Each has its own.
+    #[default]
+    Pod,
+    /// Those on the same accelerator or instance type.
+    NodeClass,
+    /// All of them.
+    Workload,
+}
+
+/// Bounds of tuning, worked out of a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bounds {
+    /// Whether anything is moved.
+    pub mode: Mode,
+    /// For whom at once.
+    pub granularity: Granularity,
+    /// The promised 99th percentile, as far as there is one for all routes: for sentences. Whether a call is late its sidecar knows, by its own route.
+    pub slo: Option<Duration>,
+    /// Batches in flight, from … to: at least 1, never above `limits.slotsMax`.
+    pub slots: (u32, u32),
+    /// `limits.slotsMax`: what a sidecar has that is told nothing.
+    pub slots_own: u32,
+    /// Weight of a batch, from … to; `None` unless the policy bounds it.
+    pub weight: Option<(u64, u64)>,
+    /// `limits.batchWeightMax`, as far as there is one.
+    pub weight_own: Option<u64>,
+    /// The most that deadlines may count earlier, in thousandths of the SLO.
+    pub shift_permille_max: u32,
+}
+
+// === impl Bounds ===
+
+impl Bounds {
+    /// The bounds of a policy. Words of a later version count as the default, and so does a share that cannot be read; bounds that cross, or lie above the
+    /// limits, are cut to them.
+    #[must_use]
+    pub fn new(tuning: Option<&api::TuningSpec>, slo: Option<Duration>, limits: &Limits) -> Self {
+        let spec = tuning.and_then(|tuning| tuning.bounds.as_ref());
+        let mode = tuning.and_then(|tuning| tuning.mode.as_ref()).and_then(api::Word::known);
+        let granularity = tuning.and_then(|tuning| tuning.granularity.as_ref()).and_then(api::Word::known);
+        let most = limits.slots_max.max(1);
+        let slots = spec.and_then(|bounds| bounds.slots_max.as_ref());
+        let small = |number: Option<u64>, otherwise| number.map_or(otherwise, |n| u32::try_from(n).unwrap_or(u32::MAX));
+        let slots_most = small(slots.and_then(|slots| slots.max), most).clamp(1, most);
+        let slots_least = small(slots.and_then(|slots| slots.min), 1).clamp(1, slots_most);
+        let weight = spec.and_then(|bounds| bounds.batch_weight_max.as_ref());
+        // A least weight alone bounds nothing, and a sidecar has it so too.
+        let weight = weight.and_then(|weight| Some((weight.min.unwrap_or(1), weight.max?))).map(|(least, most)| {
+            let most = limits.batch_weight_max.map_or(most, |own| most.min(own)).max(1);
+            (least.clamp(1, most), most)
+        });
+        let shift = spec.and_then(|bounds| bounds.deadline_shift.as_ref()).and_then(|shift| shift.max.as_ref());
+        let shift = shift.and_then(|share| parse_share(&share.0)).map(|share| share.ppm() / 1000);
+        Self {
+            mode: match mode {
+                None | Some(api::TuningMode::Auto) => Mode::Auto,
+                Some(api::TuningMode::Recommend) => Mode::Recommend,
+                Some(api::TuningMode::Manual) => Mode::Manual,
+            },
+            granularity: match granularity {
+                None | Some(api::Granularity::Pod) => Granularity::Pod,
+                Some(api::Granularity::NodeClass) => Granularity::NodeClass,
+                Some(api::Granularity::Workload) => Granularity::Workload,
+            },
+            slo,
+            slots: (slots_least, slots_most),
+            slots_own: most,
+            weight,
+            weight_own: limits.batch_weight_max,
+            shift_permille_max: shift.unwrap_or(SHIFT_PERMILLE_DEFAULT).min(SHIFT_PERMILLE_MOST),
+        }
+    }
+
+    /// The nearest settings within the bounds.
+    #[must_use]
+    pub fn within(&self, settings: Settings) -> Settings {
+        let slots = |slots: u32| slots.clamp(self.slots.0, self.slots.1);
+        let weight = |weight: u64| self.weight.map(|(least, most)| weight.clamp(least, most));
+        Settings {
+            shift_permille: settings.shift_permille.min(self.shift_permille_max),
+            // What is absent is the limit, which may lie above the bounds.
+            slots_max: settings.slots_max.map_or_else(|| self.slots_said(u32::MAX), |own| Some(slots(own))),
+            batch_weight_max: settings.batch_weight_max.map_or_else(|| self.weight_said(u64::MAX), weight),
+        }
+    }
+
+    /// What a pod is told that nobody has looked at yet, whoever found these settings.
+    #[must_use]
+    pub fn first(&self, settings: Settings) -> Settings {
+        match self.mode {
+            Mode::Auto => self.within(settings),
+            Mode::Recommend | Mode::Manual => Settings::default(),
+        }
+    }
+
+    /// The nearest number of batches in flight within the bounds, as a setting: nothing is said where the limit is just that.
+    pub(super) fn slots_said(&self, slots: u32) -> Option<u32> {
+        let slots = slots.clamp(self.slots.0, self.slots.1);
+        (slots != self.slots_own).then_some(slots)
+    }
+
+    /// The same of the weight of a batch; nothing where the policy does not bound it.
+    pub(super) fn weight_said(&self, weight: u64) -> Option<u64> {
+        let (least, most) = self.weight?;
+        let weight = weight.clamp(least, most);
+        (Some(weight) != self.weight_own).then_some(weight)
+    }
+
+    /// Batches in flight under these settings.
+    pub(super) fn slots_of(&self, settings: Settings) -> u32 {
+        settings.slots_max.unwrap_or(self.slots_own).clamp(self.slots.0, self.slots.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Machine, Overrides};
+
+    fn bounds(tuning: &str, limits: &str) -> Bounds {
+        let text = format!("limits: {limits}");
+        let policy =
+            config::build(Some(&config::load(&text, "p").unwrap()), &Overrides::default(), &Machine::default())
+                .unwrap();
+        let tuning: api::TuningSpec = serde_json::from_str(tuning).unwrap();
+        Bounds::new(Some(&tuning), Some(Duration::from_millis(150)), &policy.limits)
+    }
+
+    #[test]
+    fn a_policy_that_says_nothing_is_tuned_by_the_defaults_of_the_schema() {
+        let found = bounds("{}", "{}");
+        let wanted = Bounds {
+            mode: Mode::Auto,
+            granularity: Granularity::Pod,
+            slo: Some(Duration::from_millis(150)),
+            slots: (1, 16),
+            slots_own: 16,
+            weight: None,
+            weight_own: None,
+            shift_permille_max: 600,
+        };
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn bounds_never_lie_above_the_limits_and_never_cross() {
+        let wide = r#"{"bounds": {"slotsMax": {"min": 9, "max": 99}, "batchWeightMax": {"min": 900, "max": 5000}}}"#;
+        let found = bounds(wide, "{slotsMax: 4, batchWeightMax: 600}");
+        assert_eq!((found.slots, found.weight), ((4, 4), Some((600, 600))));
+        let found = bounds(r#"{"bounds": {"slotsMax": {"min": 0, "max": 0}, "batchWeightMax": {"min": 7}}}"#, "{}");
+        assert_eq!((found.slots, found.weight), ((1, 1), None), "a least weight alone bounds nothing");
+        let found = bounds(r#"{"bounds": {"batchWeightMax": {"min": 7}}}"#, "{batchWeightMax: 600}");
+        assert_eq!(found.weight, None, "with a limit neither: a sidecar holds it to what the policy bounds");
+    }
+
+    #[test]
+    fn nothing_is_said_only_where_the_limit_says_it() {
+        let below = r#"{"bounds": {"slotsMax": {"max": 4}, "batchWeightMax": {"max": 2000}}}"#;
+        let first = |limits| {
+            let Settings { slots_max, batch_weight_max, .. } = bounds(below, limits).within(Settings::default());
+            (slots_max, batch_weight_max)
+        };
+        assert_eq!(first("{}"), (Some(4), Some(2000)), "the limits are 16 and none");
+        assert_eq!(first("{slotsMax: 4, batchWeightMax: 2000}"), (None, None));
+        assert_eq!(first("{slotsMax: 2, batchWeightMax: 900}"), (None, None));
+        assert_eq!(bounds("{}", "{}").within(Settings::default()), Settings::default());
+    }
+
+    #[test]
+    fn words_and_shares_that_are_not_known_count_as_the_default() {
+        let found =
+            bounds(r#"{"mode": "Later", "granularity": "Zone", "bounds": {"deadlineShift": {"max": "x"}}}"#, "{}");
+        assert_eq!((found.mode, found.granularity, found.shift_permille_max), (Mode::Auto, Granularity::Pod, 600));
+        let found = bounds(
+            r#"{"mode": "Manual", "granularity": "Workload", "bounds": {"deadlineShift": {"max": "25%"}}}"#,
+            "{}",
+        );
+        assert_eq!(
+            (found.mode, found.granularity, found.shift_permille_max),
+            (Mode::Manual, Granularity::Workload, 250)
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! Which pods a policy's status shows, and when it is worth a write.
+//!
+//! A status is one object that every watcher gets whole, so it holds at most a hundred pods and is not written for noise. The rest is for metrics and the
+//! controller's own API.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{Settings, Word};
+use crate::batching::Tick;
+
+/// Pods in a status (kubernetes.md §3).
+pub const PODS_MAX: usize = 100;
+/// A number has moved if it is this much larger or smaller, in thousandths (kubernetes.md §3: 10 %).
+const MOVED_PERMILLE: u64 = 100;
+/// Between two writes (kubernetes.md §3).
+const WRITE_EVERY: Duration = Duration::from_secs(15);
+
+/// What a status says of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodTuning {
+    /// Its name; the key of the list.
+    pub pod: String,
+    /// The profile in force.
+    pub profile: String,
+    /// What it was told.
+    pub settings: Settings,
+    /// Batches that its server runs side by side.
+    pub slots: u32,
+    /// Its 99th percentile, if enough calls came.
+    pub latency_p99: Option<Duration>,
+    /// Whether its SLO is met; `None` where that is not known.
+    pub slo_met: Option<bool>,
+    /// Why it has these settings, in one word.
+    pub word: Word,
+    /// And in a sentence.
+    pub reason: String,
+}
+
+/// The list to write, or `None` to leave the one that is there.
+///
+/// `shown` is what the status holds, `written` when it was written last. Pods that miss their SLO come first, then those with settings of their own; among
+/// equals those that are shown already, so that a list of many equal pods stays the same.
+#[must_use]
+pub fn to_write(now: Tick, shown: &[PodTuning], written: Option<Tick>, wanted: &[PodTuning]) -> Option<Vec<PodTuning>> {
+    if written.is_some_and(|written| now.since(written) < WRITE_EVERY) {
+        return None;
+    }
+    let known: BTreeMap<&str, &PodTuning> = shown.iter().map(|pod| (pod.pod.as_str(), pod)).collect();
+    let mut order: Vec<&PodTuning> = wanted.iter().collect();
+    order.sort_by_key(|pod| {
+        let missed = pod.slo_met == Some(false);
+        let tuned = pod.settings != Settings::default();
+        (!missed, !tuned, !known.contains_key(pod.pod.as_str()), pod.pod.as_str())
+    });
+    let mut taken = BTreeSet::new();
+    let mut next: Vec<PodTuning> = Vec::new();
+    for pod in order {
+        if next.len() < PODS_MAX && taken.insert(pod.pod.as_str()) {
+            next.push(pod.clone());
+        }
+    }
+    next.sort_by(|one, other| one.pod.cmp(&other.pod));
+    let same = next.len() == known.len()
+        && next.iter().all(|pod| known.get(pod.pod.as_str()).is_some_and(|before| !pod.differs(before)));
+    (!same).then_some(next)
+}
+
+// === impl PodTuning ===
+
+impl PodTuning {
+    /// Whether the difference is worth a write: a word, or a number by a tenth. The sentence holds numbers of its own and follows.
+    fn differs(&self, other: &Self) -> bool {
+        let micros = |time: Option<Duration>| time.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        let number = |one: Option<u64>, other: Option<u64>| match (one, other) {
+            (Some(one), Some(other)) => {
+                u128::from(one.abs_diff(other)) * 1000 >= u128::from(other.max(1)) * u128::from(MOVED_PERMILLE)
+                    && one != other
+            }
+            (one, other) => one.is_some() != other.is_some(),
+        };
+        let small = |number: u32| Some(u64::from(number));
+        self.profile != other.profile
+            || self.slo_met != other.slo_met
+            || self.word != other.word
+            || number(small(self.settings.shift_permille), small(other.settings.shift_permille))
+            || number(self.settings.slots_max.map(u64::from), other.settings.slots_max.map(u64::from))
+            || number(self.settings.batch_weight_max, other.settings.batch_weight_max)
+            || number(small(self.slots), small(other.slots))
+            || number(micros(self.latency_p99), micros(other.latency_p99))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(index: usize) -> PodTuning {
+        PodTuning {
+            pod: format!("embedder-{index:04}"),
+            profile: "p".to_owned(),
+            settings: Settings::default(),
+            slots: 2,
+            latency_p99: Some(Duration::from_millis(100)),
+            slo_met: Some(true),
+            word: Word::Held,
+            reason: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_hundred_are_shown_those_in_trouble_first_and_the_rest_stay() {
+        let mut pods: Vec<PodTuning> = (0..300).map(pod).collect();
+        let first = to_write(Tick::default(), &[], None, &pods).unwrap();
+        assert_eq!(
+            (first.len(), first[0].pod.as_str(), first[99].pod.as_str()),
+            (100, "embedder-0000", "embedder-0099")
+        );
+        pods[250].slo_met = Some(false);
+        pods[260].settings.slots_max = Some(3);
+        let later = to_write(Tick::from_millis(20_000), &first, Some(Tick::default()), &pods).unwrap();
+        let fresh: Vec<&str> =
+            later.iter().map(|pod| pod.pod.as_str()).filter(|name| !first.iter().any(|pod| pod.pod == *name)).collect();
+        assert_eq!((later.len(), fresh), (100, vec!["embedder-0250", "embedder-0260"]));
+        assert!(later.is_sorted_by(|one, next| one.pod < next.pod), "the list is keyed and in order");
+    }
+
+    #[test]
+    fn it_is_written_for_a_tenth_and_not_more_often_than_every_fifteen_seconds() {
+        let (shown, now) = (vec![pod(1)], Tick::from_millis(100_000));
+        let with = |micros: u64| vec![PodTuning { latency_p99: Some(Duration::from_micros(micros)), ..pod(1) }];
+        assert_eq!(to_write(now, &shown, None, &with(109_000)), None);
+        assert!(to_write(now, &shown, None, &with(110_000)).is_some());
+        assert_eq!(to_write(now, &shown, Some(Tick::from_millis(85_001)), &with(500_000)), None, "too soon");
+        assert!(to_write(now, &shown, Some(Tick::from_millis(85_000)), &with(500_000)).is_some());
+        let said = vec![PodTuning { reason: "p99 101ms within slo 150ms".to_owned(), ..pod(1) }];
+        assert_eq!(to_write(now, &shown, None, &said), None, "the sentence alone is no reason");
+        assert!(to_write(now, &shown, None, &[]).is_some(), "it has gone");
+        let word = vec![PodTuning { word: Word::ShiftRaised, ..pod(1) }];
+        assert!(to_write(now, &shown, None, &word).is_some());
+    }
+}

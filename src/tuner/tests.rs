@@ -1,0 +1,393 @@
+//! What the slow loop promises, for every history of reports: bounds, steps, an end to moving, and a way back.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::batching::Tick;
+
+const SLO: Duration = Duration::from_millis(100);
+
+fn bounds() -> Bounds {
+    Bounds {
+        mode: Mode::Auto,
+        granularity: Granularity::Pod,
+        slo: Some(SLO),
+        slots: (1, 16),
+        slots_own: 16,
+        weight: None,
+        weight_own: None,
+        shift_permille_max: 600,
+    }
+}
+
+/// Ten seconds of calls: so many answered, of these so many late, so many lost.
+fn seen(answered: u64, late: u64, lost: u64) -> Observation {
+    let mut seen = Observation { pod: "u".to_owned(), over: INTERVAL, late, lost, slots: 16, ..Observation::default() };
+    seen.latency.add_many(80_000, answered - late);
+    seen.latency.add_many(130_000, late);
+    seen
+}
+
+fn calm(lost: u64) -> Observation {
+    let mut seen = seen(1000, 0, lost);
+    seen.latency = Sketch::default();
+    seen.latency.add_many(40_000, 1000);
+    seen
+}
+
+/// A group and its time.
+struct World {
+    now: Tick,
+    history: History,
+    bounds: Bounds,
+    /// What was told, look by look.
+    told: Vec<Settings>,
+    words: Vec<Word>,
+}
+
+impl World {
+    fn new(bounds: Bounds) -> Self {
+        Self { now: Tick::default(), history: History::default(), bounds, told: Vec::new(), words: Vec::new() }
+    }
+
+    fn in_force(&self) -> Settings {
+        self.told.last().copied().unwrap_or_default()
+    }
+
+    /// The sidecar has what it was told, and reports this.
+    fn look(&mut self, mut seen: Observation) -> Proposal {
+        self.now = self.now.after(INTERVAL);
+        seen.in_force = Some(self.in_force());
+        seen.shift_permille = self.in_force().shift_permille;
+        seen.slots = seen.slots.min(self.in_force().slots_max.unwrap_or(self.bounds.slots_own));
+        let (proposal, history) = propose(self.now, &seen, &self.bounds, std::mem::take(&mut self.history));
+        self.history = history;
+        self.told.push(proposal.told);
+        self.words.push(proposal.reason.word);
+        proposal
+    }
+
+    fn looks(&mut self, times: usize, seen: &Observation) -> Proposal {
+        (0..times).map(|_| self.look(seen.clone())).last().unwrap()
+    }
+
+    fn changes(told: &[Settings]) -> usize {
+        told.windows(2).filter(|pair| pair[0] != pair[1]).count()
+    }
+
+    /// How often the shift turned from up to down or back.
+    fn turns(&self) -> usize {
+        let moves: Vec<bool> = self
+            .told
+            .windows(2)
+            .filter(|pair| pair[0].shift_permille != pair[1].shift_permille)
+            .map(|pair| pair[1].shift_permille > pair[0].shift_permille)
+            .collect();
+        moves.windows(2).filter(|pair| pair[0] != pair[1]).count()
+    }
+}
+
+/// No more than a quarter, or the least step.
+fn bounded(from: Settings, to: Settings) -> bool {
+    let shift = from.shift_permille.max(to.shift_permille);
+    let slots = |settings: Settings| settings.slots_max.unwrap_or(16);
+    let most = slots(from).max(slots(to));
+    from.shift_permille.abs_diff(to.shift_permille) <= (shift / 4).max(50)
+        && slots(from).abs_diff(slots(to)) <= most.div_ceil(4).max(1)
+}
+
+#[test]
+fn a_breach_of_half_a_minute_raises_the_shift_and_says_so() {
+    let mut world = World::new(bounds());
+    for held in [world.look(seen(1000, 50, 0)), world.look(seen(1000, 50, 0))] {
+        assert_eq!((held.reason.word, held.settings), (Word::Held, Settings::default()));
+    }
+    let raised = world.look(seen(1000, 50, 0));
+    assert_eq!(raised.reason.word, Word::ShiftRaised);
+    assert_eq!(raised.settings, Settings { shift_permille: 50, ..Settings::default() });
+    assert_eq!(raised.told, raised.settings);
+    assert_eq!(raised.reason.text, "p99 130ms over slo 100ms for 30s: deadline shift 0ms → 5ms");
+    let settling = world.look(seen(1000, 50, 0));
+    assert_eq!(settling.reason.word, Word::Settling, "counts that began before the step say nothing of it");
+    assert_eq!(world.look(seen(1000, 8, 0)).reason.word, Word::Held);
+}
+
+#[test]
+fn a_step_after_which_the_slo_is_met_less_often_is_taken_back_and_not_tried_soon() {
+    let mut world = World::new(bounds());
+    world.looks(3, &seen(1000, 50, 0));
+    assert_eq!(world.in_force().shift_permille, 50);
+    world.look(seen(1000, 50, 0));
+    let back = world.look(seen(850, 40, 150));
+    assert_eq!((back.reason.word, back.settings), (Word::RolledBack, Settings::default()));
+    assert_eq!(
+        back.reason.text,
+        "slo met for 81% of the calls, 95% before: taken back, deadline shift 5ms → 0ms, not tried again for 5m"
+    );
+    // What is left is to try fewer slots; the shift is left alone until its time has come.
+    world.looks(20, &seen(1000, 50, 0));
+    assert!(world.told.iter().skip(6).all(|told| told.shift_permille == 0), "{:?}", world.told);
+    assert!(world.words.contains(&Word::SlotsLowered));
+}
+
+#[test]
+fn a_step_back_after_which_answers_are_late_is_undone_and_the_next_try_comes_later_each_time() {
+    let mut world = World::new(bounds());
+    // 12 % of the SLO pass outside: above that shift all is well, below it late.
+    let plant = |told: Settings| if told.shift_permille >= 120 { calm(0) } else { seen(1000, 60, 0) };
+    for _ in 0..6 * 60 * 24 {
+        let told = world.in_force();
+        world.look(plant(told));
+    }
+    let undone = world.words.iter().filter(|word| **word == Word::RolledBack).count();
+    assert!((3..=9).contains(&undone), "{undone} in a day: 5, 10, 20 … minutes apart");
+    assert!(world.in_force().shift_permille >= 120);
+    assert!(world.turns() <= 2 * undone + 2, "{} turns", world.turns());
+}
+
+#[test]
+fn an_early_deadline_that_costs_calls_goes_back_sooner_than_one_that_costs_nothing() {
+    let begin = |lost| {
+        let mut world = World::new(bounds());
+        world.history = History::resume(Settings { shift_permille: 200, ..Settings::default() });
+        world.told.push(world.history.settings());
+        let looks = (0..60).position(|_| world.look(calm(lost)).reason.word == Word::ShiftLowered);
+        (looks.unwrap() + 1, world.in_force().shift_permille)
+    };
+    assert_eq!(begin(100), (6, 150), "after a minute, by a quarter");
+    assert_eq!(begin(0), (30, 150), "after five");
+}
+
+#[test]
+fn slots_come_back_before_deadlines_do() {
+    let mut world = World::new(bounds());
+    world.history = History::resume(Settings { shift_permille: 40, slots_max: Some(3), batch_weight_max: None });
+    world.told.push(world.history.settings());
+    world.looks(1000, &calm(100));
+    let moved: Vec<Word> = world.words.iter().copied().filter(|word| word.moves()).collect();
+    let first_shift = moved.iter().position(|word| *word == Word::ShiftLowered).unwrap();
+    assert!(moved[..first_shift].iter().all(|word| *word == Word::SlotsRaised), "{moved:?}");
+    assert_eq!(world.in_force(), Settings::default());
+}
+
+#[test]
+fn steps_that_make_no_difference_go_back_and_what_is_left_is_said() {
+    let mut world = World::new(bounds());
+    let last = world.looks(200, &seen(1000, 50, 0));
+    let count = |word| world.words.iter().filter(|other| **other == word).count();
+    assert!(count(Word::NoEffect) >= 8, "four steps of the shift and four of the slots: {:?}", world.words);
+    assert_eq!(last.settings, Settings::default());
+    let said = world.words.iter().rposition(|word| *word == Word::Exhausted);
+    assert!(said.is_some(), "{:?}", world.words);
+}
+
+#[test]
+fn an_slo_below_a_lone_call_moves_nothing() {
+    let mut world = World::new(bounds());
+    let late = Observation { lone_late: Some(Duration::from_millis(140)), ..seen(1000, 900, 0) };
+    let held = world.looks(50, &late);
+    assert_eq!((held.reason.word, World::changes(&world.told)), (Word::Infeasible, 0));
+    assert_eq!(held.reason.text, "no setting can meet slo 100ms: a call alone takes 140ms");
+}
+
+#[test]
+fn few_calls_move_nothing_however_late_they_are() {
+    let mut world = World::new(bounds());
+    let held = world.looks(100, &seen(3, 3, 0));
+    assert_eq!((held.reason.word, World::changes(&world.told)), (Word::FewSamples, 0));
+    // Ten a look are enough together.
+    world.looks(100, &seen(10, 5, 0));
+    assert!(World::changes(&world.told) > 0);
+}
+
+#[test]
+fn recommend_publishes_and_tells_nobody() {
+    let mut world = World::new(Bounds { mode: Mode::Recommend, ..bounds() });
+    let proposal = world.looks(30, &seen(1000, 50, 0));
+    assert_eq!((proposal.reason.word, proposal.settings.shift_permille), (Word::ShiftRaised, 50));
+    assert!(proposal.reason.text.ends_with("(recommended)"), "{}", proposal.reason.text);
+    assert!(world.told.iter().all(|told| *told == Settings::default()));
+}
+
+#[test]
+fn manual_takes_back_what_was_told_and_a_frozen_arm_keeps_it() {
+    let tuned = Settings { shift_permille: 100, slots_max: Some(2), batch_weight_max: None };
+    let mut world = World::new(Bounds { mode: Mode::Manual, ..bounds() });
+    world.history = History::resume(tuned);
+    assert_eq!(world.look(seen(1000, 50, 0)).told, Settings::default());
+    let mut world = World::new(bounds());
+    world.history = History::resume(tuned);
+    let frozen = world.looks(50, &Observation { frozen: true, ..seen(1000, 500, 0) });
+    assert_eq!((frozen.reason.word, frozen.told), (Word::Frozen, tuned));
+}
+
+#[test]
+fn another_server_is_learned_afresh_under_the_settings_at_hand() {
+    let mut world = World::new(bounds());
+    world.looks(3, &seen(1000, 50, 0));
+    let before = world.in_force();
+    let settling = world.look(Observation { changes: 1, ..seen(1000, 900, 500) });
+    assert_eq!((settling.reason.word, settling.settings), (Word::Settling, before), "no verdict on the last step");
+}
+
+#[test]
+fn narrower_bounds_hold_at_once() {
+    let mut world = World::new(bounds());
+    world.history = History::resume(Settings { shift_permille: 300, slots_max: Some(9), batch_weight_max: None });
+    world.bounds.shift_permille_max = 100;
+    world.bounds.slots = (1, 4);
+    let bounded = world.look(calm(0));
+    assert_eq!(
+        (bounded.reason.word, bounded.settings.shift_permille, bounded.settings.slots_max),
+        (Word::Bounded, 100, Some(4))
+    );
+}
+
+#[test]
+fn the_weight_cap_follows_learned_ceilings_and_never_latency() {
+    let mut world = World::new(Bounds { weight: Some((1000, 8000)), weight_own: Some(8000), ..bounds() });
+    world.looks(40, &seen(1000, 900, 50));
+    assert!(world.told.iter().all(|told| told.batch_weight_max.is_none()));
+    world.looks(40, &Observation { weight_ceiling: Some(5000), ..calm(0) });
+    assert_eq!(world.in_force().batch_weight_max, Some(5000));
+    assert!(world.told.windows(2).all(|pair| {
+        let of = |told: Settings| told.batch_weight_max.unwrap_or(8000);
+        of(pair[0]).abs_diff(of(pair[1])) <= of(pair[0]).max(of(pair[1])) / 4
+    }));
+    world.looks(40, &calm(0));
+    assert_eq!(world.in_force().batch_weight_max, None, "nothing refuses any more");
+}
+
+#[test]
+fn pods_are_pooled_as_the_policy_says_and_never_across_profiles() {
+    let pod = |name: &str, node_class: &str, profile: &str| Observation {
+        pod: name.to_owned(),
+        node_class: node_class.to_owned(),
+        profile: profile.to_owned(),
+        in_force: Some(Settings::default()),
+        ..seen(30, 10, 0)
+    };
+    let pods =
+        [pod("1", "l4", "a"), pod("2", "l4", "a"), pod("3", "l4", "a"), pod("4", "h100", "a"), pod("5", "l4", "b")];
+    let shifts = |granularity| {
+        let mut tuner = Tuner::default();
+        let bounds = Bounds { granularity, ..bounds() };
+        let mut told = Vec::new();
+        for look in 1..=6_u64 {
+            told = tuner.look(Tick(look * 10_000_000_000), &bounds, &pods, &[]);
+        }
+        told.sort_by(|one, other| one.pod.cmp(&other.pod));
+        told.iter().map(|pod| pod.proposal.told.shift_permille).collect::<Vec<_>>()
+    };
+    assert_eq!(shifts(Granularity::Pod), [0; 5], "90 calls say nothing");
+    assert_eq!(shifts(Granularity::NodeClass), [50, 50, 50, 0, 0], "270 do");
+    assert_eq!(shifts(Granularity::Workload), [50, 50, 50, 50, 0]);
+}
+
+#[test]
+fn another_leader_carries_on_and_a_new_pod_begins_with_what_is_known() {
+    let told = Settings { shift_permille: 120, ..Settings::default() };
+    let mut tuner = Tuner::default();
+    let pod = |in_force| Observation { profile: "p".to_owned(), node_class: "l4".to_owned(), in_force, ..calm(0) };
+    let proposals = tuner.look(Tick(1), &bounds(), &[pod(Some(told))], &[]);
+    assert_eq!(proposals[0].proposal.told, told);
+    let learned = learned::Learned {
+        profile: "p".to_owned(),
+        node_class: "l4".to_owned(),
+        settings: told,
+        ..learned::Learned::default()
+    };
+    let proposals = Tuner::default().look(Tick(1), &bounds(), &[pod(Some(Settings::default()))], &[learned]);
+    assert_eq!(proposals[0].proposal.told, told);
+}
+
+/// Anything that a sidecar may report, honest or not.
+fn any_seen() -> impl Strategy<Value = Observation> {
+    (
+        0..2000_u64,
+        0..=1000_u64,
+        0..500_u64,
+        1..=20_u32,
+        prop::option::of(1..300_u64),
+        prop::option::of(1..9000_u64),
+        0..3_u64,
+        0..60_u64,
+    )
+        .prop_map(|(answered, late, lost, slots, lone, weight_ceiling, changes, over)| Observation {
+            slots,
+            lone_late: lone.map(Duration::from_millis),
+            weight_ceiling,
+            changes: u64::from(changes == 2),
+            over: Duration::from_secs(over),
+            ..seen(answered, late * answered / 1000, lost)
+        })
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_reported_settings_stay_within_bounds_and_move_in_bounded_steps(
+        reports in prop::collection::vec((any_seen(), 1..12_usize), 1..60),
+    ) {
+        let mut world = World::new(Bounds { weight: Some((500, 8000)), weight_own: Some(8000), ..bounds() });
+        for (report, times) in reports {
+            // The core uses every slot that it may: only then is a step of the wall a step of what is in force.
+            let report = Observation { slots: 16, ..report };
+            world.looks(times, &report);
+        }
+        for told in &world.told {
+            prop_assert!(told.shift_permille <= 600);
+            prop_assert!(told.slots_max.is_none_or(|slots| (1..=16).contains(&slots)));
+            prop_assert!(told.batch_weight_max.is_none_or(|weight| (500..=8000).contains(&weight)));
+        }
+        for pair in world.told.windows(2) {
+            prop_assert!(bounded(pair[0], pair[1]), "{:?} to {:?}", pair[0], pair[1]);
+        }
+    }
+
+    #[test]
+    fn bounds_inside_the_limits_hold_from_the_first_look_on(
+        reports in prop::collection::vec((any_seen(), 1..12_usize), 1..60),
+        weight_own in prop::option::of(2001..9000_u64),
+        frozen in any::<bool>(),
+    ) {
+        let inside = Bounds { slots: (1, 4), weight: Some((500, 2000)), weight_own, ..bounds() };
+        let mut world = World::new(inside);
+        for (report, times) in reports {
+            // A server that runs sixteen batches at once does so under what it is told.
+            world.looks(times, &Observation { slots: 16, frozen, ..report });
+        }
+        for told in &world.told {
+            prop_assert!(told.slots_max.is_some_and(|slots| (1..=4).contains(&slots)), "{told:?}");
+            prop_assert!(told.batch_weight_max.is_some_and(|weight| (500..=2000).contains(&weight)), "{told:?}");
+        }
+        for pair in world.told.windows(2) {
+            prop_assert!(bounded(pair[0], pair[1]), "{:?} to {:?}", pair[0], pair[1]);
+        }
+    }
+
+    #[test]
+    fn under_steady_reports_it_comes_to_rest(report in any_seen()) {
+        let mut world = World::new(bounds());
+        let report = Observation { over: INTERVAL, ..report };
+        world.looks(2 * 8640, &report);
+        // Two days. What fails is tried again after each doubling of five minutes, so at most twice on the second day: four steps of two knobs, there and back.
+        let later = &world.told[8640..];
+        prop_assert!(World::changes(later) <= 32, "{} changes on the second day", World::changes(later));
+        prop_assert!(World::changes(&world.told) <= 250, "{} in all", World::changes(&world.told));
+    }
+
+    #[test]
+    fn noise_around_the_slo_does_not_make_it_swing(seed in any::<u64>(), level in 0..30_u64) {
+        let mut world = World::new(bounds());
+        let mut draw = crate::simulate::draw::Draw::new(seed, 1);
+        for _ in 0..4000 {
+            // As many late answers as chance makes of this many in a thousand.
+            let late = (0..1000).filter(|_| draw.unit() * 1000.0 < level as f64).count() as u64;
+            world.look(seen(1000, late, 0));
+        }
+        // One in a hundred looks: twenty minutes on average, where every look could turn.
+        prop_assert!(world.turns() <= 40, "{} turns in eleven hours at {level} in a thousand", world.turns());
+    }
+}

@@ -1,0 +1,198 @@
+//! What came in some stretch of time, and what it says about the SLO.
+
+use std::time::Duration;
+
+use super::Observation;
+use crate::control::sketch::Sketch;
+
+/// Calls below which a window says nothing about a 99th percentile: two late ones are expected of an SLO that is just met.
+const SAMPLES_MIN: u64 = 200;
+/// The share of late answers that an SLO on the 99th percentile allows, in thousandths.
+const LATE_PERMILLE: u64 = 10;
+/// How sure it must be that more are late than allowed, in deviations: one window in twenty of an SLO that is just met is taken for late, and three in a row
+/// are needed.
+const LATE_SURE: f64 = 1.645;
+/// There is time to spare where the p99 is below this part of the SLO, in thousandths...
+const CALM_PERMILLE: u64 = 850;
+/// ...and no more than this share of the answers is late, in thousandths.
+const CALM_LATE_PERMILLE: u64 = 2;
+/// From this share of lost calls on keeping deadlines early has a price, in thousandths.
+const COST_PERMILLE: u64 = 10;
+/// The SLO is met less often if that is so by this many deviations, and by this share of the calls, in thousandths.
+const WORSE_SURE: f64 = 3.0;
+const WORSE_PERMILLE: f64 = 10.0;
+/// Two windows cannot be compared if calls came this much more or less often, in thousandths.
+const LOAD_PERMILLE: f64 = 300.0;
+
+/// Counts older than this are of another time of day.
+pub(super) const WINDOW_MAX: Duration = Duration::from_secs(300);
+
+/// Counts of some time.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Window {
+    /// How long.
+    pub over: Duration,
+    /// Arrival to answer, in microseconds.
+    pub latency: Sketch,
+    /// Answers later than their SLO.
+    pub late: u64,
+    /// Calls without an answer.
+    pub lost: u64,
+}
+
+/// Windows in a row that say the same: the newest of them together, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Run {
+    pub(super) long: Duration,
+    /// At most so much of it as is still of this time of day.
+    pub(super) window: Window,
+}
+
+/// What a window says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// More answers are late than the SLO allows.
+    Late,
+    /// Neither late nor with time to spare.
+    Near,
+    /// There is time to spare.
+    Calm,
+}
+
+// === impl Window ===
+
+impl Window {
+    /// Adds what was seen.
+    pub fn add(&mut self, seen: &Observation) {
+        self.over += seen.over;
+        self.latency.merge(&seen.latency);
+        self.late = self.late.saturating_add(seen.late);
+        self.lost = self.lost.saturating_add(seen.lost);
+    }
+
+    /// Calls with an SLO that came to an end.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.latency.count().saturating_add(self.lost)
+    }
+
+    /// Calls that were answered in time.
+    #[must_use]
+    pub fn good(&self) -> u64 {
+        self.latency.count().saturating_sub(self.late)
+    }
+
+    /// The 99th percentile of what was answered.
+    #[must_use]
+    pub fn p99(&self) -> Option<Duration> {
+        self.latency.quantile(990).map(Duration::from_micros)
+    }
+
+    pub(super) fn is_enough(&self) -> bool {
+        self.latency.count() >= SAMPLES_MIN
+    }
+
+    /// How many more calls it needs.
+    pub(super) fn needs(&self) -> (u64, u64) {
+        (self.latency.count(), SAMPLES_MIN)
+    }
+
+    pub(super) fn verdict(&self, slo: Option<Duration>) -> Verdict {
+        let answered = self.latency.count();
+        if at_least(self.late, answered) > float(LATE_PERMILLE) / 1000.0 {
+            return Verdict::Late;
+        }
+        let few_late = self.late * 1000 <= answered * CALM_LATE_PERMILLE;
+        let spare = slo.is_none_or(|slo| {
+            self.p99().is_none_or(|p99| p99.as_micros() * 1000 <= slo.as_micros() * u128::from(CALM_PERMILLE))
+        });
+        if few_late && spare { Verdict::Calm } else { Verdict::Near }
+    }
+
+    /// Whether calls are lost in a number that a later deadline might save.
+    pub(super) fn costs(&self) -> bool {
+        self.lost * 1000 >= self.calls().max(1) * COST_PERMILLE
+    }
+
+    /// Whether the SLO was met less often than before; no answer where the load is another one.
+    pub(super) fn is_worse_than(&self, before: &Self) -> bool {
+        let (now, then) = (float(self.calls()), float(before.calls()));
+        if now < 1.0 || then < 1.0 || self.over.is_zero() || before.over.is_zero() {
+            return false;
+        }
+        let (rate, earlier) = (now / self.over.as_secs_f64(), then / before.over.as_secs_f64());
+        if (rate / earlier - 1.0).abs() * 1000.0 > LOAD_PERMILLE {
+            return false;
+        }
+        let drop = float(before.good()) / then - float(self.good()) / now;
+        let pooled = (float(self.good()) + float(before.good())) / (now + then);
+        let deviation = (pooled * (1.0 - pooled) * (1.0 / now + 1.0 / then)).sqrt();
+        drop * 1000.0 >= WORSE_PERMILLE && drop > WORSE_SURE * deviation
+    }
+}
+
+// === impl Run ===
+
+impl Run {
+    pub(super) fn join(&mut self, next: &Window) {
+        self.long += next.over;
+        if self.window.over >= WINDOW_MAX {
+            self.window = Window::default();
+        }
+        let window = &mut self.window;
+        window.over += next.over;
+        window.latency.merge(&next.latency);
+        window.late = window.late.saturating_add(next.late);
+        window.lost = window.lost.saturating_add(next.lost);
+    }
+}
+
+/// The share that is at least there, if so many of so many were seen (Wilson 1927).
+fn at_least(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        return 0.0;
+    }
+    let (n, z) = (float(whole), LATE_SURE);
+    let p = float(part) / n;
+    let spread = z * (p * (1.0 - p) / n + z * z / (4.0 * n * n)).sqrt();
+    ((p + z * z / (2.0 * n) - spread) / (1.0 + z * z / n)).max(0.0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of calls stay below 2^53")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLO: Option<Duration> = Some(Duration::from_millis(100));
+
+    fn window(answers: u64, late: u64, lost: u64) -> Window {
+        let mut window = Window { over: Duration::from_secs(10), late, lost, ..Window::default() };
+        window.latency.add_many(60_000, answers - late);
+        window.latency.add_many(130_000, late);
+        window
+    }
+
+    #[test]
+    fn a_window_is_late_only_where_chance_would_not_make_it_so() {
+        assert_eq!(window(1000, 10, 0).verdict(SLO), Verdict::Near, "as many as are allowed");
+        assert_eq!(window(1000, 14, 0).verdict(SLO), Verdict::Near, "that may be chance");
+        assert_eq!(window(1000, 18, 0).verdict(SLO), Verdict::Late);
+        assert_eq!(window(200, 4, 0).verdict(SLO), Verdict::Near);
+        assert_eq!(window(100_000, 1100, 0).verdict(SLO), Verdict::Late, "many calls tell a little from too many");
+        assert_eq!(window(1000, 0, 0).verdict(SLO), Verdict::Calm);
+    }
+
+    #[test]
+    fn worse_is_by_a_margin_and_beyond_chance_and_under_the_same_load() {
+        let before = window(1000, 0, 20);
+        assert!(window(1000, 0, 80).is_worse_than(&before));
+        assert!(!window(1000, 0, 30).is_worse_than(&before), "a thousandth");
+        assert!(!window(100, 0, 6).is_worse_than(&window(100, 0, 2)), "chance");
+        assert!(!window(2000, 0, 400).is_worse_than(&before), "twice as many calls came");
+        assert!(!window(1000, 0, 20).is_worse_than(&Window::default()));
+    }
+}

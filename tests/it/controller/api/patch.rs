@@ -1,0 +1,115 @@
+//! Server-side apply, for what one manager owns beside others.
+//!
+//! What a manager applied before and applies no more is taken out; what it applies now is laid over the rest. Lists are one value, but those that have
+//! keys: their elements are merged by them.
+
+use serde_json::Value;
+
+/// Lists with keys, by their name; these names mean nothing else in the objects that are used.
+const KEYED: [(&str, &str); 4] =
+    [("webhooks", "name"), ("conditions", "type"), ("podTunings", "pod"), ("ports", "name")];
+
+fn key_of(field: &str) -> Option<&'static str> {
+    KEYED.iter().find(|(name, _)| *name == field).map(|(_, key)| *key)
+}
+
+/// `object` after a manager applied `now`, where `before` is what it applied last.
+pub(super) fn apply(object: &mut Value, before: Option<&Value>, now: &Value) {
+    if let Some(before) = before {
+        take_out(object, before, now, "");
+    }
+    lay_over(object, now, "");
+}
+
+fn take_out(object: &mut Value, before: &Value, now: &Value, field: &str) {
+    if let (Value::Array(elements), Value::Array(before), Some(key)) = (&mut *object, before, key_of(field)) {
+        let no = Vec::new();
+        let now = now.as_array().unwrap_or(&no);
+        for was in before {
+            let same = |element: &&Value| element[key] == was[key];
+            let Some(at) = elements.iter().position(|element| element[key] == was[key]) else { continue };
+            match now.iter().find(same) {
+                Some(is) => take_out(&mut elements[at], was, is, ""),
+                None => drop(elements.remove(at)),
+            }
+        }
+        return;
+    }
+    let (Some(fields), Some(before)) = (object.as_object_mut(), before.as_object()) else { return };
+    for (name, was) in before {
+        match now.get(name) {
+            None if was.is_object() => {
+                if let Some(inner) = fields.get_mut(name) {
+                    take_out(inner, was, &Value::Null, name);
+                    if inner.as_object().is_some_and(serde_json::Map::is_empty) {
+                        fields.remove(name);
+                    }
+                }
+            }
+            None if was.is_array() && key_of(name).is_some() => {
+                if let Some(inner) = fields.get_mut(name) {
+                    take_out(inner, was, &Value::Null, name);
+                }
+            }
+            None => drop(fields.remove(name)),
+            Some(is) => {
+                if let Some(inner) = fields.get_mut(name) {
+                    take_out(inner, was, is, name);
+                }
+            }
+        }
+    }
+}
+
+fn lay_over(object: &mut Value, now: &Value, field: &str) {
+    match (object, now) {
+        (Value::Object(object), Value::Object(now)) => {
+            for (name, value) in now {
+                lay_over(object.entry(name.clone()).or_insert(Value::Null), value, name);
+            }
+        }
+        (Value::Array(elements), Value::Array(now)) if key_of(field).is_some() => {
+            let key = key_of(field).unwrap();
+            for wanted in now {
+                match elements.iter_mut().find(|element| element[key] == wanted[key]) {
+                    Some(element) => lay_over(element, wanted, ""),
+                    None => elements.push(wanted.clone()),
+                }
+            }
+        }
+        (object, now) => *object = now.clone(),
+    }
+}
+
+#[test]
+fn what_a_manager_applies_no_more_goes_and_what_is_anothers_stays() {
+    use serde_json::json;
+    let mut object =
+        json!({"spec": {"theirs": 1}, "webhooks": [{"name": "a", "rules": [1], "clientConfig": {"service": 1}}]});
+    let first =
+        json!({"spec": {"ours": 1, "gone": {"x": 1}}, "webhooks": [{"name": "a", "clientConfig": {"caBundle": "x"}}]});
+    apply(&mut object, None, &first);
+    assert_eq!(
+        object["webhooks"][0],
+        json!({"name": "a", "rules": [1], "clientConfig": {"service": 1, "caBundle": "x"}})
+    );
+    let second = json!({"spec": {"ours": 2}, "webhooks": [{"name": "a", "clientConfig": {}}]});
+    apply(&mut object, Some(&first), &second);
+    assert_eq!(
+        object,
+        json!({"spec": {"theirs": 1, "ours": 2}, "webhooks": [{"name": "a", "rules": [1], "clientConfig": {"service": 1}}]})
+    );
+}
+
+#[test]
+fn an_element_of_a_list_with_keys_goes_with_its_manager() {
+    use serde_json::json;
+    let mut status = json!({"conditions": [{"type": "Theirs", "status": "True"}]});
+    let first = json!({"conditions": [{"type": "Ours", "status": "True"}, {"type": "Gone", "status": "True"}]});
+    apply(&mut status, None, &first);
+    apply(&mut status, Some(&first), &json!({"conditions": [{"type": "Ours", "status": "False"}]}));
+    assert_eq!(
+        status,
+        json!({"conditions": [{"type": "Theirs", "status": "True"}, {"type": "Ours", "status": "False"}]})
+    );
+}

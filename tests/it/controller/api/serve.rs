@@ -1,0 +1,456 @@
+//! The server's side of HTTP.
+
+use std::convert::Infallible;
+use std::sync::atomic::Ordering;
+use std::sync::{PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+
+use super::fault::{What, meet};
+use super::select::Selection;
+use super::store::{Change, Kind, Refusal, api_version};
+use super::{Api, Asked, Inner, rules};
+
+/// A concrete one: a boxed one makes futures that no executor takes.
+type Error = std::io::Error;
+type Body = BoxBody<Bytes, Error>;
+/// How a request was answered; an error closes the connection.
+type Answer = Result<Response<Body>, Error>;
+
+/// What a path names.
+struct Target {
+    kind: Kind,
+    namespace: String,
+    name: String,
+    part: String,
+}
+
+pub(super) async fn accept(listener: TcpListener, inner: Weak<Inner>, mut stop: watch::Receiver<bool>) {
+    loop {
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted.unwrap().0,
+            _ = stop.wait_for(|stop| *stop) => return,
+        };
+        let (inner, mut stop) = (inner.clone(), stop.clone());
+        tokio::spawn(async move {
+            let service = service_fn(|request| {
+                let inner = inner.clone();
+                async move {
+                    match inner.upgrade() {
+                        Some(inner) => answer(Api(inner), request).await,
+                        None => Err(Error::other("the server has ended")),
+                    }
+                }
+            });
+            let serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+            tokio::select! {
+                _ = serving => {}
+                _ = stop.wait_for(|stop| *stop) => {}
+            }
+        });
+    }
+}
+
+async fn answer(api: Api, request: Request<Incoming>) -> Answer {
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.map_err(Error::other)?.to_bytes();
+    let path = parts.uri.path().to_owned();
+    let query: Vec<(String, String)> = parts.uri.query().unwrap_or_default().split('&').filter_map(pair).collect();
+    if path == "/version" {
+        note(&api, "get", "version", ("", ""), "");
+        return Ok(whole(
+            StatusCode::OK,
+            &json!({
+                "major": "1", "minor": "33", "gitVersion": "v1.33.0", "gitCommit": "", "gitTreeState": "clean",
+                "buildDate": "", "goVersion": "", "compiler": "", "platform": "",
+            }),
+        ));
+    }
+    let ask = |key: &str| query.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value);
+    let watching = matches!(ask("watch"), "true" | "1");
+    let Some(target) = target(&api, &path) else {
+        let resource = path.split('/').find(|part| ["inferencepools", "inferenceservices"].contains(part));
+        note(&api, if watching { "watch" } else { "list" }, resource.unwrap_or(&path), ("", ""), "");
+        return Ok(refused(&Refusal {
+            code: 404,
+            reason: "NotFound",
+            message: "the server could not find the requested resource".into(),
+        }));
+    };
+    let verb = match (parts.method.as_str(), target.name.is_empty()) {
+        ("GET", true) if watching => "watch",
+        ("GET", true) => "list",
+        ("GET", false) => "get",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        _ => "delete",
+    };
+    let resource = if target.part.is_empty() {
+        target.kind.resource.to_owned()
+    } else {
+        format!("{}/{}", target.kind.resource, target.part)
+    };
+    let forbidden =
+        note(&api, verb, &resource, (&target.namespace, &target.name), parts.uri.query().unwrap_or_default());
+    if forbidden {
+        let message = format!("{verb} of {resource} {:?} is not allowed by any rule", target.name);
+        return Ok(refused(&Refusal { code: 403, reason: "Forbidden", message }));
+    }
+    let fault = meet(&mut api.0.faults.lock().unwrap_or_else(PoisonError::into_inner), verb, &resource);
+    let fault = match fault {
+        Some(What::Slow(by)) => {
+            tokio::time::sleep(by).await;
+            None
+        }
+        other => other,
+    };
+    let metadata_only = parts
+        .headers
+        .get("accept")
+        .is_some_and(|accept| accept.to_str().unwrap_or_default().contains("as=PartialObjectMetadata"));
+    let selection = Selection {
+        namespace: target.namespace.clone(),
+        labels: ask("labelSelector").to_owned(),
+        fields: ask("fieldSelector").to_owned(),
+    };
+    if let Some(what) = fault {
+        return failed(&api, what).await;
+    }
+    match verb {
+        "list" => Ok(list(&api, &target, &selection, (ask("limit"), ask("continue")), metadata_only)),
+        "watch" => {
+            let seconds = ask("timeoutSeconds").parse().unwrap_or(300);
+            Ok(begin(&api, target.kind, selection, ask("resourceVersion"), Duration::from_secs(seconds), metadata_only))
+        }
+        _ => {
+            let done = write(&api, verb, &target, &body, (content_type(&parts.headers), ask("fieldManager")));
+            api.touch();
+            Ok(match done {
+                Ok((status, object)) => whole(status, &object),
+                Err(refusal) => refused(&refusal),
+            })
+        }
+    }
+}
+
+fn content_type(headers: &http::HeaderMap) -> &str {
+    headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+fn note(api: &Api, verb: &'static str, resource: &str, (namespace, name): (&str, &str), query: &str) -> bool {
+    let forbidden = !rules::allow(verb, resource, name) && !api.0.users.load(Ordering::Relaxed);
+    let asked = Asked {
+        verb,
+        resource: resource.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        query: query.to_owned(),
+        forbidden,
+    };
+    api.0.asked.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
+    api.touch();
+    forbidden
+}
+
+fn write(
+    api: &Api,
+    verb: &str,
+    target: &Target,
+    body: &[u8],
+    (content, manager): (&str, &str),
+) -> Result<(StatusCode, Value), Refusal> {
+    let bad = |error: serde_json::Error| Refusal { code: 400, reason: "BadRequest", message: error.to_string() };
+    let (namespace, name) = (target.namespace.as_str(), target.name.as_str());
+    let mut store = api.store();
+    match verb {
+        "get" => {
+            let found = store.get(target.kind.resource, namespace, name).cloned();
+            let missing = || Refusal {
+                code: 404,
+                reason: "NotFound",
+                message: format!("{} {name:?} not found", target.kind.resource),
+            };
+            Ok((StatusCode::OK, found.ok_or_else(missing)?))
+        }
+        "create" if target.kind.resource == "tokenreviews" => {
+            let mut review: Value = serde_json::from_slice(body).map_err(bad)?;
+            drop(store);
+            review["status"] = api.reviewed(review["spec"]["token"].as_str().unwrap_or_default());
+            Ok((StatusCode::CREATED, review))
+        }
+        "create" => {
+            let object = serde_json::from_slice(body).map_err(bad)?;
+            Ok((StatusCode::CREATED, store.create(target.kind, namespace, object)?))
+        }
+        "delete" => Ok((StatusCode::OK, store.remove(target.kind.resource, namespace, name)?)),
+        "patch" => {
+            let change = match content {
+                "application/merge-patch+json" => Change::Merge(serde_json::from_slice(body).map_err(bad)?),
+                "application/json-patch+json" => Change::Json(serde_json::from_slice(body).map_err(bad)?),
+                "application/apply-patch+yaml" if !manager.is_empty() => {
+                    Change::Apply { manager: manager.to_owned(), value: serde_json::from_slice(body).map_err(bad)? }
+                }
+                other => return Err(Refusal { code: 415, reason: "UnsupportedMediaType", message: other.to_owned() }),
+            };
+            Ok((StatusCode::OK, store.change(target.kind, (namespace, name), &target.part, change)?))
+        }
+        other => Err(Refusal { code: 405, reason: "MethodNotAllowed", message: other.to_owned() }),
+    }
+}
+
+fn pair(text: &str) -> Option<(String, String)> {
+    let (name, value) = text.split_once('=')?;
+    Some((name.to_owned(), decoded(value)))
+}
+
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let hex = after.get(..2).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        match (first, hex) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            (b'+', _) => {
+                bytes.push(b' ');
+                rest = after;
+            }
+            (byte, _) => {
+                bytes.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+/// `/api/v1/…` and `/apis/GROUP/VERSION/…`, then `namespaces/NS/RESOURCE/NAME/PART` or `RESOURCE/NAME/PART`.
+fn target(api: &Api, path: &str) -> Option<Target> {
+    let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let (group, version) = match *parts.first()? {
+        "api" => ("", *parts.get(1)?),
+        "apis" => (*parts.get(1)?, *parts.get(2)?),
+        _ => return None,
+    };
+    parts.drain(..if group.is_empty() { 2 } else { 3 });
+    let mut namespace = "";
+    if parts.first() == Some(&"namespaces") && parts.len() > 2 {
+        namespace = parts[1];
+        parts.drain(..2);
+    }
+    let kind = api.store().kind(group, version, parts.first()?)?;
+    let text = |at: usize| parts.get(at).map_or_else(String::new, |part| (*part).to_owned());
+    Some(Target { kind, namespace: namespace.to_owned(), name: text(1), part: text(2) })
+}
+
+fn list(
+    api: &Api,
+    target: &Target,
+    selection: &Selection,
+    (limit, from): (&str, &str),
+    metadata_only: bool,
+) -> Response<Body> {
+    let store = api.store();
+    let limit: usize = limit.parse().unwrap_or(usize::MAX);
+    let from: usize = from.parse().unwrap_or(0);
+    let found: Vec<&Value> = store.all(target.kind.resource).filter(|object| selection.has(object)).collect();
+    let page: Vec<Value> = found.iter().skip(from).take(limit).map(|object| item(object, metadata_only)).collect();
+    let mut metadata = json!({"resourceVersion": store.version().to_string()});
+    if from + page.len() < found.len() {
+        metadata["continue"] = json!((from + page.len()).to_string());
+    }
+    let (api_version, kind) = if metadata_only {
+        ("meta.k8s.io/v1".to_owned(), "PartialObjectMetadataList".to_owned())
+    } else {
+        (api_version(target.kind), format!("{}List", target.kind.kind))
+    };
+    whole(StatusCode::OK, &json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "items": page}))
+}
+
+fn shown(object: &Value, metadata_only: bool) -> Value {
+    if metadata_only {
+        json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
+    } else {
+        object.clone()
+    }
+}
+
+/// An item of a list does not say what it is; the list does.
+fn item(object: &Value, metadata_only: bool) -> Value {
+    let mut item = shown(object, metadata_only);
+    if let Some(fields) = item.as_object_mut().filter(|_| !metadata_only) {
+        fields.remove("apiVersion");
+        fields.remove("kind");
+    }
+    item
+}
+
+fn begin(
+    api: &Api,
+    kind: Kind,
+    selection: Selection,
+    from: &str,
+    timeout: Duration,
+    metadata_only: bool,
+) -> Response<Body> {
+    let mut from: u64 = from.parse().unwrap_or(0);
+    if from < api.store().forgotten() {
+        return refused(&gone());
+    }
+    let (send, body) = stream();
+    let mut ends = api.0.end.subscribe();
+    let mut changes = api.0.changed.subscribe();
+    // A handle would keep the server alive as long as somebody watches.
+    let inner = std::sync::Arc::downgrade(&api.0);
+    drop(ends.borrow_and_update());
+    tokio::spawn(async move {
+        let work = async {
+            loop {
+                changes.borrow_and_update();
+                let (frames, version) = {
+                    let Some(inner) = inner.upgrade() else { return };
+                    let api = Api(inner);
+                    let store = api.store();
+                    if from < store.forgotten() && store.kind(kind.group, kind.version, kind.resource).is_none() {
+                        return;
+                    }
+                    (store.since(from, kind.resource, &selection), store.version())
+                };
+                for (_, word, object) in frames {
+                    let frame = json!({"type": word, "object": shown(&object, metadata_only)});
+                    if send.send(Ok(line(&frame))).await.is_err() {
+                        return;
+                    }
+                }
+                if version > from {
+                    from = version;
+                    // A real one sends them every minute; here whenever something happened.
+                    let object = json!({"apiVersion": api_version(kind), "kind": kind.kind, "metadata": {"resourceVersion": version.to_string()}});
+                    let object = if metadata_only { shown(&object, true) } else { object };
+                    if send.send(Ok(line(&json!({"type": "BOOKMARK", "object": object})))).await.is_err() {
+                        return;
+                    }
+                }
+                tokio::select! {
+                    changed = changes.changed() => if changed.is_err() { return },
+                    ended = ends.changed() => {
+                        let which = ends.borrow_and_update().1.clone();
+                        if ended.is_err() || which.is_empty() || which == kind.resource {
+                            return;
+                        }
+                    }
+                    () = send.closed() => return,
+                }
+            }
+        };
+        // The end of the time is a good end.
+        tokio::time::timeout(timeout, work).await.ok();
+    });
+    response(StatusCode::OK, body)
+}
+
+fn gone() -> Refusal {
+    Refusal { code: 410, reason: "Expired", message: "too old resource version".into() }
+}
+
+async fn failed(api: &Api, what: What) -> Answer {
+    match what {
+        What::Gone => Ok(refused(&gone())),
+        What::Conflict => Ok(refused(&Refusal { code: 409, reason: "Conflict", message: "told to".into() })),
+        What::Forbidden => Ok(refused(&Refusal { code: 403, reason: "Forbidden", message: "told to".into() })),
+        What::Status(code) => Ok(refused(&Refusal { code, reason: "InternalError", message: "told to".into() })),
+        What::TooMany(after) => {
+            let mut response = refused(&Refusal { code: 429, reason: "TooManyRequests", message: "told to".into() });
+            response.headers_mut().insert("retry-after", after.into());
+            Ok(response)
+        }
+        What::Reset => Err(Error::other("told to")),
+        What::Silence => {
+            hang(api).await;
+            Err(Error::other("told to"))
+        }
+        What::HungWatch => {
+            let (send, body) = stream();
+            let api = api.clone();
+            tokio::spawn(async move {
+                hang(&api).await;
+                drop(send);
+            });
+            Ok(response(StatusCode::OK, body))
+        }
+        What::GoneInStream => {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "too old resource version", "reason": "Expired", "code": 410});
+            in_stream(vec![Ok(line(&json!({"type": "ERROR", "object": status})))])
+        }
+        What::EofInFrame => in_stream(vec![
+            Ok(Bytes::from_static(b"{\"type\":\"ADDED\",\"object\":{\"kind\":")),
+            Err(Error::other("told to")),
+        ]),
+        What::EndsAtOnce => in_stream(Vec::new()),
+        What::Garbage => in_stream(vec![Ok(Bytes::from_static(b"<html>no API server</html>\n"))]),
+        What::Slow(_) => Err(Error::other("slowness was dealt with before")),
+    }
+}
+
+/// A watch that begins, says this and ends.
+fn in_stream(frames: Vec<Result<Bytes, Error>>) -> Answer {
+    let (send, body) = stream();
+    for frame in frames {
+        send.try_send(frame).expect("there is room for all of it");
+    }
+    Ok(response(StatusCode::OK, body))
+}
+
+/// Until the faults are taken back, or the server ends.
+async fn hang(api: &Api) {
+    let (mut ends, mut stop) = (api.0.end.subscribe(), api.0.stop.subscribe());
+    drop(ends.borrow_and_update());
+    tokio::select! {
+        _ = ends.wait_for(|(_, which)| which.is_empty()) => {}
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
+}
+
+fn stream() -> (mpsc::Sender<Result<Bytes, Error>>, Body) {
+    let (send, mut take) = mpsc::channel::<Result<Bytes, Error>>(16);
+    let frames = futures_util::stream::poll_fn(move |cx| {
+        take.poll_recv(cx).map(|frame| frame.map(|frame| frame.map(Frame::data)))
+    });
+    (send, BodyExt::boxed(StreamBody::new(frames)))
+}
+
+fn line(frame: &Value) -> Bytes {
+    Bytes::from(format!("{frame}\n"))
+}
+
+fn response(status: StatusCode, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-type", http::HeaderValue::from_static("application/json"));
+    response
+}
+
+fn whole(status: StatusCode, value: &Value) -> Response<Body> {
+    let body = Full::new(Bytes::from(value.to_string())).map_err(|never: Infallible| match never {});
+    response(status, BodyExt::boxed(body))
+}
+
+fn refused(refusal: &Refusal) -> Response<Body> {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": refusal.message, "reason": refusal.reason, "code": refusal.code,
+    });
+    whole(StatusCode::from_u16(refusal.code).unwrap(), &status)
+}

@@ -1,0 +1,171 @@
+//! Certificates in a real Secret, shown by a real listener, believed by a real webhook configuration.
+
+use std::sync::Arc;
+
+use groupage::clock::Clock;
+use groupage::controller::certs::{Held, KeeperSettings, Served, certificates, keep};
+use groupage::controller::lease::Leadership;
+use k8s_openapi::ByteString;
+use rustls::pki_types::ServerName;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::api::{Api, Fault, HANG, What};
+
+const SECRET: (&str, &str, &str) = ("secrets", "groupage-system", "groupage-tls");
+const NAME: &str = "groupage-webhook.groupage-system.svc";
+
+struct Keeping {
+    served: Served,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+/// A replica that leads, or one that does not.
+fn keeping(api: &Api, leads: bool) -> Keeping {
+    let settings = KeeperSettings {
+        namespace: SECRET.1.into(),
+        secret: SECRET.2.into(),
+        names: vec![NAME.into()],
+        webhooks: Some("groupage-injector".into()),
+    };
+    let (stop, stopped) = watch::channel(false);
+    let served = Served::none();
+    let leadership = if leads { Leadership::always(Clock::start()) } else { Leadership::never(Clock::start()) };
+    let task = tokio::spawn(keep(api.client(), settings, leadership, served.clone(), stopped));
+    Keeping { served, stop, task }
+}
+
+impl Keeping {
+    async fn shown(&self) -> String {
+        let mut watch = self.served.watch();
+        let shown = tokio::time::timeout(HANG, watch.wait_for(Option::is_some)).await.unwrap().unwrap();
+        shown.clone().unwrap().bundle
+    }
+
+    async fn end(self) {
+        self.stop.send(true).unwrap();
+        self.task.await.unwrap();
+    }
+}
+
+fn configuration() -> Value {
+    let webhook = |name: &str| {
+        json!({"name": name, "sideEffects": "NoneOnDryRun", "admissionReviewVersions": ["v1"],
+               "clientConfig": {"service": {"name": "groupage-webhook", "namespace": "groupage-system"}}})
+    };
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "groupage-injector"},
+        "webhooks": [webhook("namespaces.injector.groupage.dev"), webhook("pods.injector.groupage.dev")],
+    })
+}
+
+/// Connects as somebody who believes these certificates.
+async fn connects(served: &Served, bundle: &str) -> Result<(), std::io::Error> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(served.tls(None, &["h2", "http/1.1"]).unwrap()));
+    let server = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        acceptor.accept(stream).await.map(drop)
+    });
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in certificates(bundle.as_bytes()) {
+        roots.add(certificate).unwrap();
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let stream = TcpStream::connect(address).await.unwrap();
+    let client = connector.connect(ServerName::try_from(NAME).unwrap(), stream).await;
+    server.await.unwrap().ok();
+    client.map(drop)
+}
+
+fn secret_data(api: &Api) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let secret = api.get(SECRET.0, SECRET.1, SECRET.2).unwrap();
+    let data: std::collections::BTreeMap<String, ByteString> = serde_json::from_value(secret["data"].clone()).unwrap();
+    data.into_iter().map(|(key, value)| (key, value.0)).collect()
+}
+
+#[tokio::test]
+async fn the_leader_makes_certificates_and_every_replica_shows_them() {
+    let api = Api::start().await;
+    let leader = keeping(&api, true);
+    let follower = keeping(&api, false);
+    let bundle = leader.shown().await;
+    assert_eq!(follower.shown().await, bundle);
+    connects(&follower.served, &bundle).await.unwrap();
+    assert!(connects(&follower.served, "").await.is_err(), "who does not believe the CA does not connect");
+    let held = Held::read(&secret_data(&api), &[NAME.to_owned()]);
+    assert!(held.signs && held.leaf.unwrap().wanted);
+    api.nothing_was_forbidden();
+    leader.end().await;
+    follower.end().await;
+}
+
+#[tokio::test]
+async fn the_api_server_is_told_whom_to_believe_and_nothing_else_of_the_configuration_changes() {
+    let api = Api::start().await;
+    let made = api.put(configuration());
+    let leader = keeping(&api, true);
+    let bundle = leader.shown().await;
+    let key = ("mutatingwebhookconfigurations", "", "groupage-injector");
+    let told = api.until_object(key, |found| found["webhooks"][1]["clientConfig"].get("caBundle").is_some()).await;
+    let expected = serde_json::to_value(ByteString(secret_data(&api)["ca.crt"].clone())).unwrap();
+    for (at, before) in made["webhooks"].as_array().unwrap().iter().enumerate() {
+        let mut after = told["webhooks"][at].clone();
+        assert_eq!(after["clientConfig"].as_object_mut().unwrap().remove("caBundle"), Some(expected.clone()));
+        assert_eq!(after, *before);
+    }
+    assert!(bundle.contains("BEGIN CERTIFICATE"));
+    api.nothing_was_forbidden();
+    leader.end().await;
+}
+
+#[tokio::test]
+async fn a_leaf_that_ran_out_while_nobody_was_there_is_replaced_and_the_ca_stays() {
+    let api = Api::start().await;
+    let first = keeping(&api, true);
+    let bundle = first.shown().await;
+    first.end().await;
+    // Of the same CA, for another name: no leaf that is wanted.
+    let mut secret = api.get(SECRET.0, SECRET.1, SECRET.2).unwrap();
+    let before = secret["data"]["tls.crt"].clone();
+    secret["data"]["tls.crt"] = json!("");
+    api.put(secret);
+    let next = keeping(&api, true);
+    assert_eq!(next.shown().await, bundle);
+    let after = api.until_object(SECRET, |secret| secret["data"]["tls.crt"] != "").await;
+    assert_ne!(after["data"]["tls.crt"], before);
+    connects(&next.served, &bundle).await.unwrap();
+    next.end().await;
+}
+
+#[tokio::test]
+async fn another_replica_being_quicker_is_no_error() {
+    let api = Api::start().await;
+    api.fault(Fault::always(What::Conflict).on("create", "secrets").times(1));
+    let leader = keeping(&api, true);
+    let bundle = leader.shown().await;
+    connects(&leader.served, &bundle).await.unwrap();
+    leader.end().await;
+}
+
+#[tokio::test]
+async fn what_is_shown_is_shown_on_while_the_api_server_is_away() {
+    let api = Api::start().await;
+    let leader = keeping(&api, true);
+    let bundle = leader.shown().await;
+    api.fault(Fault::always(What::Reset));
+    leader.stop.send(true).unwrap();
+    leader.task.await.unwrap();
+    connects(&leader.served, &bundle).await.unwrap();
+}

@@ -1,0 +1,146 @@
+//! Elections before a real Lease.
+
+#![expect(clippy::disallowed_methods, reason = "it is measured from outside how long something takes")]
+
+use groupage::clock::Clock;
+use groupage::controller::lease::{Leadership, Settings, elect};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::api::{Api, Fault, What};
+
+const LEASE: (&str, &str, &str) = ("leases", "groupage-system", "groupage-controller");
+
+struct Replica {
+    leadership: Leadership,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+fn replica(api: &Api, me: &str) -> Replica {
+    let settings = Settings {
+        namespace: LEASE.1.into(),
+        name: LEASE.2.into(),
+        me: me.into(),
+        address: Some(format!("{me}:9444")),
+    };
+    let (stop, stopped) = watch::channel(false);
+    let (leadership, work) = elect(api.client(), settings, Clock::start(), stopped);
+    Replica { leadership, stop, task: tokio::spawn(work) }
+}
+
+impl Replica {
+    /// Until it begins or ceases to lead.
+    async fn until(&mut self, leads: bool) {
+        let wait = async {
+            while self.leadership.leads() != leads {
+                self.leadership.changed().await;
+            }
+        };
+        tokio::time::timeout(super::api::HANG, wait).await.unwrap_or_else(|_| panic!("{:?}", self.leadership));
+    }
+}
+
+fn held_by(name: &'static str) -> impl FnMut(&serde_json::Value) -> bool {
+    move |lease| lease["spec"]["holderIdentity"] == name
+}
+
+#[tokio::test]
+async fn the_first_replica_leads_and_the_second_knows_where_the_leader_is() {
+    let api = Api::start().await;
+    let mut first = replica(&api, "one");
+    first.until(true).await;
+    let mut second = replica(&api, "two");
+    while second.leadership.leader().is_none() {
+        second.leadership.changed().await;
+    }
+    let leader = second.leadership.leader().unwrap();
+    assert_eq!((leader.name.as_str(), leader.address.as_deref()), ("one", Some("one:9444")));
+    assert!(!second.leadership.leads());
+    let lease = api.get(LEASE.0, LEASE.1, LEASE.2).unwrap();
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 15);
+    api.nothing_was_forbidden();
+}
+
+#[tokio::test]
+async fn a_leader_that_is_told_to_stop_lets_the_lease_go_and_the_next_one_leads_at_its_next_look() {
+    let api = Api::start().await;
+    let mut first = replica(&api, "one");
+    first.until(true).await;
+    let mut second = replica(&api, "two");
+    while second.leadership.leader().is_none() {
+        second.leadership.changed().await;
+    }
+    first.stop.send(true).unwrap();
+    first.task.await.unwrap();
+    assert!(!first.leadership.leads());
+    assert_ne!(
+        first.leadership.leader().map(|leader| leader.name).as_deref(),
+        Some("one"),
+        "nobody is sent to a replica that ends"
+    );
+    second.until(true).await;
+    let lease = api.until_object(LEASE, held_by("two")).await;
+    assert_eq!(lease["spec"]["leaseTransitions"], 1);
+    assert_eq!(lease["metadata"]["annotations"]["groupage.dev/stream-address"], "two:9444");
+}
+
+#[tokio::test]
+async fn a_renewal_that_somebody_overtook_ends_the_reign() {
+    let api = Api::start().await;
+    let mut first = replica(&api, "one");
+    first.until(true).await;
+    api.merge(
+        LEASE.0,
+        LEASE.1,
+        LEASE.2,
+        &json!({"spec": {"holderIdentity": "two", "renewTime": "2030-01-01T00:00:00.000000Z"}}),
+    );
+    first.until(false).await;
+    assert_eq!(first.leadership.leader().map(|leader| leader.name), Some("two".to_owned()));
+}
+
+#[tokio::test]
+async fn of_two_that_write_at_once_the_api_server_lets_one_lead() {
+    let api = Api::start().await;
+    api.fault(Fault::always(What::Conflict).on("create", "leases").times(1));
+    let mut first = replica(&api, "one");
+    let mut second = replica(&api, "two");
+    let (mut one, mut two) = (false, false);
+    while !one && !two {
+        tokio::select! {
+            () = first.leadership.changed() => {}
+            () = second.leadership.changed() => {}
+        }
+        (one, two) = (first.leadership.leads(), second.leadership.leads());
+    }
+    assert!(one != two);
+}
+
+#[tokio::test]
+async fn errors_of_every_kind_are_survived_without_a_storm() {
+    for what in [What::Status(500), What::TooMany(1), What::Reset, What::Forbidden, What::Status(503)] {
+        let api = Api::start().await;
+        api.fault(Fault::always(what).of("leases").times(2));
+        let mut only = replica(&api, "one");
+        only.until(true).await;
+        assert!(api.asked().len() <= 8, "{:#?}", api.asked());
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_gets_no_answer_stops_before_anybody_else_may_begin() {
+    let api = Api::start().await;
+    let mut first = replica(&api, "one");
+    first.until(true).await;
+    let began = std::time::Instant::now();
+    api.fault(Fault::always(What::Silence).of("leases"));
+    first.until(false).await;
+    assert!(began.elapsed() < std::time::Duration::from_secs(15), "{:?}", began.elapsed());
+    assert_eq!(first.leadership.leader(), None, "nobody leads that anybody could be sent to");
+    let reign = first.leadership.reign();
+    api.heal();
+    first.until(true).await;
+    assert!(reign.is_some() && first.leadership.reign() == reign, "nobody else led in between");
+}

@@ -1,0 +1,356 @@
+//! Sidecars on their streams to a whole controller: what they are told, and what comes of what they say. TLS, tokens and reviews are real; the sidecar is the
+//! client that runs in a pod, with a process around it that only notes what it is told.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use groupage::clock::Clock;
+use groupage::control::client::{Address, Client, Config as Dial, Reason, Sidecar, Status, Times, Trust};
+use groupage::control::wire::{self, Hello, InForce, Outcomes, Pod, Report, RouteReport, UpstreamReport};
+use groupage::controller::{Config, Running, start};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::api::{Api, Fault, HANG, What};
+use super::whole::{POLICY, config, get, pod, policy, ready, says};
+
+const STREAM: &str = "groupage-stream.groupage-system.svc";
+
+/// What a sidecar would put in force and report.
+struct Process {
+    uid: String,
+    name: String,
+    /// What is in force, newest last.
+    told: watch::Sender<Vec<wire::Config>>,
+    lost: watch::Sender<Option<(Reason, String)>>,
+    /// What the next report says of its calls.
+    counts: Mutex<RouteReport>,
+}
+
+/// A sidecar whose stream is kept open until it is dropped.
+struct Dialled {
+    process: Arc<Process>,
+    task: tokio::task::JoinHandle<()>,
+    _token: tempfile::TempDir,
+}
+
+// === impl Process ===
+
+impl Process {
+    fn in_force(&self) -> Option<InForce> {
+        let told = self.told.borrow();
+        let config = told.last()?;
+        let arm = config.experiment.as_ref();
+        Some(InForce {
+            source: config.source.clone(),
+            generation: config.generation,
+            profile: arm.map_or(&config.profile, |arm| &arm.profile).clone(),
+            hash: config.hash.clone(),
+            arm: arm.map(|arm| arm.arm.clone()).unwrap_or_default(),
+            settings: config.settings.in_force(),
+            pending: 0,
+        })
+    }
+}
+
+impl Sidecar for Process {
+    fn hello(&self) -> Hello {
+        let pod = Pod { uid: self.uid.clone(), name: self.name.clone(), namespace: "a".into(), node: String::new() };
+        Hello { pod, config: self.in_force(), ..Hello::default() }
+    }
+
+    fn report(&self) -> BoxFuture<'_, Report> {
+        let routes = vec![self.counts.lock().unwrap().clone()];
+        let upstreams = vec![UpstreamReport { port: 8080, ready: true, routes, ..UpstreamReport::default() }];
+        std::future::ready(Report { config: self.in_force(), upstreams, ..Report::default() }).boxed()
+    }
+
+    fn config(&self, config: wire::Config) -> BoxFuture<'_, ()> {
+        self.told.send_modify(|told| told.push(config));
+        std::future::ready(()).boxed()
+    }
+
+    fn bundle(&self, _: String) -> BoxFuture<'_, ()> {
+        std::future::ready(()).boxed()
+    }
+
+    fn status(&self, status: &Status) {
+        if let Status::Lost { reason, message, .. } = status {
+            self.lost.send_replace(Some((*reason, message.clone())));
+        }
+    }
+}
+
+// === impl Dialled ===
+
+impl Dialled {
+    /// The sidecar of a pod, with this token, at this controller.
+    fn new(api: &Api, running: &Running, name: &str, token: &str) -> Self {
+        let uid = api.get("pods", "a", name).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+        let dir = tempfile::tempdir().unwrap();
+        let path: PathBuf = dir.path().join("token");
+        std::fs::write(&path, token).unwrap();
+        let bundle = running.parts.served.watch().borrow().clone().unwrap().bundle;
+        let port = running.streams.unwrap().port();
+        let dial = Dial {
+            address: Address { host: "127.0.0.1".into(), port },
+            server_name: STREAM.into(),
+            trust: Trust::given(&bundle).unwrap(),
+            token: path,
+            times: Times { report: Duration::from_millis(300), ..Times::default() },
+        };
+        let process = Arc::new(Process {
+            uid,
+            name: name.to_owned(),
+            told: watch::channel(Vec::new()).0,
+            lost: watch::channel(None).0,
+            counts: Mutex::default(),
+        });
+        let client = Client::new(dial, Clock::start(), rand::random::<u64>() >> 11);
+        let task = tokio::spawn(client.run(process.clone()));
+        Self { process, task, _token: dir }
+    }
+
+    fn counts(&self, served: u64, micros: u64, slo: Duration) {
+        let late = if Duration::from_micros(micros) > slo { served } else { 0 };
+        let calls = Outcomes { served, ..Outcomes::default() };
+        let mut counts = RouteReport { calls, items: calls, late, ..RouteReport::default() };
+        for sketch in [&mut counts.latency, &mut counts.slo_latency] {
+            sketch.add_many(micros, served);
+        }
+        *self.process.counts.lock().unwrap() = counts;
+    }
+
+    /// Waits for settings of a kind.
+    #[track_caller]
+    fn told(&self, wanted: impl Fn(&wire::Config) -> bool) -> impl Future<Output = wire::Config> {
+        let place = std::panic::Location::caller();
+        let mut told = self.process.told.subscribe();
+        async move {
+            let found = async { told.wait_for(|told| told.last().is_some_and(&wanted)).await.unwrap().last().cloned() };
+            let found = tokio::time::timeout(HANG, found).await;
+            found.unwrap_or_else(|_| panic!("it was not told so, at {place}")).unwrap()
+        }
+    }
+}
+
+impl Drop for Dialled {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn streaming() -> Config {
+    let mut names = config().names;
+    names.push(STREAM.into());
+    Config { names, streams: "127.0.0.1:0".parse().ok(), tuner: Some(Duration::from_secs(1)), ..config() }
+}
+
+async fn controller(api: &Api) -> Running {
+    let running = start(api.client(), streaming(), Clock::start()).unwrap();
+    ready(&running).await;
+    running
+}
+
+/// A pod with a sidecar.
+fn injected(name: &str) -> Value {
+    let mut pod = pod(name);
+    pod["metadata"]["labels"]["groupage.dev/injected"] = json!("true");
+    pod["metadata"]["annotations"]["groupage.dev/status"] =
+        json!(json!({"capture": [{"port": 8080, "bypass": []}]}).to_string());
+    pod
+}
+
+#[tokio::test]
+async fn a_sidecar_is_told_its_policy_and_every_edit_of_it() {
+    let api = Api::start().await;
+    api.put(policy());
+    api.put(injected("emb-0"));
+    let running = controller(&api).await;
+    let sidecar = Dialled::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
+    let first = sidecar.told(|config| config.generation == 1).await;
+    assert_eq!((first.name.as_str(), &first.policy["slo"]), ("a/emb", &json!({"latencyP99": "150ms"})));
+    let status = api.until_object(POLICY, |policy| says(policy, "Programmed", "True/Programmed")).await;
+    assert_eq!(
+        (&status["status"]["pods"]["connected"], &status["status"]["pods"]["onCurrent"]),
+        (&json!(1), &json!(1))
+    );
+    api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 2}}}));
+    let second = sidecar.told(|config| config.generation == 2).await;
+    assert_eq!(second.policy["limits"], json!({"slotsMax": 2}));
+    assert_ne!(second.profile, first.profile);
+    api.remove(POLICY.0, POLICY.1, POLICY.2);
+    let last = sidecar.told(|config| config.source.is_empty()).await;
+    assert_eq!(
+        (last.policy, last.profile.as_str()),
+        (json!({}), ""),
+        "without a policy it has what a pod without one has"
+    );
+    api.nothing_was_forbidden();
+    running.end().await;
+}
+
+#[tokio::test]
+async fn streams_stay_and_are_told_again_after_an_api_server_that_was_away_for_longer_than_a_lease() {
+    let api = Api::start().await;
+    api.put(policy());
+    api.put(injected("emb-0"));
+    let running = start(
+        api.client(),
+        Config { stream: Some("10.0.0.1:9444".into()), tuner: None, ..streaming() },
+        Clock::start(),
+    )
+    .unwrap();
+    ready(&running).await;
+    let sidecar = Dialled::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
+    sidecar.told(|config| config.generation == 1).await;
+    let mut leadership = running.parts.leadership.clone();
+    let mut rounds = running.parts.rounds.clone();
+    let mut until = async |leads: bool| {
+        let wait = async {
+            while leadership.leads() != leads {
+                leadership.changed().await;
+            }
+        };
+        tokio::time::timeout(HANG, wait).await.unwrap();
+    };
+    api.fault(Fault::always(What::Silence).of("leases"));
+    until(false).await;
+    // Two looks of a replica that does not lead: the first may have begun before.
+    for _ in 0..2 {
+        rounds.borrow_and_update();
+        tokio::time::timeout(HANG, rounds.changed()).await.unwrap().unwrap();
+    }
+    api.heal();
+    until(true).await;
+    api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 2}}}));
+    sidecar.told(|config| config.generation == 2).await;
+    assert_eq!(*sidecar.process.lost.borrow(), None, "the stream is the one that it opened first");
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_token_of_another_pod_opens_no_stream() {
+    let api = Api::start().await;
+    for name in ["emb-0", "emb-1"] {
+        api.put(injected(name));
+    }
+    api.put(pod("bare"));
+    let running = controller(&api).await;
+    let refused = async |name: &str, token: &str| {
+        let sidecar = Dialled::new(&api, &running, name, token);
+        let mut lost = sidecar.process.lost.subscribe();
+        let found = tokio::time::timeout(HANG, lost.wait_for(Option::is_some)).await.unwrap().unwrap().clone();
+        found.unwrap().0
+    };
+    // Its own UID says that it is another pod than its token's: it is cut off.
+    assert_ne!(refused("emb-0", &api.token("a", "emb-1")).await, Reason::Lifetime);
+    assert_eq!(refused("bare", &api.token("a", "bare")).await, Reason::Forbidden, "it was not injected");
+    let (head, rest) =
+        api.token("a", "emb-0").split_once('.').map(|(head, rest)| (head.to_owned(), rest.to_owned())).unwrap();
+    assert_eq!(refused("emb-0", &format!("{head}x.{rest}")).await, Reason::Unauthorized, "nobody has signed it");
+    assert_eq!(refused("emb-0", "nonsense").await, Reason::Unauthorized);
+    let metrics = get(&running, "/metrics").await;
+    assert!(metrics.contains("groupage_controller_streams 0"), "{metrics}");
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_missed_slo_is_said_and_something_is_moved_for_it() {
+    let api = Api::start().await;
+    api.put(policy());
+    api.put(injected("emb-0"));
+    let running = controller(&api).await;
+    let sidecar = Dialled::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
+    sidecar.told(|config| config.generation == 1).await;
+    let slo = Duration::from_millis(150);
+    sidecar.counts(200, 40_000, slo);
+    api.until_object(POLICY, |policy| says(policy, "SLOMet", "True/Met")).await;
+    sidecar.counts(200, 200_000, slo);
+    let policy = api.until_object(POLICY, |policy| says(policy, "SLOMet", "False/Missed")).await;
+    let p99 = policy["status"]["summary"]["latencyP99"].as_str().unwrap();
+    assert!(p99.ends_with("ms"), "{policy}");
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_profile_under_which_calls_are_late_is_taken_back() {
+    let api = Api::start().await;
+    let mut wanted = policy();
+    wanted["spec"]["rollout"] = json!({
+        "strategy": "Canary", "canary": {"steps": [{"percent": 50, "hold": "1s"}]},
+        "analysis": {"interval": "1s"}
+    });
+    api.put(wanted);
+    for name in ["emb-0", "emb-1"] {
+        api.put(injected(name));
+    }
+    let running = controller(&api).await;
+    let sidecars = ["emb-0", "emb-1"].map(|name| Dialled::new(&api, &running, name, &api.token("a", name)));
+    for sidecar in &sidecars {
+        sidecar.told(|config| config.generation == 1).await;
+        sidecar.counts(200, 40_000, Duration::from_millis(150));
+    }
+    api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 1}}}));
+    for sidecar in &sidecars {
+        sidecar.told(|config| config.generation == 2).await;
+    }
+    // The pod on which it is tried has an arm, and is slow under it.
+    let tried = sidecars.iter().find(|sidecar| sidecar.process.told.borrow().last().unwrap().experiment.is_some());
+    let tried = tried.expect("one of two pods is given to the canary");
+    tried.counts(200, 400_000, Duration::from_millis(150));
+    let policy = api.until_object(POLICY, |policy| says(policy, "RolloutHealthy", "False/RolledBack")).await;
+    assert_eq!(policy["status"]["rollout"]["phase"], "RolledBack");
+    let back = tried.told(|config| config.experiment.is_none()).await;
+    assert_eq!(policy["status"]["currentProfile"], json!(back.profile));
+    assert!(back.policy.get("limits").is_none(), "{back:?}");
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_rollback_by_hand_reaches_every_sidecar_and_holds_until_it_is_ended() {
+    let api = Api::start().await;
+    api.put(policy());
+    api.put(injected("emb-0"));
+    let running = controller(&api).await;
+    let sidecar = Dialled::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
+    let first = sidecar.told(|config| config.generation == 1).await;
+    api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 2}}}));
+    let second = sidecar.told(|config| config.profile != first.profile).await;
+    api.until_object(POLICY, |policy| policy["status"]["rollout"]["previousProfile"] == json!(first.profile)).await;
+    api.lets_users_in();
+    let said = groupage(&api, &["rollback", "bpol/emb"]).await;
+    assert!(said.contains(&format!("{} is in force", first.profile)), "{said}");
+    assert!(sidecar.told(|config| config.profile == first.profile).await.policy.get("limits").is_none());
+    let event = api.until(|api| api.all("events").into_iter().find(|event| event["reason"] == "RolledBack")).await;
+    assert_eq!(event["regarding"]["kind"], "BatchPolicy");
+    let policy = api.until_object(POLICY, |policy| says(policy, "RolloutHealthy", "True/ManualRollback")).await;
+    assert_eq!(policy["spec"]["limits"]["slotsMax"], 2, "what is in git stays");
+    let said = groupage(&api, &["rollback", "bpol/emb", "--end"]).await;
+    assert!(said.contains("counts again"), "{said}");
+    assert_eq!(sidecar.told(|config| config.profile == second.profile).await.policy["limits"]["slotsMax"], 2);
+    running.end().await;
+}
+
+/// Runs the command against this API server.
+async fn groupage(api: &Api, args: &[&str]) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kubeconfig");
+    let server = api.config().cluster_url.to_string();
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": server}}], "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "a"}}],
+    });
+    std::fs::write(&file, text.to_string()).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_groupage"));
+    // It waits no longer than it is told to.
+    command.args(args).args(["--timeout", "20s"]).arg("--kubeconfig").arg(&file);
+    let out = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+    let said = String::from_utf8(out.stdout).unwrap();
+    assert!(out.status.success(), "{said}{}", String::from_utf8_lossy(&out.stderr));
+    said
+}

@@ -1,0 +1,255 @@
+//! Following a cluster that fails in every way: nothing wedges, nothing spins, and one kind's trouble is no other's.
+
+#![expect(clippy::disallowed_methods, reason = "it is measured from outside how long something takes")]
+
+use std::time::Duration;
+
+use groupage::clock::Clock;
+use groupage::controller::watch::{Kind, Shared, Timing, follow};
+use groupage::controller::world::{Key, World};
+use groupage::telemetry::ControllerMetrics;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::api::{Api, Fault, HANG, What};
+
+struct Following {
+    shared: Shared,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+/// Waits as short as a test may wait.
+fn quick() -> Timing {
+    Timing {
+        watch: Duration::from_secs(200),
+        answer: Duration::from_secs(1),
+        backoff: (Duration::from_millis(20), Duration::from_millis(200)),
+        pace: Duration::from_millis(50),
+        absent: Duration::from_millis(50),
+        retry_after_max: Duration::from_millis(100),
+    }
+}
+
+fn following(api: &Api, timing: Timing) -> Following {
+    let shared = Shared::new(Clock::start());
+    let (stop, stopped) = watch::channel(false);
+    let task = tokio::spawn(follow(api.client(), shared.clone(), timing, ControllerMetrics::new(), stopped));
+    Following { shared, stop, task }
+}
+
+impl Following {
+    /// Until the world is as it should be.
+    #[track_caller]
+    fn until(&self, done: impl Fn(&World) -> bool) -> impl Future<Output = ()> {
+        let place = std::panic::Location::caller();
+        let shared = self.shared.clone();
+        async move {
+            let mut changes = shared.changes();
+            let wait = async {
+                loop {
+                    changes.borrow_and_update();
+                    if done(&shared.world()) {
+                        return;
+                    }
+                    changes.changed().await.unwrap();
+                }
+            };
+            let ended = tokio::time::timeout(HANG, wait).await;
+            assert!(ended.is_ok(), "nothing happened for {HANG:?} at {place}: {shared:?}");
+        }
+    }
+
+    async fn end(self) {
+        self.stop.send(true).unwrap();
+        tokio::time::timeout(HANG, self.task).await.unwrap().unwrap();
+    }
+}
+
+fn service(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "a"}, "spec": {"selector": {"app": name}}})
+}
+
+fn policy(name: &str, app: &str) -> Value {
+    json!({"apiVersion": "groupage.dev/v1alpha1", "kind": "BatchPolicy", "metadata": {"name": name, "namespace": "a"},
+        "spec": {"selector": {"matchLabels": {"app": app}}}})
+}
+
+fn pod(name: &str, injected: bool, phase: &str) -> Value {
+    let labels = if injected { json!({"groupage.dev/injected": "true"}) } else { json!({"app": "x"}) };
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "a", "labels": labels},
+        "spec": {"containers": [{"name": "c"}]}, "status": {"phase": phase}})
+}
+
+fn key(name: &str) -> Key {
+    Key::new("a", name)
+}
+
+#[tokio::test]
+async fn what_is_there_is_listed_and_what_changes_is_followed() {
+    let api = Api::start().await;
+    api.put(policy("p", "x"));
+    api.put(pod("with", true, "Running"));
+    api.put(pod("without", false, "Running"));
+    api.put(pod("over", false, "Succeeded"));
+    let all = following(&api, quick());
+    all.until(|world| world.synced && world.server_native == Some(true)).await;
+    let world = all.shared.world();
+    assert!(world.policies[&key("p")].spec.is_ok());
+    assert_eq!((world.pods.len(), world.bare.len()), (1, 1), "what has ended is not followed");
+    api.merge("batchpolicies", "a", "p", &json!({"spec": {"mode": "Observe"}}));
+    all.until(|world| world.policies[&key("p")].meta.generation == 2).await;
+    // The injector's label moves a pod from one watch to the other.
+    api.merge("pods", "a", "without", &json!({"metadata": {"labels": {"groupage.dev/injected": "true"}}}));
+    all.until(|world| world.pods.len() == 2 && world.bare.is_empty()).await;
+    api.remove("pods", "a", "with");
+    all.until(|world| world.pods.len() == 1).await;
+    api.nothing_was_forbidden();
+    all.end().await;
+}
+
+#[tokio::test]
+async fn a_list_of_many_comes_in_pages() {
+    let api = Api::start().await;
+    for number in 0..1200 {
+        api.put(service(&format!("s{number}")));
+    }
+    let all = following(&api, quick());
+    all.until(|world| world.synced).await;
+    assert_eq!(all.shared.world().services.len(), 1200);
+    assert!(api.count("list", "services") >= 3, "{}", api.count("list", "services"));
+    all.end().await;
+}
+
+#[tokio::test]
+async fn a_watch_that_fails_in_whatever_way_holds_up_no_other_kind_does_not_spin_and_recovers() {
+    let ways = [
+        What::Status(500),
+        What::TooMany(1),
+        What::Forbidden,
+        What::Reset,
+        What::Gone,
+        What::GoneInStream,
+        What::EofInFrame,
+        What::EndsAtOnce,
+        What::Garbage,
+        What::Silence,
+    ];
+    let one = |what: What| async move {
+        let api = Api::start().await;
+        let all = following(&api, quick());
+        all.until(|world| world.synced).await;
+        api.fault(Fault::always(what.clone()).on("watch", "services"));
+        api.end_watches("services");
+        let before = api.count("watch", "services");
+        api.until_asked("watch", "services", before + 3).await;
+        let began = std::time::Instant::now();
+        let (lists, watches) = (api.count("list", "services"), api.count("watch", "services"));
+        // Another kind goes on meanwhile.
+        for number in 0..5 {
+            api.put(policy(&format!("p{number}"), "x"));
+            all.until(|world| world.policies.contains_key(&key(&format!("p{number}")))).await;
+        }
+        let asked = api.count("list", "services") + api.count("watch", "services") - lists - watches;
+        // At most one question each twenty milliseconds, and some that were under way.
+        let most = began.elapsed().as_millis() / 20 + 4;
+        assert!((asked as u128) <= most, "{what:?}: {asked} questions in {:?}", began.elapsed());
+        api.put(service("late"));
+        api.heal();
+        all.until(|world| world.services.contains_key(&key("late"))).await;
+        assert!(all.shared.world().synced);
+        all.end().await;
+    };
+    futures_util::future::join_all(ways.map(one)).await;
+}
+
+#[tokio::test]
+async fn a_watch_that_hangs_is_given_up_and_begun_anew() {
+    let api = Api::start().await;
+    api.fault(Fault::always(What::HungWatch).on("watch", "services").times(1));
+    // The reflector waits five seconds longer than the server was asked to watch.
+    let all = following(&api, Timing { watch: Duration::from_secs(1), ..quick() });
+    all.until(|world| world.synced).await;
+    api.put(service("unseen"));
+    all.until(|world| world.services.contains_key(&key("unseen"))).await;
+    all.end().await;
+}
+
+#[tokio::test]
+async fn a_kind_that_cannot_be_listed_is_named_and_all_others_are_known() {
+    for what in [What::Status(503), What::Forbidden, What::Silence] {
+        let api = Api::start().await;
+        api.put(policy("p", "x"));
+        api.fault(Fault::always(what).on("list", "services"));
+        let all = following(&api, quick());
+        all.until(|world| world.policies.contains_key(&key("p"))).await;
+        api.until_asked("list", "services", 3).await;
+        assert!(all.shared.missing().any(|kind| kind == Kind::Services) && !all.shared.world().synced);
+        api.heal();
+        all.until(|world| world.synced).await;
+        assert_eq!(all.shared.missing().next(), None);
+        all.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_slow_server_is_waited_for() {
+    let api = Api::start().await;
+    api.fault(Fault::always(What::Slow(Duration::from_millis(300))).on("list", "services").times(1));
+    let all = following(&api, quick());
+    all.until(|world| world.synced).await;
+    assert_eq!(api.count("list", "services"), 1, "it was asked once");
+    all.end().await;
+}
+
+#[tokio::test]
+async fn what_went_while_nobody_could_watch_is_gone_after_the_next_list() {
+    let api = Api::start().await;
+    api.put(service("stays"));
+    api.put(service("goes"));
+    let all = following(&api, quick());
+    all.until(|world| world.services.len() == 2).await;
+    api.fault(Fault::always(What::Status(500)).on("watch", "services"));
+    api.end_watches("services");
+    api.until_asked("watch", "services", 2).await;
+    api.remove("services", "a", "goes");
+    api.compact();
+    assert_eq!(all.shared.world().services.len(), 2, "what was known stays known until a whole list takes its place");
+    api.heal();
+    all.until(|world| world.services.len() == 1).await;
+    assert!(all.shared.world().services.contains_key(&key("stays")));
+    all.end().await;
+}
+
+#[tokio::test]
+async fn kinds_that_a_cluster_may_lack_come_and_go_and_hold_up_nothing() {
+    let api = Api::start().await;
+    let all = following(&api, quick());
+    all.until(|world| world.synced).await;
+    assert!(all.shared.world().pools.is_none() && all.shared.world().inference_services.is_none());
+    api.serves("inferencepools", true);
+    api.put(json!({"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": {"name": "pool", "namespace": "a"},
+        "spec": {"selector": {"matchLabels": {"app": "x"}}}}));
+    all.until(|world| world.pools.as_ref().is_some_and(|pools| pools.contains_key(&key("pool")))).await;
+    api.serves("inferencepools", false);
+    all.until(|world| world.pools.is_none()).await;
+    assert!(all.shared.world().synced);
+    api.nothing_was_forbidden();
+    all.end().await;
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_read_does_not_take_its_kind_with_it() {
+    let api = Api::start().await;
+    let mut odd = policy("odd", "x");
+    odd["spec"]["limits"] = json!("many");
+    api.put(odd);
+    api.put(policy("even", "y"));
+    let all = following(&api, quick());
+    all.until(|world| world.synced).await;
+    let world = all.shared.world();
+    assert!(world.policies[&key("odd")].spec.is_err() && world.policies[&key("odd")].invalid.is_some());
+    assert!(world.policies[&key("even")].spec.is_ok());
+    all.end().await;
+}

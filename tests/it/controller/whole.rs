@@ -1,0 +1,235 @@
+//! A whole controller before the API server: what a user writes, and what comes of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use groupage::clock::Clock;
+use groupage::controller::certs::certificates;
+use groupage::controller::watch::Timing;
+use groupage::controller::{Certificate, Config, Running, start};
+use groupage::injector::SidecarDefaults;
+use rustls::pki_types::ServerName;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::api::{Api, Fault, HANG, What};
+
+pub(super) const NAME: &str = "groupage-webhook.groupage-system.svc";
+pub(super) const POLICY: (&str, &str, &str) = ("batchpolicies", "a", "emb");
+
+pub(super) fn config() -> Config {
+    let any = "127.0.0.1:0".parse().unwrap();
+    Config {
+        namespace: "groupage-system".into(),
+        name: "c-1".into(),
+        stream: None,
+        stream_address: "https://groupage-stream.groupage-system.svc:9444".into(),
+        lease: Some("groupage-controller".into()),
+        webhook: any,
+        health: any,
+        certificate: Certificate::Own { secret: "groupage-tls".into(), webhooks: Some("groupage-injector".into()) },
+        names: vec![NAME.into()],
+        callers: None,
+        unless_disabled: false,
+        excluded: BTreeSet::new(),
+        redirect_allowed: false,
+        native: None,
+        sidecar: SidecarDefaults::default(),
+        timing: Timing { answer: Duration::from_secs(2), ..Timing::default() },
+        streams: None,
+        tuner: None,
+        drain: Duration::from_millis(1500),
+    }
+}
+
+async fn controller(api: &Api) -> Running {
+    let running = start(api.client(), config(), Clock::start()).unwrap();
+    ready(&running).await;
+    running
+}
+
+/// Until the probe says so: what it waits for changes what is known, or what is shown.
+pub(super) async fn ready(running: &Running) {
+    let mut changes = running.parts.shared.changes();
+    let mut shown = running.parts.served.watch();
+    let wait = async {
+        while !get(running, "/readyz").await.starts_with("HTTP/1.1 200") {
+            tokio::select! {
+                _ = changes.changed() => {}
+                _ = shown.changed() => {}
+            }
+        }
+    };
+    tokio::time::timeout(HANG, wait).await.unwrap();
+}
+
+async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, head: &str, body: &str) -> String {
+    let text = format!("{head}\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    // Who refuses a question need not read it to its end.
+    stream.write_all(text.as_bytes()).await.ok();
+    let mut answer = Vec::new();
+    // The end of TLS may come without a word.
+    stream.read_to_end(&mut answer).await.ok();
+    String::from_utf8(answer).unwrap()
+}
+
+pub(super) async fn get(running: &Running, path: &str) -> String {
+    let stream = TcpStream::connect(running.health).await.unwrap();
+    exchange(stream, &format!("GET {path} HTTP/1.1"), "").await
+}
+
+/// Asks the webhook as the API server does, who believes what the controller shows.
+async fn ask(running: &Running, head: &str, body: &str) -> String {
+    let bundle = running.parts.served.watch().borrow().clone().unwrap().bundle;
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in certificates(bundle.as_bytes()) {
+        roots.add(certificate).unwrap();
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(running.webhook).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
+    let stream = connector.connect(ServerName::try_from(NAME).unwrap(), stream).await.unwrap();
+    exchange(stream, head, body).await
+}
+
+fn review(pod: &Value) -> String {
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": "u-1", "resource": {"group": "", "version": "v1", "resource": "pods"}, "operation": "CREATE", "namespace": "a", "object": pod}})
+    .to_string()
+}
+
+const POST: &str = "POST /inject HTTP/1.1\r\nContent-Type: application/json";
+
+fn answered(text: &str) -> Value {
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    let body = text.split_once("\r\n\r\n").unwrap().1;
+    serde_json::from_str::<Value>(body).unwrap()["response"].clone()
+}
+
+pub(super) fn policy() -> Value {
+    json!({"apiVersion": "groupage.dev/v1alpha1", "kind": "BatchPolicy", "metadata": {"name": "emb", "namespace": "a"},
+        "spec": {"selector": {"matchLabels": {"app": "x"}}, "slo": {"latencyP99": "150ms"}}})
+}
+
+pub(super) fn pod(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "a", "labels": {"app": "x"}, "annotations": {"groupage.dev/inject": "enabled"},
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "emb", "uid": "u", "controller": true}]},
+        "spec": {"containers": [{"name": "server", "image": "i", "ports": [{"name": "http", "containerPort": 8080}]}]},
+        "status": {"phase": "Running"}})
+}
+
+pub(super) fn says(object: &Value, kind: &str, words: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|one| {
+        one["type"] == kind
+            && format!("{}/{}", one["status"].as_str().unwrap(), one["reason"].as_str().unwrap()) == words
+    })
+}
+
+#[tokio::test]
+async fn a_policy_gets_a_status_and_a_profile_and_an_edit_another() {
+    let api = Api::start().await;
+    api.put(policy());
+    let running = controller(&api).await;
+    let first = api.until_object(POLICY, |policy| says(policy, "Accepted", "True/Accepted")).await;
+    assert_eq!(first["status"]["target"], "app=x");
+    assert!(says(&first, "SLOMet", "Unknown/NoPods"), "{first}");
+    let profiles = api.until(|api| Some(api.all("batchprofiles")).filter(|all| all.len() == 1)).await;
+    assert_eq!(profiles[0]["metadata"]["ownerReferences"][0]["uid"], first["metadata"]["uid"]);
+    assert_eq!(first["status"]["currentProfile"], profiles[0]["metadata"]["name"]);
+    api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 2}}}));
+    api.until(|api| (api.all("batchprofiles").len() == 2).then_some(())).await;
+    let second = api.until_object(POLICY, |policy| policy["status"]["observedGeneration"] == 2).await;
+    assert_ne!(second["status"]["currentProfile"], first["status"]["currentProfile"]);
+    api.until(|api| api.all("events").into_iter().find(|event| event["reason"] == "ProfileUpdated")).await;
+    api.nothing_was_forbidden();
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_status_that_says_the_same_is_written_once() {
+    let api = Api::start().await;
+    api.put(policy());
+    let running = controller(&api).await;
+    api.until_asked("patch", "batchpolicies/status", 1).await;
+    let mut rounds = running.parts.rounds.clone();
+    let number = rounds.borrow_and_update().number;
+    // Rounds come every five seconds, whatever happens.
+    tokio::time::timeout(HANG, rounds.wait_for(|round| round.number >= number + 2)).await.unwrap().unwrap();
+    assert_eq!(api.count("patch", "batchpolicies/status"), 1, "{:#?}", api.asked());
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_the_webhook_missed_is_found_and_told_of() {
+    let api = Api::start().await;
+    api.put(policy());
+    api.put(pod("emb-0"));
+    let running = controller(&api).await;
+    let policy = api.until_object(POLICY, |policy| says(policy, "TrafficCaptured", "False/SidecarMissing")).await;
+    assert_eq!(policy["status"]["pods"]["matched"], 1);
+    let event = api.until(|api| api.all("events").into_iter().find(|event| event["reason"] == "SidecarMissing")).await;
+    assert_eq!((&event["regarding"]["kind"], &event["regarding"]["name"]), (&json!("StatefulSet"), &json!("emb")));
+    assert!(get(&running, "/metrics").await.contains("groupage_controller_pods_missing_sidecar 1"));
+    api.nothing_was_forbidden();
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_is_made_gets_the_sidecar_over_tls() {
+    let api = Api::start().await;
+    api.put(policy());
+    let running = controller(&api).await;
+    let response = answered(&ask(&running, POST, &review(&pod("emb-0"))).await);
+    assert_eq!((&response["uid"], &response["allowed"]), (&json!("u-1"), &json!(true)));
+    assert_eq!(response["patchType"], "JSONPatch");
+    assert!(get(&running, "/metrics").await.contains("groupage_webhook_requests_total{result=\"injected\"} 1"));
+    running.end().await;
+}
+
+#[tokio::test]
+async fn what_is_no_question_is_refused_and_counted() {
+    let api = Api::start().await;
+    let running = controller(&api).await;
+    assert!(ask(&running, POST, "{}").await.starts_with("HTTP/1.1 400"));
+    assert!(ask(&running, POST, &"x".repeat((3 << 20) + 1)).await.starts_with("HTTP/1.1 413"));
+    assert!(ask(&running, "GET /inject HTTP/1.1", "").await.starts_with("HTTP/1.1 405"));
+    assert!(ask(&running, "POST /elsewhere HTTP/1.1", "").await.starts_with("HTTP/1.1 404"));
+    assert!(ask(&running, "POST /inject HTTP/1.1", "{}").await.starts_with("HTTP/1.1 415"));
+    assert!(get(&running, "/metrics").await.contains("groupage_webhook_requests_total{result=\"malformed\"} 2"));
+    running.end().await;
+}
+
+#[tokio::test]
+async fn writes_that_are_refused_are_tried_again_and_hold_up_no_other() {
+    let api = Api::start().await;
+    api.put(policy());
+    for (resource, what) in [("batchpolicies/status", What::Conflict), ("batchprofiles", What::Status(500))] {
+        let verb = if resource == "batchprofiles" { "create" } else { "patch" };
+        api.fault(Fault::always(what).on(verb, resource).times(2));
+    }
+    let running = controller(&api).await;
+    api.until_object(POLICY, |policy| says(policy, "Accepted", "True/Accepted")).await;
+    api.until(|api| (api.all("batchprofiles").len() == 1).then_some(())).await;
+    assert!(api.count("patch", "batchpolicies/status") <= 6, "{:#?}", api.asked());
+    running.end().await;
+}
+
+#[tokio::test]
+async fn ending_lets_the_lease_go_and_says_that_it_is_not_ready() {
+    let api = Api::start().await;
+    let running = controller(&api).await;
+    let lease = ("leases", "groupage-system", "groupage-controller");
+    api.until_object(lease, |lease| lease["spec"]["holderIdentity"] == "c-1").await;
+    running.end().await;
+    let lease = api.get(lease.0, lease.1, lease.2).unwrap();
+    assert!(lease["spec"].get("holderIdentity").is_none(), "{lease}");
+}

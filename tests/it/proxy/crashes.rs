@@ -1,0 +1,118 @@
+//! A process that is killed again and again begins as a plain proxy for a while (`kubernetes.md` §8).
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::binary::Binary;
+use super::hand::Hand;
+use super::setup::{assert_answer, predictions, within};
+
+/// What waits for company that never comes, unless everything passes through.
+fn spec(state: &Path) -> Value {
+    json!({
+        "proxy": {"state": state},
+        "scheduling": {"policy": "Static", "items": 100, "delay": "1m"},
+        "limits": {"queueDelayMax": "1m"},
+    })
+}
+
+async fn api(binary: &Binary, path: &str) -> Value {
+    serde_json::from_slice(&binary.get(binary.admin, path).await.body).unwrap()
+}
+
+async fn guard(binary: &Binary) -> f64 {
+    let metrics = String::from_utf8(binary.get(binary.metrics, "/metrics").await.body).unwrap();
+    let line = metrics.lines().find_map(|line| line.strip_prefix("groupage_crash_guard ")).map(str::to_owned);
+    line.unwrap().parse().unwrap()
+}
+
+async fn ended(mut binary: Binary, by: Signal) {
+    binary.signal(by);
+    binary.end().await;
+}
+
+/// Begins, is seen to batch, and is killed.
+async fn crashed(url: &str, state: &Path) {
+    let binary = Binary::start(url, &spec(state), &[]).await;
+    assert_eq!(api(&binary, "/api/config").await["mode"]["value"], "Batch");
+    assert_eq!(api(&binary, "/api/scheduler").await["crash_guard"], Value::Null);
+    assert!((guard(&binary).await).abs() < 0.5);
+    ended(binary, Signal::KILL).await;
+}
+
+#[tokio::test]
+async fn killed_three_times_it_passes_everything_through_and_says_so_everywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let hand = Hand::start().await;
+    let url = hand.url();
+    let _auto = hand.auto(super::hand::echo);
+    for _ in 0..3 {
+        crashed(&url, dir.path()).await;
+    }
+    let binary = Binary::start(&url, &spec(dir.path()), &[]).await;
+    binary
+        .log
+        .until(|line| {
+            line["level"] == "ERROR"
+                && line["msg"].as_str().is_some_and(|msg| msg.starts_with("crashed 3 times in 60 s"))
+        })
+        .await;
+    let mut client = binary.client().await;
+    assert_answer(&within(client.ask(&binary.predict(1))).await, 200, &predictions(&[1]));
+    let mode = &api(&binary, "/api/config").await["mode"];
+    assert_eq!((&mode["value"], &mode["source"]), (&json!("Passthrough"), &json!("crashed 3 times in 60 s")));
+    let told = &api(&binary, "/api/scheduler").await["crash_guard"];
+    assert_eq!((&told["crashes"], &told["within_seconds"]), (&json!(3), &json!(60)));
+    assert!((500..=600).contains(&told["ends_in_seconds"].as_u64().unwrap()), "{told}");
+    assert!((guard(&binary).await - 1.0).abs() < 0.5);
+    let out = std::process::Command::new(env!("CARGO_BIN_EXE_groupage"))
+        .args(["explain", "--admin", &binary.admin.to_string()])
+        .output()
+        .unwrap();
+    let out = String::from_utf8(out.stdout).unwrap();
+    assert!(out.contains("since the process crashed 3 times in 60 s"), "{out}");
+    // Told to end, it is no crash, and the next one begins as it is told.
+    ended(binary, Signal::TERM).await;
+    assert!(!dir.path().join("run.json").exists());
+    crashed(&url, dir.path()).await;
+}
+
+#[tokio::test]
+async fn settings_that_come_meanwhile_wait_and_are_in_force_when_it_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let hand = Hand::start().await;
+    let url = hand.url();
+    let binary = Binary::start(&url, &spec(dir.path()), &[]).await;
+    let path = dir.path().join("run.json");
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    ended(binary, Signal::KILL).await;
+    // Three crashes long ago, and eight seconds left: a process begins within one, on a busy machine within some.
+    let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    record["aside_until"] = json!(boot.tv_sec * 1000 + boot.tv_nsec / 1_000_000 + 8000);
+    fs::write(&path, record.to_string()).unwrap();
+    let policy = tempfile::NamedTempFile::new().unwrap();
+    let write = |items: u32| {
+        let mut spec = spec(dir.path());
+        spec["limits"]["batchItemsMax"] = json!(items);
+        fs::write(policy.path(), super::setup::policy_text(&spec)).unwrap();
+    };
+    write(50);
+    let binary = Binary::with(&url, Some(policy.path()), &[]).await;
+    binary.log.until(|line| line["msg"].as_str().is_some_and(|msg| msg.starts_with("crashed 3 times"))).await;
+    write(40);
+    binary.signal(Signal::HUP);
+    binary.log.until(|line| line["msg"] == "settings applied").await;
+    let config = api(&binary, "/api/config").await;
+    assert_eq!(
+        (&config["mode"]["value"], &config["limits.batchItemsMax"]["value"]),
+        (&json!("Passthrough"), &json!("40"))
+    );
+    binary.log.until(|line| line["msg"].as_str().is_some_and(|msg| msg.starts_with("no crash for a while"))).await;
+    let config = api(&binary, "/api/config").await;
+    assert_eq!((&config["mode"]["value"], &config["limits.batchItemsMax"]["value"]), (&json!("Batch"), &json!("40")));
+    assert_eq!(api(&binary, "/api/scheduler").await["crash_guard"], Value::Null);
+    assert!((guard(&binary).await).abs() < 0.5);
+}

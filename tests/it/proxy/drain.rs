@@ -1,0 +1,345 @@
+//! The end of a pod, and what is no end: hooks, their order, and who is served meanwhile (README R19, R20; `/drain/TOKEN?wait`).
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::binary::Binary;
+use super::h2::{H2Client, empty};
+use super::hand::{Hand, Port, echo};
+use super::setup::{PREDICT, Proxy, TOKEN, assert_answer, by_hand, count, instances, lay_over, predictions, within};
+use super::support::client::{Answer, Client, Outgoing};
+use super::support::wire::{Headers, values};
+
+/// Held until something else sends it.
+fn held(over: &Value) -> Value {
+    let mut spec = json!({
+        "scheduling": {"policy": "Static", "items": 100, "delay": "1m", "slots": 4},
+        "limits": {"queueDelayMax": "1m"},
+    });
+    lay_over(&mut spec, over);
+    spec
+}
+
+async fn get(port: SocketAddr, path: &str) -> Answer {
+    ask(port, "GET", path, &[]).await
+}
+
+async fn ask(port: SocketAddr, method: &str, path: &str, own: &[(&str, &str)]) -> Answer {
+    let own: Headers = own.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
+    let body = (method == "POST").then_some(&b"{}"[..]);
+    let mut client = within(Client::connect(port)).await.unwrap();
+    within(client.ask(&Outgoing::new(method, path, port, &own, body))).await
+}
+
+fn hook(port: SocketAddr) -> JoinHandle<Answer> {
+    tokio::spawn(async move { get(port, &format!("/drain/{TOKEN}?wait")).await })
+}
+
+async fn is_ready(port: SocketAddr) -> bool {
+    get(port, "/readyz").await.status == Some(200)
+}
+
+async fn stage(port: SocketAddr) -> String {
+    let stats: Value = serde_json::from_slice(&get(port, "/api/stats").await.body).unwrap();
+    stats["stage"].as_str().unwrap().to_owned()
+}
+
+fn ports(proxy: &Proxy) -> (SocketAddr, SocketAddr) {
+    (proxy.running.admin.metrics.unwrap(), proxy.running.admin.local.unwrap())
+}
+
+#[tokio::test]
+async fn who_does_not_know_the_token_finds_no_hook() {
+    let (proxy, _hand) = by_hand(json!({})).await;
+    let (metrics, local) = ports(&proxy);
+    for path in
+        ["/drain", "/drain/", "/drain/x", "/drain/x?wait", &format!("/drain/{TOKEN}x"), &format!("/drain/{TOKEN}/")]
+    {
+        for method in ["GET", "POST"] {
+            let answer = ask(metrics, method, path, &[]).await;
+            assert_eq!((answer.status, answer.body.len()), (Some(404), 0), "{method} {path}");
+        }
+    }
+    let right = format!("/drain/{TOKEN}");
+    for method in ["POST", "PUT", "DELETE", "HEAD"] {
+        assert_eq!(ask(metrics, method, &right, &[]).await.status, Some(405), "{method}");
+    }
+    assert_eq!(get(local, &right).await.status, Some(404), "the other port has changes of its own");
+    assert_eq!(ask(metrics, "POST", "/api/drain", &[("content-type", "application/json")]).await.status, Some(404));
+    assert_eq!(ask(local, "POST", "/api/drain", &[]).await.status, Some(415));
+    let foreign = [("content-type", "application/json"), ("host", "10.0.0.1")];
+    assert_eq!(ask(local, "POST", "/api/drain", &foreign).await.status, Some(403));
+    assert_eq!(stage(local).await, "serving");
+    assert_eq!(get(metrics, &right).await.status, Some(200));
+    within(async { while stage(local).await != "flushing" {} }).await;
+    assert_eq!(proxy.metric("groupage_draining"), 1);
+}
+
+#[tokio::test]
+async fn the_hook_sends_what_is_held_and_is_answered_when_nobody_is_left() {
+    let (proxy, mut hand) = by_hand(held(&json!({"proxy": {"drain": {"delay": "300ms"}}}))).await;
+    let (metrics, _) = ports(&proxy);
+    let callers = proxy.queue((1..=3).map(|item| proxy.predict(item))).await;
+    let waits = hook(metrics);
+    let turn = hand.turn().await;
+    assert_eq!(turn.instances(), [1, 2, 3], "nothing waits any more");
+    // Told again, and by somebody who does not wait.
+    assert_eq!(get(metrics, &format!("/drain/{TOKEN}")).await.status, Some(200));
+    let again = hook(metrics);
+    assert!(is_ready(metrics).await, "for the delay");
+    // Who has not heard yet is served, and not held.
+    let late = proxy.call(proxy.predict(4));
+    hand.turn().await.echo().await;
+    assert_answer(&late.answer().await, 200, &predictions(&[4]));
+    within(async { while is_ready(metrics).await {} }).await;
+    assert!(!waits.is_finished(), "three wait for their answers");
+    turn.echo().await;
+    for (item, caller) in (1..).zip(callers) {
+        assert_answer(&caller.answer().await, 200, &predictions(&[item]));
+    }
+    for hook in [waits, again] {
+        let answer = within(hook).await.unwrap();
+        assert_eq!(answer.status, Some(200));
+        assert!(String::from_utf8(answer.body).unwrap().contains("everybody"));
+    }
+}
+
+#[tokio::test]
+async fn an_application_that_is_restarted_alone_is_served_as_before_once_it_is_back() {
+    let port = Port::reserve();
+    let mut hand = port.listen();
+    let proxy = Proxy::before(&port.url(), held(&json!({"proxy": {"drain": {"delay": "100ms"}}})));
+    let (metrics, local) = ports(&proxy);
+    within(async { while !is_ready(metrics).await {} }).await;
+    for _ in 0..2 {
+        let held = proxy.queue([proxy.predict(1)]).await.remove(0);
+        let waits = hook(metrics);
+        hand.turn().await.echo().await;
+        assert_answer(&held.answer().await, 200, &predictions(&[1]));
+        assert_eq!(within(waits).await.unwrap().status, Some(200));
+        assert!(!is_ready(metrics).await);
+        assert_eq!(stage(local).await, "flushing");
+        // It is stopped now, and started again.
+        drop(hand);
+        within(async { while proxy.ask(&proxy.predict(2)).await.status != Some(503) {} }).await;
+        hand = port.listen();
+        within(async { while stage(local).await != "serving" {} }).await;
+        assert!(is_ready(metrics).await);
+        assert_eq!(proxy.metric("groupage_draining"), 0);
+    }
+    // Calls wait again, and connections stay.
+    let held = proxy.queue([proxy.predict(3)]).await.remove(0);
+    proxy.queued(1).await;
+    assert_eq!(hand.waiting(), 0);
+    proxy.apply(&json!({})).await;
+    hand.turn().await.echo().await;
+    let answer = held.answer().await;
+    assert_answer(&answer, 200, &predictions(&[3]));
+    assert!(values(&answer.headers, "connection").is_empty());
+}
+
+#[tokio::test]
+async fn the_hook_is_answered_at_the_limit_whoever_is_left() {
+    let (proxy, mut hand) = by_hand(json!({"proxy": {"drain": {"limit": "300ms"}}})).await;
+    let (caller, turn) = proxy.occupy(&mut hand).await;
+    let answer = within(hook(ports(&proxy).0)).await.unwrap();
+    assert_eq!(answer.status, Some(200));
+    assert!(String::from_utf8(answer.body).unwrap().contains("not answered yet"));
+    // Nobody is cut off by it: the application may still answer.
+    turn.echo().await;
+    assert_answer(&caller.answer().await, 200, &predictions(&[0]));
+}
+
+#[tokio::test]
+async fn clients_are_told_to_go_after_the_delay_and_not_before() {
+    let (proxy, hand) = by_hand(json!({"proxy": {"drain": {"delay": "700ms"}}})).await;
+    let (metrics, local) = ports(&proxy);
+    let _auto = hand.auto(|_| super::hand::reply(200, "{}"));
+    let get_it = proxy.request("GET", "/x", &[], None);
+    let mut clients = [proxy.client().await, proxy.client().await];
+    let h2 = H2Client::connect(proxy.address).await;
+    let over_h2 = || http::Request::get("http://model.example/x").body(empty()).unwrap();
+    let json = [("content-type", "application/json")];
+    assert_eq!(ask(local, "POST", "/api/drain", &json).await.status, Some(200));
+    assert_eq!(stage(local).await, "draining");
+    for client in &mut clients {
+        let answer = within(client.ask(&get_it)).await;
+        assert_eq!((answer.status, values(&answer.headers, "connection").len()), (Some(200), 0));
+    }
+    assert_eq!(within(h2.ask(over_h2())).await.unwrap().0.status, 200);
+    assert!(is_ready(metrics).await && !h2.0.is_closed(), "no early GOAWAY");
+    within(async { while is_ready(metrics).await {} }).await;
+    // One that is used is told by its answer, also when it is new.
+    let mut fresh = proxy.client().await;
+    for client in [&mut clients[0], &mut fresh] {
+        let answer = within(client.ask(&get_it)).await;
+        assert_eq!((answer.status, values(&answer.headers, "connection")), (Some(200), vec![&b"close"[..]]));
+    }
+    // One that is idle has a moment in which its next call is still served.
+    let answer = within(clients[1].ask(&get_it)).await;
+    assert_eq!((answer.status, values(&answer.headers, "connection")), (Some(200), vec![&b"close"[..]]));
+    within(async {
+        while !h2.0.is_closed() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    within(async {
+        while proxy.metric("groupage_connections") > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // It goes on serving until it is told to end.
+    assert_eq!(proxy.ask(&get_it).await.status, Some(200));
+}
+
+fn drain_command(admin: SocketAddr) -> std::process::Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
+    command.args(["drain", "--admin", &admin.to_string()]).env_remove("GROUPAGE_ADMIN").output().unwrap()
+}
+
+#[test]
+fn the_command_says_so_when_nobody_can_be_told() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let out = drain_command(nobody);
+    assert_eq!(out.status.code(), Some(69));
+    assert!(String::from_utf8(out.stderr).unwrap().contains(&nobody.to_string()));
+}
+
+/// A sidecar in a pod, before an application that answers at once, and nobody else knows where.
+async fn pod(snapshot: &Value) -> (Binary, SocketAddr, super::hand::Auto) {
+    let hand = Hand::start().await;
+    let captures = [format!("http:{}@0", hand.address.port())];
+    let policy = snapshot.to_string();
+    let env = [("GROUPAGE_POLICY", policy.as_str()), ("GROUPAGE_DRAIN_TOKEN", TOKEN), ("GROUPAGE_GRACE", "20s")];
+    let binary = Binary::in_a_pod(&captures, &env, &[]).await;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, binary.listen.port()));
+    (binary, address, hand.auto(echo))
+}
+
+#[tokio::test]
+async fn a_term_while_the_hook_waits_ends_nothing_before_the_hook_is_answered() {
+    let mut hand = Hand::start().await;
+    let captures = [format!(":{}@0", hand.address.port())];
+    let policy = json!({
+        "scheduling": {"policy": "WorkConserving", "slots": 4},
+        "proxy": {"drain": {"delay": "300ms"}},
+    });
+    let policy = policy.to_string();
+    let env = [("GROUPAGE_POLICY", policy.as_str()), ("GROUPAGE_DRAIN_TOKEN", TOKEN)];
+    let mut binary = Binary::in_a_pod(&captures, &env, &[]).await;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, binary.listen.port()));
+    let call = |item: u64| {
+        let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
+        let call = Outgoing::new("POST", PREDICT, address, &json, Some(instances(&[item]).as_bytes()));
+        tokio::spawn(async move { Client::connect(address).await.unwrap().ask(&call).await })
+    };
+    let caller = call(1);
+    let turn = hand.turn().await;
+    let waits = hook(binary.metrics);
+    within(async { while stage(binary.admin).await != "flushing" {} }).await;
+    // A classic container gets its signal beside the application's hook, not after it.
+    binary.signal(Signal::TERM);
+    binary.log.until(|line| line["msg"].as_str().is_some_and(|text| text.starts_with("draining"))).await;
+    let late = call(2);
+    hand.turn().await.echo().await;
+    assert_answer(&within(late).await.unwrap(), 200, &predictions(&[2]));
+    assert!(!waits.is_finished());
+    turn.echo().await;
+    assert_answer(&within(caller).await.unwrap(), 200, &predictions(&[1]));
+    assert_eq!(within(waits).await.unwrap().status, Some(200));
+    assert_eq!(binary.end().await.code(), Some(0));
+}
+
+/// What clients of a service see of it: where its endpoints are, and what became of their calls.
+#[derive(Debug, Default)]
+struct Service {
+    endpoints: Mutex<Vec<SocketAddr>>,
+    turn: AtomicU64,
+    served: AtomicU64,
+    failed: Mutex<Vec<String>>,
+    over: AtomicBool,
+}
+
+/// Calls one after the other on a kept connection, and connects anew only where it was told to.
+async fn keep_calling(service: Arc<Service>, client: u64) {
+    let mut item = client * 1_000_000;
+    while !service.over.load(Ordering::Relaxed) {
+        let to = {
+            let endpoints = service.endpoints.lock().unwrap();
+            let turn = usize::try_from(service.turn.fetch_add(1, Ordering::Relaxed)).unwrap();
+            endpoints[turn % endpoints.len()]
+        };
+        let mut connection = within(Client::connect(to)).await.unwrap();
+        loop {
+            item += 1;
+            let json = vec![("content-type".to_owned(), b"application/json".to_vec())];
+            let call = Outgoing::new("POST", PREDICT, to, &json, Some(instances(&[item]).as_bytes()));
+            let answer = within(connection.ask(&call)).await;
+            if answer.status != Some(200) || answer.body != predictions(&[item]).as_bytes() {
+                service.failed.lock().unwrap().push(format!("{to}: {:?} {:?}", answer.status, answer.end));
+                return;
+            }
+            service.served.fetch_add(1, Ordering::Relaxed);
+            let told = values(&answer.headers, "connection").iter().any(|value| *value == b"close");
+            if told || service.over.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_ends_under_load_and_no_call_of_a_client_that_keeps_its_connection_fails() {
+    let snapshot = json!({
+        // A queue is held most of the time.
+        "scheduling": {"policy": "Static", "items": 6, "delay": "20ms"},
+        "limits": {"queueDelayMax": "1m"},
+        "proxy": {"drain": {"delay": "600ms"}, "connection": {"http2": "Never"}},
+    });
+    let (mut ends, old, app) = pod(&snapshot).await;
+    let (stays, new, _other) = pod(&snapshot).await;
+    let service = Arc::new(Service::default());
+    *service.endpoints.lock().unwrap() = vec![old, new];
+    let clients: Vec<_> = (0..16).map(|client| tokio::spawn(keep_calling(service.clone(), client))).collect();
+    let served = |more: u64| {
+        let before = count(&service.served);
+        let service = service.clone();
+        within(async move {
+            while count(&service.served) < before + more {
+                tokio::task::yield_now().await;
+            }
+        })
+    };
+    served(200).await;
+    // The pod is deleted: both hooks run at the same moment.
+    let (metrics, admin) = (ends.metrics, ends.admin);
+    let waits = hook(metrics);
+    let own = tokio::task::spawn_blocking(move || drain_command(admin));
+    let out = within(own).await.unwrap();
+    assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(!waits.is_finished(), "it returns at once");
+    served(50).await;
+    // Whoever connects now still comes here, until the readiness that has fallen is known everywhere.
+    within(async { while is_ready(metrics).await {} }).await;
+    *service.endpoints.lock().unwrap() = vec![new];
+    assert_eq!(within(waits).await.unwrap().status, Some(200));
+    // The application is stopped at once, and the sidecar after it.
+    drop(app);
+    ends.signal(Signal::TERM);
+    assert_eq!(ends.end().await.code(), Some(0));
+    served(100).await;
+    service.over.store(true, Ordering::Relaxed);
+    for client in clients {
+        within(client).await.unwrap();
+    }
+    assert_eq!(*service.failed.lock().unwrap(), Vec::<String>::new());
+    drop(stays);
+}

@@ -1,0 +1,152 @@
+//! Mode `Observe`: calls pass as they are, at once and byte for byte, and what batching would have done with them is told.
+
+use serde_json::{Value, json};
+
+use super::hand::Hand;
+use super::setup::{Caller, PREDICT, Proxy, by_hand, instances, learning, predictions, within};
+use super::support::wire::values;
+use super::why::scheduler;
+
+/// Calls after which something can be said (`batching::Shadow`).
+const LEARNED: u64 = 8;
+
+fn observing(more: &Value) -> Value {
+    let mut spec = learning(more);
+    spec["mode"] = json!("Observe");
+    spec
+}
+
+/// One call after the other, each answered as it would be.
+async fn one_by_one(proxy: &Proxy, hand: &mut Hand, items: std::ops::Range<u64>) {
+    for item in items {
+        let caller = proxy.call(proxy.predict(item));
+        let turn = hand.turn().await;
+        assert_eq!(turn.instances(), [item], "nothing is merged");
+        turn.echo().await;
+        let answer = caller.answer().await;
+        assert_eq!((answer.status, answer.body), (Some(200), predictions(&[item]).into_bytes()));
+        proxy.idle().await;
+    }
+}
+
+fn unlearned(proxy: &Proxy) -> u64 {
+    proxy.metric(r#"groupage_unpredicted_calls_total{reason="unlearned"}"#)
+}
+
+/// What is predicted, once the task that looks on has heard of so many calls.
+async fn predicted(proxy: &Proxy, calls: u64) -> Value {
+    within(heard(proxy, calls)).await
+}
+
+async fn heard(proxy: &Proxy, calls: u64) -> Value {
+    loop {
+        let told = scheduler(proxy).await["predicted"].clone();
+        let left_out: u64 = told["unpredicted"].as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum();
+        if told["calls"].as_u64().unwrap_or(0) + left_out >= calls {
+            return told;
+        }
+    }
+}
+
+#[tokio::test]
+async fn bytes_pass_as_they_are_both_ways() {
+    let (proxy, mut hand) = by_hand(observing(&json!({}))).await;
+    let odd = "{ \"instances\" :\t[ [1.0, 2.50e0 ] ],\n\"parameters\":{}}  ";
+    let caller = proxy.call(proxy.post(PREDICT, &[("x-odd", "A  b"), ("x-groupage-debug", "1")], odd));
+    let turn = hand.turn().await;
+    assert_eq!((&turn.request.body[..], turn.request.target.as_str()), (odd.as_bytes(), PREDICT));
+    assert_eq!(values(&turn.request.headers, "x-odd"), [b"A  b"]);
+    turn.answer(200, "{\"predictions\" : [ 1.50 ]}").await;
+    let answer = caller.answer().await;
+    assert_eq!((answer.status, &answer.body[..]), (Some(200), &b"{\"predictions\" : [ 1.50 ]}"[..]));
+    let told = String::from_utf8(values(&answer.headers, "server-timing")[0].to_vec()).unwrap();
+    assert!(told.contains("policy_observe"), "{told}");
+    assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="policy_observe"}"#), 1);
+}
+
+#[tokio::test]
+async fn calls_are_all_upstream_at_once_and_what_would_have_been_is_told() {
+    let (proxy, mut hand) = by_hand(observing(&json!({"limits": {"slotsMax": 1}}))).await;
+    one_by_one(&proxy, &mut hand, 0..LEARNED + 4).await;
+    let callers: Vec<Caller> = (100..140).map(|item| proxy.call(proxy.predict(item))).collect();
+    let mut turns = Vec::new();
+    while turns.len() < callers.len() {
+        turns.push(hand.turn().await);
+    }
+    for turn in turns {
+        turn.echo().await;
+    }
+    for (item, caller) in (100..).zip(callers) {
+        assert_eq!(caller.answer().await.body, predictions(&[item]).into_bytes());
+    }
+    let calls = LEARNED + 4 + 40;
+    let told = predicted(&proxy, calls).await;
+    assert_eq!((told["unpredicted"]["unlearned"].as_u64(), unlearned(&proxy)), (Some(LEARNED), LEARNED), "{told}");
+    assert_eq!(told["calls"], calls - LEARNED);
+    let sent = told["upstream_calls"].as_u64().unwrap();
+    assert!(sent < calls - LEARNED - 8, "forty at once would have shared: {told}");
+    assert_eq!(told["measured_items"], 1);
+    assert!(told["cost_classes"][0]["path"].as_str().unwrap().ends_with(PREDICT), "{told}");
+    assert_eq!(proxy.metric("groupage_predicted_dispatches_total"), sent);
+    assert_eq!(proxy.metric("groupage_predicted_batch_items_count"), sent);
+    // What is real stays real: no batch, no slot.
+    assert_eq!(proxy.metric("groupage_batch_items_count"), 0);
+    assert_eq!(scheduler(&proxy).await["slots"], 1);
+}
+
+#[tokio::test]
+async fn the_mode_changes_while_it_runs_and_holds_route_by_route() {
+    let routes = json!([{"path": "/v1/models/a:predict", "mode": "Batch"}, {"path": "/*"}]);
+    let (proxy, mut hand) = by_hand(observing(&json!({"routes": routes}))).await;
+    one_by_one(&proxy, &mut hand, 0..3).await;
+    let caller = proxy.call(proxy.post("/v1/models/a:predict", &[], &instances(&[1])));
+    hand.turn().await.echo().await;
+    caller.answer().await;
+    assert_eq!(proxy.metric("groupage_batch_items_count"), 1, "this route is batched");
+    predicted(&proxy, 3).await;
+    proxy.apply(&learning(&json!({}))).await;
+    let (callers, turn) = proxy.share(&mut hand, vec![proxy.predict(7), proxy.predict(8)]).await;
+    assert_eq!(turn.instances(), [7, 8]);
+    turn.echo().await;
+    for caller in callers {
+        assert_eq!(caller.answer().await.status, Some(200));
+    }
+    assert_eq!(predicted(&proxy, 3).await["unpredicted"]["unlearned"], 3, "what is batched is not predicted");
+}
+
+#[tokio::test]
+async fn what_cannot_be_looked_at_passes_all_the_same_and_is_counted() {
+    let limits = json!({"limits": {"itemBytesMax": "1Ki"}, "proxy": {"process": {"bufferedBytesMax": "4Ki"}}});
+    let (proxy, mut hand) = by_hand(observing(&limits)).await;
+    let long = format!(r#"{{"instances": ["{}"]}}"#, "x".repeat(20_000));
+    for body in [long.as_str(), "no JSON"] {
+        let caller = proxy.call(proxy.post(PREDICT, &[], body));
+        let turn = hand.turn().await;
+        assert_eq!(turn.request.body, body.as_bytes());
+        turn.answer(200, "{}").await;
+        assert_eq!(caller.answer().await.status, Some(200));
+    }
+    let told = predicted(&proxy, 2).await;
+    assert_eq!(told["unpredicted"], json!({"too_large": 1, "unlearned": 1}), "{told}");
+    proxy.idle().await;
+    assert_eq!(proxy.metric("groupage_buffered_bytes"), 0);
+}
+
+#[tokio::test]
+async fn callers_that_leave_and_servers_that_fail_teach_nothing() {
+    let (proxy, mut hand) = by_hand(observing(&json!({}))).await;
+    for item in 0..2 * LEARNED {
+        let caller = proxy.call(proxy.predict(item));
+        let turn = hand.turn().await;
+        if item % 2 == 0 {
+            turn.answer(500, "{}").await;
+            assert_eq!(caller.answer().await.status, Some(500));
+        } else {
+            caller.leave().await;
+            drop(turn);
+        }
+        proxy.idle().await;
+    }
+    let told = predicted(&proxy, 2 * LEARNED).await;
+    assert_eq!((&told["calls"], &told["unpredicted"]), (&json!(0), &json!({"unlearned": 2 * LEARNED})), "{told}");
+}

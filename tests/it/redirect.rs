@@ -1,0 +1,207 @@
+//! `groupage redirect-init` in a pod's network, as it is there: two network namespaces with a cable between them, in each of which this test listens and dials.
+//!
+//! It takes root, `unshare`, `ip` and a kernel with `nf_tables`; what is missing is said, and nothing is run then.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// An answer that does not come by then does not come.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+const POD: [&str; 2] = ["10.99.0.1", "fd99::1"];
+const OUTSIDE: [&str; 2] = ["10.99.0.2", "fd99::2"];
+const LOOPBACK: [&str; 2] = ["127.0.0.1", "::1"];
+
+/// A network namespace; it ends with the process that was started in it.
+struct Space {
+    holder: Child,
+    file: File,
+}
+
+impl Space {
+    fn new() -> Option<Self> {
+        let mut holder = Command::new("unshare")
+            .args(["--net", "sh", "-c", "echo there; exec cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take()?).read_line(&mut line).ok()?;
+        let file = (line == "there\n").then(|| File::open(format!("/proc/{}/ns/net", holder.id())));
+        let Some(Ok(file)) = file else {
+            holder.wait().unwrap();
+            return None;
+        };
+        Some(Self { holder, file })
+    }
+
+    /// Does something in it, and so do processes that are started by it.
+    fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                rustix::thread::move_into_link_name_space(self.file.as_fd(), None).unwrap();
+                work()
+            });
+            thread.join().unwrap()
+        })
+    }
+
+    fn ip(&self, args: &str) {
+        let status = self.inside(|| Command::new("ip").args(args.split(' ')).status().unwrap());
+        assert!(status.success(), "ip {args}");
+    }
+
+    /// Says a word to everybody who comes, at both IP versions, for as long as the process lives.
+    fn says(&self, word: &'static str) -> u16 {
+        let listener = self.inside(|| TcpListener::bind("[::]:0").unwrap());
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            for caller in listener.incoming() {
+                // Whoever left hears nothing.
+                let _said = caller.and_then(|mut caller| caller.write_all(word.as_bytes()));
+            }
+        });
+        port
+    }
+
+    /// What is said at this address.
+    fn hears(&self, address: &str, port: u16) -> String {
+        self.inside(|| {
+            let address = SocketAddr::new(address.parse::<IpAddr>().unwrap(), port);
+            let mut stream = TcpStream::connect_timeout(&address, ANSWER_MAX).unwrap();
+            stream.set_read_timeout(Some(ANSWER_MAX)).unwrap();
+            let mut word = String::new();
+            stream.read_to_string(&mut word).unwrap();
+            word
+        })
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        drop(self.holder.stdin.take());
+        self.holder.wait().ok();
+    }
+}
+
+/// A pod and the world around it.
+struct Net {
+    pod: Space,
+    outside: Space,
+}
+
+impl Net {
+    /// Says why there is none.
+    fn new() -> Option<Self> {
+        let missing = |what: &str| {
+            crate::skipped(what);
+            None
+        };
+        if Command::new("ip").arg("-V").output().is_err() {
+            return missing("no ip (iproute2)");
+        }
+        let (Some(pod), Some(outside)) = (Space::new(), Space::new()) else {
+            return missing("no network namespace can be made here (it takes root and unshare)");
+        };
+        let net = Self { pod, outside };
+        let probe = net.redirect(&[], &["1=2"]);
+        if probe.words.contains("no nf_tables") {
+            return missing("the kernel has no nf_tables");
+        }
+        net.pod.ip(&format!("link add eth0 type veth peer name eth0 netns {}", net.outside.holder.id()));
+        for (space, addresses) in [(&net.pod, POD), (&net.outside, OUTSIDE)] {
+            for device in ["lo", "eth0"] {
+                space.ip(&format!("link set {device} up"));
+            }
+            space.ip(&format!("addr add {}/24 dev eth0", addresses[0]));
+            // An address that is still being asked for could not be dialled yet.
+            space.ip(&format!("addr add {}/64 dev eth0 nodad", addresses[1]));
+        }
+        Some(net)
+    }
+
+    /// Runs the init container's command in the pod, perhaps by another program.
+    fn redirect(&self, by: &[&str], redirects: &[&str]) -> Ran {
+        let command = [by, &[env!("CARGO_BIN_EXE_groupage"), "redirect-init"]].concat();
+        let args = redirects.iter().flat_map(|redirect| ["--redirect", redirect]);
+        let out = self.pod.inside(|| Command::new(command[0]).args(&command[1..]).args(args).output().unwrap());
+        let words = [out.stdout, out.stderr].concat();
+        Ran { exit: out.status.code(), words: String::from_utf8(words).unwrap() }
+    }
+
+    fn heard_outside(&self, port: u16) -> [String; 2] {
+        POD.map(|address| self.outside.hears(address, port))
+    }
+
+    fn heard_inside(&self, port: u16) -> [String; 4] {
+        [LOOPBACK[0], LOOPBACK[1], POD[0], POD[1]].map(|address| self.pod.hears(address, port))
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Ran {
+    exit: Option<i32>,
+    words: String,
+}
+
+#[test]
+fn callers_heard_outside_reach_the_sidecar_and_the_pod_itself_its_application() {
+    let Some(net) = Net::new() else { return };
+    let (app, other, sidecar) = (net.pod.says("app"), net.pod.says("other"), net.pod.says("sidecar"));
+    assert_eq!(net.heard_outside(app), ["app"; 2]);
+    let to = |port: u16| format!("{port}={sidecar}");
+    // An init container may run again.
+    for _ in 0..2 {
+        let ran = net.redirect(&[], &[&to(app)]);
+        assert_eq!(ran, Ran { exit: Some(0), words: format!("port {app} is led to {sidecar}\n") });
+        assert_eq!(net.heard_outside(app), ["sidecar"; 2]);
+        assert_eq!(net.heard_outside(other), ["other"; 2], "no other port is touched");
+        assert_eq!(net.heard_outside(sidecar), ["sidecar"; 2]);
+        assert_eq!(net.heard_inside(app), ["app"; 4]);
+    }
+    // The first one's rules are gone, also those that were written twice.
+    assert_eq!(net.redirect(&[], &[&to(other)]).exit, Some(0));
+    assert_eq!(
+        (net.heard_outside(app), net.heard_outside(other)),
+        (["app"; 2].map(str::to_owned), ["sidecar"; 2].map(str::to_owned))
+    );
+    assert_eq!(net.redirect(&[], &[&to(app), &to(other)]).exit, Some(0));
+    assert_eq!([net.heard_outside(app), net.heard_outside(other)].concat(), ["sidecar"; 4]);
+}
+
+#[test]
+fn who_lacks_net_admin_is_told_so_and_changes_nothing() {
+    let Some(net) = Net::new() else { return };
+    let without = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"];
+    if Command::new(without[0]).arg("--version").output().is_err() {
+        crate::skipped("no setpriv (util-linux)");
+        return;
+    }
+    let (app, sidecar) = (net.pod.says("app"), net.pod.says("sidecar"));
+    let ran = net.redirect(&without, &[&format!("{app}={sidecar}")]);
+    assert_eq!(ran.exit, Some(69), "{}", ran.words);
+    assert!(ran.words.starts_with("nothing is redirected: ") && ran.words.contains("NET_ADMIN"), "{}", ran.words);
+    assert_eq!(net.heard_outside(app), ["app"; 2]);
+}
+
+#[test]
+fn flags_that_make_no_sense_are_refused() {
+    let refused = |args: &[&str]| {
+        let out = Command::new(env!("CARGO_BIN_EXE_groupage")).arg("redirect-init").args(args).output().unwrap();
+        (out.status.code(), String::from_utf8(out.stderr).unwrap())
+    };
+    for (args, word) in [
+        (&[][..], "--redirect"),
+        (&["--redirect", "http=15080"], "PORT=LISTEN"),
+        (&["--redirect", "80=15080", "--redirect", "80=15081"], "named twice"),
+    ] {
+        let (exit, words) = refused(args);
+        assert!(exit == Some(2) && words.contains(word), "{exit:?} {words}");
+    }
+}

@@ -1,0 +1,104 @@
+"""Holds Kubernetes objects to the schemas of several versions of its API: schemas.py FOLDER VERSION...
+
+FOLDER has files CASE.yaml and CASE.out.yaml, what went into an injection and what came out. Every object that came out with a sidecar is
+validated, strictly: a field that the version does not know is a fault. What is no object of Kubernetes itself (a Rollout, say) is judged by
+its pod template. An object that was at fault already when it went in says nothing of the injection and is counted apart.
+
+Prints one line of JSON: {"valid": {VERSION: count}, "as_it_came": {VERSION: count}, "faults": [text]}.
+"""
+
+import json
+import pathlib
+import sys
+
+import kubernetes_validate
+import yaml
+
+STATUS = "groupage.dev/status"
+
+
+def objects(path):
+    """Every object of a file, those of lists too, by kind and name."""
+    found = {}
+    for document in yaml.load_all(path.read_text(encoding="utf-8"), Loader=Loader):
+        if not isinstance(document, dict):
+            continue
+        for each in document.get("items") or [document] if document.get("kind", "").endswith("List") else [document]:
+            metadata = each.get("metadata") or {}
+            name = metadata.get("name") or metadata.get("generateName")
+            found[(each.get("kind"), metadata.get("namespace"), name)] = each
+    return found
+
+
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """Leaves times as they are written, as kubectl does."""
+
+
+Loader.yaml_implicit_resolvers = {
+    first: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
+    for first, pairs in Loader.yaml_implicit_resolvers.items()
+}
+
+
+def templates(node):
+    """Every pod or pod template in an object."""
+    if isinstance(node, dict):
+        if isinstance(node.get("spec"), dict) and isinstance(node["spec"].get("containers"), list):
+            yield node
+        for value in node.values():
+            yield from templates(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from templates(value)
+
+
+def pods(node):
+    """The same as pods: what can be judged wherever it stands."""
+    return [{**template, "apiVersion": "v1", "kind": "Pod"} for template in templates(node)]
+
+
+def injected(node):
+    return any(STATUS in ((template.get("metadata") or {}).get("annotations") or {}) for template in templates(node))
+
+
+def faults(node, version):
+    """What is wrong with an object, or with its templates where the version does not know its kind."""
+    try:
+        kubernetes_validate.validate(node, version, strict=True)
+        return []
+    except kubernetes_validate.ValidationError as error:
+        return [f"{'.'.join(str(step) for step in error.path)}: {error.message}"]
+    except kubernetes_validate.SchemaNotFoundError:
+        return pod_faults(node, version)
+
+
+def pod_faults(node, version):
+    return [fault for pod in pods(node) for fault in faults(pod, version)]
+
+
+def main(folder, versions):
+    told = {"valid": dict.fromkeys(versions, 0), "as_it_came": dict.fromkeys(versions, 0), "faults": []}
+    for path in sorted(pathlib.Path(folder).glob("*.out.yaml")):
+        case = path.name.removesuffix(".out.yaml")
+        before = None
+        for key, node in objects(path).items():
+            if not injected(node):
+                continue
+            for version in versions:
+                found = faults(node, version)
+                if not found:
+                    told["valid"][version] += 1
+                    continue
+                before = before if before is not None else objects(path.with_name(f"{case}.yaml"))
+                if key in before and faults(before[key], version):
+                    # What is wrong around its pod hides what may be wrong in it.
+                    found = pod_faults(node, version)
+                    if not found or pod_faults(before[key], version):
+                        told["as_it_came" if found else "valid"][version] += 1
+                        continue
+                told["faults"] += [f"{case}, {key[0]} {key[2]}, {version}: {text}"[:400] for text in found]
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
