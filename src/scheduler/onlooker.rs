@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -67,7 +67,7 @@ pub struct Passing {
 pub struct Coming {
     onlooker: Onlooker,
     id: CallId,
-    ended: Arc<AtomicBool>,
+    ended: Ended,
 }
 
 /// A call whose answer is awaited. Dropped without one, its caller has left.
@@ -75,8 +75,11 @@ pub struct Coming {
 pub struct Awaited {
     onlooker: Onlooker,
     id: CallId,
-    ended: Arc<AtomicBool>,
+    ended: Ended,
 }
+
+/// Whether a call's end was told. Held while one of the two events is sent: they stand in the channel in the order in which this was asked.
+type Ended = Arc<Mutex<bool>>;
 
 /// What was seen, since the process started.
 #[derive(Debug, Clone, Default)]
@@ -107,17 +110,24 @@ pub struct Seen {
 
 #[derive(Debug)]
 enum Event {
-    Came(CallId, Tick, Box<Passing>, Reading, Arc<AtomicBool>),
-    Ended(CallId, Tick, Ended),
+    Came(CallId, Tick, Box<Passing>, Reading, Answered),
+    Ended(CallId, Tick, How),
     Plan(CostClassId, Plan),
     Published(Option<Published>),
     Limits(Box<Limits>),
     Seen(oneshot::Sender<Seen>),
 }
 
+/// Whether a call's answer was there before the call's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answered {
+    Before,
+    Not,
+}
+
 /// How a call that passed ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
+enum How {
     Well,
     Failed,
     Left,
@@ -176,7 +186,7 @@ impl Onlooker {
     #[must_use]
     pub fn begins(&self) -> (Coming, Awaited) {
         let id = CallId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let ended = Arc::new(AtomicBool::new(false));
+        let ended = Ended::default();
         let coming = Coming { onlooker: self.clone(), id, ended: ended.clone() };
         (coming, Awaited { onlooker: self.clone(), id, ended })
     }
@@ -201,7 +211,9 @@ impl Coming {
     /// Its body is there. It is read once nobody waits for that.
     pub fn came(self, passing: Box<Passing>, read: Reading) {
         let Self { onlooker, id, ended } = self;
-        let event = Event::Came(id, onlooker.clock.now(), passing, read, ended);
+        let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let answered = if *ended { Answered::Before } else { Answered::Not };
+        let event = Event::Came(id, onlooker.clock.now(), passing, read, answered);
         if onlooker.events.try_send(event).is_err() {
             onlooker.metrics.unpredicted(Unpredicted::Behind);
         }
@@ -218,11 +230,12 @@ impl Coming {
 impl Awaited {
     /// Its answer is there, `well` or not.
     pub fn answered(&self, well: bool) {
-        self.end(if well { Ended::Well } else { Ended::Failed });
+        self.end(if well { How::Well } else { How::Failed });
     }
 
-    fn end(&self, how: Ended) {
-        if !self.ended.swap(true, Ordering::Relaxed) {
+    fn end(&self, how: How) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::replace(&mut *ended, true) {
             // What is lost to a full channel is the oldest of those on their way some time, and forgotten.
             self.onlooker.events.try_send(Event::Ended(self.id, self.onlooker.clock.now(), how)).ok();
         }
@@ -231,7 +244,7 @@ impl Awaited {
 
 impl Drop for Awaited {
     fn drop(&mut self) {
-        self.end(Ended::Left);
+        self.end(How::Left);
     }
 }
 
@@ -251,8 +264,8 @@ impl Look {
     async fn run(mut self, mut inbox: mpsc::Receiver<Event>) {
         while let Some(event) = inbox.recv().await {
             match event {
-                Event::Came(id, at, passing, read, ended) => {
-                    self.came((id, at), *passing, (read.0)(), ended.load(Ordering::Relaxed));
+                Event::Came(id, at, passing, read, answered) => {
+                    self.came((id, at), *passing, (read.0)(), answered);
                 }
                 Event::Ended(id, at, how) => self.ended(id, at, how),
                 Event::Plan(class, plan) => self.shadow.set_plan(class, plan),
@@ -268,7 +281,7 @@ impl Look {
         }
     }
 
-    fn came(&mut self, (id, at): (CallId, Tick), passing: Passing, call: Call, over: bool) {
+    fn came(&mut self, (id, at): (CallId, Tick), passing: Passing, call: Call, answered: Answered) {
         let Passing { endpoint, scope, priority, tenant_weight, began, .. } = passing;
         let mut alone = matches!(call.merge, Merge::Alone(_));
         if endpoint.label == Label::Tei {
@@ -309,20 +322,20 @@ impl Look {
             self.forget(id);
             self.metrics.unpredicted(Unpredicted::Unlearned);
         }
-        if over {
-            // Its answer came before its end: what it took is not known.
+        if answered == Answered::Before {
+            // What it took is not known.
             self.passing.remove(&id);
             self.shadow.answered(at, id, false);
         }
     }
 
-    fn ended(&mut self, id: CallId, at: Tick, how: Ended) {
+    fn ended(&mut self, id: CallId, at: Tick, how: How) {
         let began = self.passing.remove(&id);
         match how {
-            Ended::Left => self.shadow.left(at, id),
-            Ended::Well | Ended::Failed => self.shadow.answered(at, id, how == Ended::Well),
+            How::Left => self.shadow.left(at, id),
+            How::Well | How::Failed => self.shadow.answered(at, id, how == How::Well),
         }
-        if let (Some(began), Ended::Well) = (began, how) {
+        if let (Some(began), How::Well) = (began, how) {
             self.seen.passed.0 += 1;
             self.seen.passed.1 += at.since(began);
         }

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::backend::{BatchRequest, Outputs};
-use crate::batching::{Observed, ObservedOutcome};
+use crate::batching::{Observed, ObservedOutcome, Tick};
 use crate::protocol::{Common, Named, PathPattern, Published, RouteRules, Routes, Secret};
 
 /// Answers every member with the number of members, once it is let go.
@@ -291,4 +291,46 @@ async fn what_one_scheduler_learned_another_begins_with() {
     assert_eq!(second.scheduler.handle.report().await.unwrap().classes.len(), 1);
     second.scheduler.handle.forget().await;
     assert!(second.scheduler.handle.report().await.unwrap().classes.is_empty());
+}
+
+/// Calls that pass one after the other, and whether each is answered before it has come whole.
+async fn passed(calls: u32, answered_first: bool) -> Seen {
+    let config = Config { limits: Limits::default(), seed: 1, kept: Kept::default(), learned: None };
+    let metrics = Arc::new(Metrics::new("test"));
+    let onlooker = Onlooker::start(&config, Clock::start(), Arc::new(Scripted::default()), metrics);
+    for _ in 0..calls {
+        let Submission { call, endpoint, scope, priority, .. } = submission();
+        let passing = Passing {
+            endpoint,
+            scope,
+            priority,
+            tenant_weight: 1,
+            began: Tick::default(),
+            deadline: None,
+            later: None,
+            slo: None,
+            names_protocol: false,
+        };
+        let (coming, awaited) = onlooker.begins();
+        let come = || coming.came(Box::new(passing), Reading(Box::new(move || Arc::try_unwrap(call).unwrap())));
+        if answered_first {
+            awaited.answered(true);
+            come();
+        } else {
+            come();
+            awaited.answered(true);
+        }
+    }
+    onlooker.seen().await.unwrap()
+}
+
+#[tokio::test]
+async fn calls_that_pass_teach_also_when_they_are_read_long_after() {
+    // Nothing runs in between: the task reads the first one when the last one has been answered.
+    assert_eq!(passed(12, false).await.calls, 4);
+}
+
+#[tokio::test]
+async fn a_call_that_is_answered_before_it_has_come_whole_teaches_nothing() {
+    assert_eq!(passed(12, true).await.calls, 0);
 }
