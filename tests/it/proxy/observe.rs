@@ -1,5 +1,9 @@
 //! Mode `Observe`: calls pass as they are, at once and byte for byte, and what batching would have done with them is told.
 
+use std::time::Duration;
+
+use groupage::standin::Route;
+use groupage::standin::server::{Server, ServerConfig};
 use serde_json::{Value, json};
 
 use super::hand::Hand;
@@ -27,10 +31,6 @@ async fn one_by_one(proxy: &Proxy, hand: &mut Hand, items: std::ops::Range<u64>)
         assert_eq!((answer.status, answer.body), (Some(200), predictions(&[item]).into_bytes()));
         proxy.idle().await;
     }
-}
-
-fn unlearned(proxy: &Proxy) -> u64 {
-    proxy.metric(r#"groupage_unpredicted_calls_total{reason="unlearned"}"#)
 }
 
 /// What is predicted, once the task that looks on has heard of so many calls.
@@ -65,9 +65,9 @@ async fn bytes_pass_as_they_are_both_ways() {
 }
 
 #[tokio::test]
-async fn calls_are_all_upstream_at_once_and_what_would_have_been_is_told() {
+async fn calls_are_all_upstream_at_once_and_each_is_counted_once() {
     let (proxy, mut hand) = by_hand(observing(&json!({"limits": {"slotsMax": 1}}))).await;
-    one_by_one(&proxy, &mut hand, 0..LEARNED + 4).await;
+    one_by_one(&proxy, &mut hand, 0..LEARNED).await;
     let callers: Vec<Caller> = (100..140).map(|item| proxy.call(proxy.predict(item))).collect();
     let mut turns = Vec::new();
     while turns.len() < callers.len() {
@@ -79,19 +79,44 @@ async fn calls_are_all_upstream_at_once_and_what_would_have_been_is_told() {
     for (item, caller) in (100..).zip(callers) {
         assert_eq!(caller.answer().await.body, predictions(&[item]).into_bytes());
     }
-    let calls = LEARNED + 4 + 40;
-    let told = predicted(&proxy, calls).await;
-    assert_eq!((told["unpredicted"]["unlearned"].as_u64(), unlearned(&proxy)), (Some(LEARNED), LEARNED), "{told}");
-    assert_eq!(told["calls"], calls - LEARNED);
-    let sent = told["upstream_calls"].as_u64().unwrap();
-    assert!(sent < calls - LEARNED - 8, "forty at once would have shared: {told}");
-    assert_eq!(told["measured_items"], 1);
-    assert!(told["cost_classes"][0]["path"].as_str().unwrap().ends_with(PREDICT), "{told}");
-    assert_eq!(proxy.metric("groupage_predicted_dispatches_total"), sent);
-    assert_eq!(proxy.metric("groupage_predicted_batch_items_count"), sent);
+    let told = predicted(&proxy, LEARNED + 40).await;
+    // More where a stalled machine made one of the first calls an outlier: that one teaches nothing.
+    let unlearned = told["unpredicted"]["unlearned"].as_u64().unwrap();
+    assert!(unlearned >= LEARNED, "{told}");
+    assert_eq!(proxy.metric(r#"groupage_unpredicted_calls_total{reason="unlearned"}"#), unlearned);
+    assert_eq!(told["calls"], LEARNED + 40 - unlearned);
     // What is real stays real: no batch, no slot.
     assert_eq!(proxy.metric("groupage_batch_items_count"), 0);
     assert_eq!(scheduler(&proxy).await["slots"], 1);
+}
+
+#[tokio::test]
+async fn what_batching_would_have_made_of_calls_that_pass_is_told() {
+    // So long that a busy machine is no part of what a call takes, and forty at once are within one of them.
+    let takes = ServerConfig { base: Duration::from_millis(50), slots: 40, ..ServerConfig::default() };
+    let server = Server::start(takes).await.unwrap();
+    let proxy = Proxy::before(&server.url(), observing(&json!({"limits": {"slotsMax": 1}})));
+    let path = Route::Predict.path();
+    let mut alone = 0;
+    while scheduler(&proxy).await["predicted"]["calls"].as_u64().unwrap_or(0) == 0 {
+        assert_eq!(proxy.ask(&proxy.post(path, &[], &instances(&[alone]))).await.status, Some(200));
+        alone += 1;
+    }
+    let callers: Vec<Caller> = (0..40).map(|item| proxy.call(proxy.post(path, &[], &instances(&[item])))).collect();
+    for caller in callers {
+        assert_eq!(caller.answer().await.status, Some(200));
+    }
+    assert_eq!(server.stats().calls, alone + 40, "each goes alone");
+    let mut told = predicted(&proxy, alone + 40).await;
+    while told["answered"] != told["calls"] {
+        told = scheduler(&proxy).await["predicted"].clone();
+    }
+    let sent = told["upstream_calls"].as_u64().unwrap();
+    assert!(sent <= 20, "forty at once would have shared: {told}");
+    assert_eq!(told["measured_items"], 1);
+    assert!(told["cost_classes"][0]["path"].as_str().unwrap().ends_with(path), "{told}");
+    assert_eq!(proxy.metric("groupage_predicted_dispatches_total"), sent);
+    assert_eq!(proxy.metric("groupage_predicted_batch_items_count"), sent);
 }
 
 #[tokio::test]
