@@ -44,6 +44,7 @@ async fn replicas_are_ready_under_their_own_account_and_inject(space: &Space) ->
 }
 
 async fn the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it(space: &Space) -> Verdict {
+    installed(space).await?;
     let chart = root().join("charts/groupage").to_string_lossy().into_owned();
     space.cluster.helm(&["lint", "--strict", &chart]).await?;
     // As manifests/render.sh has it.
@@ -57,9 +58,17 @@ async fn the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it(spac
     }
     let all = space.cluster.groupage(&["install", "--namespace", &space.name], "").await?;
     // In a namespace that is there: a dry run makes none for what comes after it.
-    let taken = ["apply", "--server-side", "--dry-run=server", "--force-conflicts", "--filename", "-"];
-    let taken = space.cluster.kubectl.run_with(&taken, &all).await?;
-    Ok(format!("linted, the same as rendered, {} objects taken", taken.lines().count()))
+    let apply = ["apply", "--server-side", "--dry-run=server", "--force-conflicts"];
+    let taken = space.cluster.kubectl.run_with(&[&apply[..], &["--filename", "-"]].concat(), &all).await?;
+    let taken = taken.lines().count();
+    // The base for overlays, in the namespace of the installation.
+    let base = root().join("manifests").to_string_lossy().into_owned();
+    let based = space.cluster.kubectl.run(&[&apply[..], &["--kustomize", &base]].concat()).await?;
+    let based = based.lines().count();
+    if based != taken {
+        return Err(format!("`groupage install` prints {taken} objects, the kustomize base has {based}").into());
+    }
+    Ok(format!("linted, the same as rendered, {taken} objects taken, by kustomize too"))
 }
 
 async fn the_charts_own_test_passes(space: &Space) -> Verdict {

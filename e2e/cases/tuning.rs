@@ -21,12 +21,15 @@ pub(super) const CASES: &[Case] = &[
     case!("tuning", a_canary_with_a_bad_profile_goes_back_by_itself),
     case!("tuning", of_two_arms_the_worse_is_found_and_gets_no_more_pods),
     case!("tuning", a_broken_slo_is_told_tuned_and_met_again),
+    case!("tuning", a_new_pod_begins_with_what_others_on_its_kind_of_machine_learned),
 ];
 
 /// It looks every five seconds, asks for half a minute of lateness, and forgets within a minute.
 const MOVES_MAX: Duration = Duration::from_secs(180);
 /// Steps of ten seconds, looks every five.
 const ROLLED_BACK_MAX: Duration = Duration::from_secs(120);
+/// Each arm has one period of twenty seconds in two.
+const TAKES_TURNS_MAX: Duration = Duration::from_secs(600);
 
 const CANARY: &str = "
 apiVersion: groupage.dev/v1alpha1
@@ -121,7 +124,33 @@ async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &Space) -> 
         }
     })
     .await?;
-    let verdict = until("a verdict", ROLLED_BACK_MAX, async || {
+    let verdict = found_worse(space, ROLLED_BACK_MAX).await?;
+    let took = now().duration_since(begun);
+    until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
+    let after = status(space, "model").await?;
+    if after.current_profile.as_deref() != Some("prompt") {
+        return Err(format!("{:?} is in force", after.current_profile).into());
+    }
+    let mut told = format!("after {:.0} s patient was found worse than prompt: {verdict}", took.as_secs_f64());
+    // The same of one pod, which takes turns: of periods, and that takes minutes.
+    if space.at_length() {
+        space.kubectl(&["delete", "bpol/model", "bprof/patient", "bprof/prompt"]).await?;
+        space.kubectl(&["scale", "deploy/model", "--replicas=1"]).await?;
+        let turns = ARMS.replace("minSamples", "assignment: Switchback\n      period: 20s\n      minSamples");
+        space.apply(&turns).await?;
+        let begun = now();
+        let verdict = found_worse(space, TAKES_TURNS_MAX).await?;
+        let took = now().duration_since(begun).as_secs_f64();
+        told = format!("{told}; one pod that takes turns: after {took:.0} s: {verdict}");
+    }
+    let report = load.end().await?;
+    told = format!("{told}; {} calls, {} lost", report.offered, report.lost());
+    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+}
+
+/// Waits until one arm was found worse than the other.
+async fn found_worse(space: &Space, limit: Duration) -> Result<String, Fault> {
+    until("a verdict", limit, async || {
         let said = space.kubectl(&["get", "bprof", "patient", "--output=json"]).await?;
         let verdict = serde_json::from_str::<serde_json::Value>(&said)?["status"]["verdict"].take();
         match (verdict["outcome"].as_str(), verdict["against"].as_str(), verdict["message"].as_str()) {
@@ -129,21 +158,7 @@ async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &Space) -> 
             _ => Err(Fault::from(verdict.to_string())),
         }
     })
-    .await?;
-    let took = now().duration_since(begun);
-    until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
-    let after = status(space, "model").await?;
-    if after.current_profile.as_deref() != Some("prompt") {
-        return Err(format!("{:?} is in force", after.current_profile).into());
-    }
-    let report = load.end().await?;
-    let told = format!(
-        "after {:.0} s patient was found worse than prompt: {verdict}; {} calls, {} lost",
-        took.as_secs_f64(),
-        report.offered,
-        report.lost()
-    );
-    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+    .await
 }
 
 /// Sixteen calls at once, set by hand, of a server that runs one after the other: each of them waits for fifteen others there.
@@ -232,4 +247,51 @@ async fn in_time(load: &Running<'_>) -> Result<(), Fault> {
         }
     })
     .await
+}
+
+const LEARNING: &str = "
+apiVersion: groupage.dev/v1alpha1
+kind: BatchPolicy
+metadata: {name: model}
+spec:
+  targetRefs: [{group: apps, kind: Deployment, name: model}]
+  slo: {latencyP99: 500ms}
+";
+const BEGINS: &str = "begins with what other pods learned";
+
+async fn a_new_pod_begins_with_what_others_on_its_kind_of_machine_learned(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.apply(LEARNING).await?;
+    let model = Model { args: ", --base, 10ms, --per-item, 1ms", ..Model::default() };
+    space.apply(&model.yaml()).await?;
+    let first = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
+    let node = first.spec.as_ref().and_then(|spec| spec.node_name.clone()).ok_or("no node")?;
+    let kind = "--output=jsonpath={.metadata.labels.node\\.kubernetes\\.io/instance-type}";
+    let kind = space.kubectl(&["get", "node", &node, kind]).await?;
+    until_counted(space, "model", |pods| pods.connected == 1).await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let load = caller.load("model:80", Route::Predict, RATE).await?;
+    let learned = until("what the pod learned, in the status", MOVES_MAX, async || {
+        let learned = status(space, "model").await?.learned;
+        learned.into_iter().find(|one| one.accelerator == kind && !one.curve.is_empty()).ok_or("nothing".into())
+    })
+    .await?;
+    let report = load.end().await?;
+    space.kubectl(&["scale", "deploy/model", "--replicas=2"]).await?;
+    let pods = space.deployment_ready("model").await?;
+    let other = pods.iter().find(|pod| pod.name_any() != first.name_any()).ok_or("no second pod")?;
+    let begun = until("what the second pod begins with", MOVES_MAX, async || {
+        let log = space.kubectl(&["logs", &other.name_any(), "--container", "groupage"]).await?;
+        log.lines().find(|line| line.contains(BEGINS)).map(str::to_owned).ok_or_else(|| log.into())
+    })
+    .await?;
+    let log = space.kubectl(&["logs", &first.name_any(), "--container", "groupage"]).await?;
+    let told = format!(
+        "{} sizes learned on {kind} of {} calls, {} lost: {begun}",
+        learned.curve.len(),
+        report.offered,
+        report.lost()
+    );
+    if log.contains(BEGINS) || report.lost() > 0 { Err(format!("{told}; {log}").into()) } else { Ok(told) }
 }

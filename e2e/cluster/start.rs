@@ -191,6 +191,8 @@ impl Starting {
             flag("root-dir", self.path("kubelet")),
             flag("hostname-override", "node1"),
             flag("node-ip", format!("{HOST},{HOST6}")),
+            // As a cloud's does: pods on the same kind of machine begin with what others learned on it.
+            flag("node-labels", "node.kubernetes.io/instance-type=e2e"),
         ];
         self.kube("kubelet", &args)?;
         let proxy = Self::proxy(&kubeconfig(self, "kube-proxy")?);

@@ -282,6 +282,7 @@ impl Link {
         for port in &self.ports {
             port.begin(start).await;
         }
+        tracing::info!(slots = start.slots, classes = start.curves.len(), "begins with what other pods learned");
     }
 
     fn applied(&self, config: &Config) {
