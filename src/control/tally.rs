@@ -47,11 +47,13 @@ impl Tally {
 
 impl Observer for Tally {
     fn ended(&self, scope: ScopeId, call: &CallEnd) {
-        let CallEnd { outcome, latency, items, slo } = *call;
+        let CallEnd { outcome, latency, items, slo, server_error } = *call;
         self.count(scope, |route| {
             *of(&mut route.calls, outcome) += 1;
             *of(&mut route.items, outcome) += u64::from(items);
             match outcome {
+                // Fast as it may be, it is no answer that anybody wants to have sooner.
+                Outcome::Served | Outcome::Passed if server_error => route.server_errors += 1,
                 Outcome::Served => {
                     route.latency.add_time(latency);
                     if let Some(slo) = slo {
@@ -106,6 +108,7 @@ const fn of(counts: &mut Outcomes, outcome: Outcome) -> &mut u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::sketch::Sketch;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -117,6 +120,7 @@ mod tests {
             latency: MS * millis,
             items: 2,
             slo: slo.map(|slo| MS * slo),
+            server_error: false,
         };
         tally.ended(ScopeId(0), &end(Outcome::Served, 5, Some(10)));
         tally.ended(ScopeId(0), &end(Outcome::Served, 15, Some(10)));
@@ -128,7 +132,13 @@ mod tests {
         tally.dispatched(ScopeId(0), 5, &mut [MS, 3 * MS].into_iter());
         tally.executed(ScopeId(0), 4 * MS, true);
         tally.executed(ScopeId(0), 400 * MS, false);
+        for outcome in [Outcome::Served, Outcome::Passed] {
+            tally.ended(ScopeId(2), &CallEnd { server_error: true, ..end(outcome, 1, Some(10)) });
+        }
         let taken = tally.take();
+        let refused = &taken[&Some(ScopeId(2))];
+        assert_eq!((refused.server_errors, refused.calls.served, refused.calls.passed), (2, 1, 1));
+        assert_eq!([&refused.latency, &refused.slo_latency, &refused.passed_latency].map(Sketch::count), [0; 3]);
         let route = &taken[&Some(ScopeId(0))];
         let calls = Outcomes { served: 3, expired: 1, rejected: 1, cancelled: 1, ..Outcomes::default() };
         assert_eq!((route.calls, route.items.served, route.late, route.lost), (calls, 6, 1, 1));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use http::Response;
+use http::{Response, StatusCode};
 
 use super::Proxy;
 use super::debug::Told;
@@ -34,6 +34,8 @@ pub(super) struct Ending {
     answered: Option<Tick>,
     /// The counts of its priority class, once it was read.
     class: Option<Ended>,
+    /// The server says that it could not.
+    server_error: bool,
     /// Of its route, once it was recognised.
     scope: Option<ScopeId>,
     began: Tick,
@@ -55,6 +57,7 @@ impl Ending {
             slo: None,
             answered: None,
             class: None,
+            server_error: false,
             scope: None,
             began,
         }
@@ -134,8 +137,10 @@ impl Ending {
     /// It ends with this answer.
     pub(super) fn end(mut self, outcome: Outcome, response: &mut Response<Body>) {
         self.outcome = outcome;
+        let status = response.status();
+        self.server_error = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
         if let Some(record) = &mut self.record {
-            record.status = response.status().as_u16();
+            record.status = status.as_u16();
         }
         if let Some(told) = &mut self.told {
             told.forwarded = outcome == Outcome::Passed;
@@ -202,7 +207,8 @@ impl Drop for Ending {
         }
         if let (Some(scope), Some(observer)) = (self.scope, proxy.metrics.observer()) {
             let latency = proxy.clock.now().since(self.began);
-            observer.ended(scope, &CallEnd { outcome: self.outcome, latency, items: self.items, slo: self.slo });
+            let Self { outcome, items, slo, server_error, .. } = *self;
+            observer.ended(scope, &CallEnd { outcome, latency, items, slo, server_error });
         }
         proxy.metrics.stats.answered.fetch_add(1, Ordering::Relaxed);
         if let (Some(mut record), Some(log)) = (self.record.take(), &proxy.access_log) {

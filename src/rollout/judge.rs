@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Chance of a wrong alarm in one comparison, however long (the issue: 5 %), shared by the questions.
 const ALPHA: f64 = 0.05;
 /// Calls of the yardstick before there is a line: ten of them beyond the 99th percentile.
-const LINE_CALLS: u64 = 1000;
-/// Looks back of which the line is drawn.
+pub(super) const LINE_CALLS: u64 = 1000;
+/// Looks back of which the line is drawn, at least.
 const LINE_LOOKS: u32 = 10;
 /// A jump: so many calls of each arm in one look...
 const JUMP_CALLS: u64 = 20;
@@ -47,7 +47,7 @@ pub struct Comparison {
 
 #[derive(Debug, Clone, PartialEq, Default)]
 struct Line {
-    /// What it was when a controller wrote it down: until this one has seen enough itself.
+    /// What it was before, or when another controller wrote it down: until enough was seen since.
     kept: Option<u64>,
     latency: Sketch,
     looks: u32,
@@ -144,6 +144,12 @@ impl Comparison {
         self.errors.looks()
     }
 
+    /// Of these, looks at which there was a line to compare latencies with.
+    #[must_use]
+    pub fn latency_looks(&self) -> u32 {
+        self.latency.looks()
+    }
+
     /// Looks for a jump alone, between two looks: what was served since the last one.
     #[must_use]
     pub fn alarm(&self, control: &Counts, candidate: &Counts) -> Finding {
@@ -214,7 +220,9 @@ impl Line {
     }
 
     fn add(&mut self, latency: &Sketch) {
-        if self.looks >= LINE_LOOKS {
+        // Where calls are few it is drawn of more looks, and the one before holds until the next is full.
+        if self.looks >= LINE_LOOKS && self.latency.count() >= LINE_CALLS {
+            self.kept = self.p99();
             self.latency = std::mem::take(&mut self.last);
             self.looks = 1;
         }
@@ -343,6 +351,27 @@ mod tests {
                 .count();
             assert!(stopped * 20 <= 300, "{stopped} of {runs} with {sizes:?}, {cluster} to a batch");
         }
+    }
+
+    #[test]
+    fn where_calls_are_few_there_is_a_line_all_the_same_and_it_stays() {
+        let mut draw = Draw::new(7, 3);
+        let mut comparison = Comparison::default();
+        let mut drawn = Vec::new();
+        for _ in 0..60 {
+            let control = counts(&mut draw, 40, (1.0, 0.0), (1, 1.0));
+            comparison.look(&control, &counts(&mut draw, 10, (1.0, 0.0), (1, 1.0)), &Analysis::default(), SIDE);
+            drawn.push(comparison.line.p99().is_some());
+        }
+        assert!(drawn.iter().skip(25).all(|drawn| *drawn), "{drawn:?}");
+        assert!(comparison.latency_looks() >= 30, "{}", comparison.latency_looks());
+        // And it moves: the yardstick is three times as slow from here on.
+        let before = comparison.line.p99().unwrap();
+        for _ in 0..60 {
+            let control = counts(&mut draw, 40, (3.0, 0.0), (1, 1.0));
+            comparison.look(&control, &Counts::default(), &Analysis::default(), SIDE);
+        }
+        assert!(comparison.line.p99().unwrap() > 2 * before);
     }
 
     #[test]

@@ -17,6 +17,8 @@ const PERIOD_MIN: u64 = 20;
 const P99_PERMILLE: u32 = 50;
 const ERRORS_PPM: u32 = 5000;
 const INTERVAL: u64 = 30;
+/// Sidecars report every five seconds: looks between two reports would see nothing.
+const INTERVAL_MIN: u64 = 5;
 /// `policy.yaml`: `rollout.historyLimit`.
 const HISTORY: usize = 10;
 
@@ -142,7 +144,7 @@ impl Analysis {
             p99_permille: share(spec.and_then(|spec| spec.latency_p99_regression.as_ref()))
                 .map_or(P99_PERMILLE, |ppm| ppm / 1000),
             errors_ppm: share(spec.and_then(|spec| spec.error_rate_regression.as_ref())).unwrap_or(ERRORS_PPM),
-            interval: seconds(spec.and_then(|spec| spec.interval.as_ref())).unwrap_or(INTERVAL),
+            interval: seconds(spec.and_then(|spec| spec.interval.as_ref())).unwrap_or(INTERVAL).max(INTERVAL_MIN),
         }
     }
 }
@@ -224,6 +226,7 @@ mod tests {
         assert_eq!(found.strategy, Strategy::Canary(wanted));
         let one = r#"{"strategy": "Experiment", "experiment": {"arms": [{"profileRef": {"name": "a"}}, {"profileRef": {"name": "a"}}]}}"#;
         assert_eq!(plan(one).strategy, Strategy::Immediate);
+        assert_eq!(plan(r#"{"analysis": {"interval": "500ms"}}"#).analysis.interval, 5);
         let two = r#"{"strategy": "Experiment", "experiment": {"arms": [{"profileRef": {"name": "a"}}, {"profileRef": {"name": "b"}, "weight": 3}], "assignment": "Switchback", "period": "1s"}}"#;
         let Strategy::Experiment(experiment) = plan(two).strategy else { panic!("two arms") };
         assert_eq!((experiment.switchback, experiment.period, experiment.samples_min), (true, 20, 2000));

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::assign::{arms, turn, washout};
-use super::judge::{Beside, Comparison, Finding, TURNS_LOOKS};
+use super::judge::{Beside, Comparison, Finding, LINE_CALLS, TURNS_LOOKS};
 use super::plan::{ArmPlan, Canary, Experiment, OnFailure, Plan, Strategy};
 use super::{Counts, Epoch};
 use crate::tuner::{millis, share};
@@ -165,6 +165,8 @@ pub enum Outcome {
 /// Looks at a rollout and says what is to be now. The same arguments give the same answer; a controller that takes over carries on from the state of a status.
 #[must_use]
 pub fn step(state: State, plan: &Plan, pods: &[PodSeen], now: Epoch) -> Next {
+    // Another controller wrote them, and its clock may be ahead: nothing would be counted or looked at until this one has caught up.
+    let state = State { since: state.since.min(now), looked: state.looked.min(now), ..state };
     let mut rollout = Rollout { state, plan, pods, now, told: Vec::new(), verdicts: Vec::new() };
     let places = rollout.go();
     let Rollout { state, told, verdicts, .. } = rollout;
@@ -279,11 +281,10 @@ impl Rollout<'_> {
         let turns = self.turns(&self.weights(steps), false);
         self.count(turns.then_some(Canary::PERIOD));
         if self.state.phase == Phase::Progressing {
-            if let Some((_, finding)) = self.look(turns) {
-                if let Finding::Worse { word, why } = finding {
-                    return self.failed(current, word.as_str(), &why, steps);
-                }
-            } else if let Some(told) = self.forward(wanted, steps, turns) {
+            if let Some((_, Finding::Worse { word, why })) = self.look(turns).into_iter().next() {
+                return self.failed(current, word.as_str(), &why, steps);
+            }
+            if let Some(told) = self.forward(wanted, steps, turns) {
                 return told;
             }
         }
@@ -342,6 +343,17 @@ impl Rollout<'_> {
         if looks < needed {
             "WaitingForLooks".clone_into(&mut self.state.reason);
             self.state.message = format!("compared {looks} times, {needed} are needed before the next step");
+            return true;
+        }
+        let looks = self.state.arms.get(1).map_or(0, |arm| arm.comparison.latency_looks());
+        if looks < CANARY_LOOKS {
+            "WaitingForLatency".clone_into(&mut self.state.reason);
+            let control = self.state.arms.first().map_or(0, |arm| arm.samples);
+            self.state.message = if control < LINE_CALLS {
+                format!("{control} calls of the yardstick, {LINE_CALLS} are needed to compare latencies")
+            } else {
+                format!("latencies compared {looks} times, {CANARY_LOOKS} are needed before the next step")
+            };
             return true;
         }
         false
@@ -425,8 +437,11 @@ impl Rollout<'_> {
             self.state.phase = Phase::Progressing;
         }
         if self.state.phase == Phase::Progressing {
-            while self.state.phase == Phase::Progressing {
-                let Some((at, finding)) = self.look(turns) else { break };
+            for (at, finding) in self.look(turns) {
+                // One that is worse may have it paused: then nobody wins.
+                if self.state.phase != Phase::Progressing {
+                    break;
+                }
                 if let Some(winner) = self.found(at, finding, experiment) {
                     return self.all(&winner);
                 }
@@ -534,27 +549,29 @@ impl Rollout<'_> {
         }
     }
 
-    /// The first finding about an arm that is not stopped. Between two looks only a jump is found. By turns a look waits until every arm had one.
-    fn look(&mut self, turns: bool) -> Option<(usize, Finding)> {
+    /// What is found about arms that are not stopped, first those that are worse. Between two looks only a jump is found. By turns a look waits until every
+    /// arm had one.
+    fn look(&mut self, turns: bool) -> Vec<(usize, Finding)> {
         let all = || self.state.arms.iter().filter(|arm| !arm.stopped).all(|arm| arm.since_look.calls() > 0);
         let due = self.now.since(self.state.looked) >= self.plan.analysis.interval && (!turns || all());
-        let (control, others) = self.state.arms.split_first_mut()?;
+        let mut found = Vec::new();
+        let Some((control, others)) = self.state.arms.split_first_mut() else { return found };
         let beside = Beside { candidates: others.len(), turns };
-        let mut found = None;
         for (at, arm) in others.iter_mut().enumerate().filter(|(_, arm)| !arm.stopped) {
             let finding = if due {
                 arm.comparison.look(&control.since_look, &arm.since_look, &self.plan.analysis, beside)
             } else {
                 arm.comparison.alarm(&control.since_look, &arm.since_look)
             };
-            if finding != Finding::Nothing && found.is_none() {
-                found = Some((at + 1, finding));
+            if finding != Finding::Nothing {
+                found.push((at + 1, finding));
             }
         }
         if due {
             self.state.looked = self.now;
             self.state.arms.iter_mut().for_each(|arm| arm.since_look = Counts::default());
         }
+        found.sort_by_key(|(_, finding)| !matches!(finding, Finding::Worse { .. }));
         found
     }
 

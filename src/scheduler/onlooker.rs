@@ -377,7 +377,7 @@ impl Look {
                     };
                     self.metrics.predicted_ends(outcome, latency);
                     if let Some(observer) = observer {
-                        observer.ended(scope, &CallEnd { outcome, latency, items, slo });
+                        observer.ended(scope, &CallEnd { outcome, latency, items, slo, server_error: false });
                     }
                     self.forget(id);
                 }

@@ -35,4 +35,6 @@ pub struct CallEnd {
     pub items: u32,
     /// Within how long it was to be answered.
     pub slo: Option<Duration>,
+    /// It was answered, and the server said with 429 or 5xx that it could not.
+    pub server_error: bool,
 }

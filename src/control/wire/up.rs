@@ -164,7 +164,7 @@ pub struct RouteReport {
     /// Its promised 99th percentile in microseconds, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slo_us: Option<u64>,
-    /// Arrival to answer at the proxy, of calls that were served.
+    /// Arrival to answer at the proxy, of calls that were served well.
     pub latency: Sketch,
     /// The same of calls with an SLO only.
     pub slo_latency: Sketch,
@@ -180,6 +180,8 @@ pub struct RouteReport {
     pub calls: Outcomes,
     /// Items by how their calls ended.
     pub items: Outcomes,
+    /// Calls that the server answered with 429 or 5xx: served or passed by `calls`, and in no latency.
+    pub server_errors: u64,
     /// Calls that were answered later than their SLO.
     pub late: u64,
     /// Calls with an SLO that got no answer: refused, given up in the queue, failed.
@@ -424,6 +426,7 @@ impl RouteReport {
         self.calls.merge(&other.calls);
         self.items.merge(&other.items);
         let counts = [
+            (&mut self.server_errors, other.server_errors),
             (&mut self.late, other.late),
             (&mut self.lost, other.lost),
             (&mut self.executions, other.executions),

@@ -214,12 +214,12 @@ impl Fresh {
     /// As a rollout compares it. Calls that pass through count like others, each as a batch of its own, as the summary of a status has it: a policy under
     /// which nothing is batched has a latency too, and without them what fails would be all that ends.
     pub(super) fn compared(&self) -> Counts {
-        let calls = &self.counts.calls;
+        let RouteReport { calls, server_errors, .. } = &self.counts;
         let mut latency = self.counts.latency.clone();
         latency.merge(&self.counts.passed_latency);
         Counts {
             latency,
-            errors: calls.rejected.saturating_add(calls.expired).saturating_add(calls.failed),
+            errors: [calls.rejected, calls.expired, calls.failed, *server_errors].into_iter().fold(0, u64::saturating_add),
             batches: self.counts.executions.saturating_add(self.counts.passed_latency.count()),
         }
     }
@@ -267,6 +267,16 @@ mod tests {
         assert_eq!(sidecar.take_fresh().compared().calls(), 0);
         let seen = sidecar.take_observation("u", "l4", false);
         assert_eq!((seen.latency.count(), seen.over, seen.profile.as_str()), (40, Duration::from_secs(10), "p"));
+    }
+
+    #[test]
+    fn what_the_server_answers_with_an_error_is_an_error() {
+        let mut fresh = Fresh::default();
+        fresh.counts.calls = Outcomes { served: 7, passed: 3, ..Outcomes::default() };
+        fresh.counts.server_errors = 4;
+        fresh.counts.latency.add_many(900, 4);
+        fresh.counts.passed_latency.add_many(900, 2);
+        assert_eq!((fresh.compared().calls(), fresh.compared().errors), (10, 4));
     }
 
     #[test]

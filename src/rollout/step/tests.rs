@@ -181,6 +181,43 @@ fn a_bad_canary_is_taken_back_by_itself_and_not_tried_again() {
 }
 
 #[test]
+fn a_better_canary_goes_on_though_every_round_looks() {
+    let mut world = World::new(20, &[("b", 0.5, 0.0)]).wanting("b", canary());
+    world.plan.analysis.interval = LOOK;
+    world.looks(70);
+    assert_eq!((world.state.phase, world.on("b")), (Phase::Promoted, 20), "{}", world.state.message);
+}
+
+#[test]
+fn a_slow_canary_with_few_calls_is_found_out_before_its_step_is_over() {
+    let mut world = World::new(20, &[("b", 10.0, 0.0)]).wanting("b", canary());
+    world.calls = 1;
+    world.looks(800);
+    assert_eq!((world.state.phase, world.on("a")), (Phase::RolledBack, 20), "{}", world.state.message);
+}
+
+#[test]
+fn without_calls_enough_to_compare_latencies_no_step_is_taken() {
+    let mut world = World::new(2, &[]).wanting("b", Strategy::Canary(vec![Canary { percent: 50, hold: 300 }]));
+    world.calls = 10;
+    world.looks(90);
+    assert_eq!(world.state.reason, "WaitingForLatency", "{}", world.state.message);
+    assert!(world.state.message.contains("1000 are needed to compare latencies"), "{}", world.state.message);
+    world.looks(60);
+    assert_eq!(world.state.phase, Phase::Promoted, "{}", world.state.message);
+}
+
+#[test]
+fn a_controller_whose_clock_is_behind_looks_on_at_once() {
+    let mut world = World::new(20, &[("b", 2.0, 0.0)]).wanting("b", canary());
+    world.look();
+    world.now = Epoch(world.now.0 - 3600);
+    world.pods.iter_mut().for_each(|(_, _, since)| *since = world.now);
+    world.looks(14);
+    assert_eq!(world.state.phase, Phase::RolledBack, "{}", world.state.message);
+}
+
+#[test]
 fn errors_that_jump_end_a_canary_at_the_first_report() {
     let mut world = World::new(20, &[("b", 1.0, 0.6)]).wanting("b", canary());
     world.looks(3);
@@ -320,6 +357,19 @@ fn an_experiment_whose_other_arms_are_worse_or_alike_keeps_the_first() {
     world.looks(150);
     assert_eq!((world.state.reason.as_str(), world.on("a")), ("Inconclusive", 10), "{}", world.state.message);
     assert_eq!(world.verdicts[0].outcome, Outcome::Undecided);
+}
+
+#[test]
+fn an_arm_that_is_better_hides_none_that_is_worse() {
+    let mut world = World::new(12, &[("b", 0.5, 0.0), ("c", 1.5, 0.0)]);
+    let arm = |profile: &str| ArmPlan { profile: profile.to_owned(), weight: 1 };
+    let arms = vec![arm("a"), arm("b"), arm("c")];
+    // Nobody has calls enough to win.
+    let strategy = Strategy::Experiment(Experiment { arms, switchback: false, period: 60, samples_min: 10_000_000 });
+    world = world.wanting("x", strategy);
+    world.looks(60);
+    let stopped: Vec<bool> = world.state.arms.iter().map(|arm| arm.stopped).collect();
+    assert_eq!((stopped, world.state.phase), (vec![false, false, true], Phase::Progressing));
 }
 
 #[test]
