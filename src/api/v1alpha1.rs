@@ -193,6 +193,17 @@ pub struct BatchPolicySpec {
     pub proxy: Option<ProxySpec>,
 }
 
+impl BatchPolicySpec {
+    /// Whether any call is promised a latency: of all, by route, or by priority class.
+    #[must_use]
+    pub fn promises_latency(&self) -> bool {
+        let all = self.slo.iter().map(|slo| &slo.latency_p99);
+        let routes = self.routes.iter().flatten().filter_map(|route| route.slo.as_ref()).map(|slo| &slo.latency_p99);
+        let classes = self.priority.iter().flat_map(|priority| priority.classes.iter().flatten());
+        all.chain(routes).chain(classes.map(|class| &class.latency_p99)).any(Option::is_some)
+    }
+}
+
 /// Measured limits and scheduling that policies can refer to.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(

@@ -6,6 +6,7 @@
 mod found;
 mod profiles;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::Timestamp;
@@ -149,8 +150,15 @@ fn status(
     before: &BatchPolicyStatus,
     now: Timestamp,
 ) -> BatchPolicyStatus {
-    let nothing = PolicyLive::default();
-    let live = input.live.policies.get(&policy.meta.key).unwrap_or(&nothing);
+    // Where nobody looks, because the policy is not obeyed at present or this replica has only begun to lead, what it resumes from stays.
+    let resumed = || PolicyLive {
+        candidate: before.candidate_profile.clone(),
+        rollout: before.rollout.clone(),
+        learned: before.learned.clone(),
+        ..PolicyLive::default()
+    };
+    let live = input.live.policies.get(&policy.meta.key).map_or_else(|| Cow::Owned(resumed()), Cow::Borrowed);
+    let live = &*live;
     let mut findings = found::findings(input, policy, attachment, live);
     let ready = ready(&findings);
     findings.push(ready);

@@ -212,7 +212,12 @@ impl Sidecars {
                 now: self.needs.clock.now(),
                 wall,
             };
-            let course = state.courses.entry(key.clone()).or_insert_with(|| Course::resume(&policy.status));
+            let resume = || Course::resume(&policy.meta.uid, &policy.status);
+            let course = state.courses.entry(key.clone()).or_insert_with(resume);
+            if !course.is_of(&policy.meta.uid) {
+                // Deleted and made anew between two looks: nothing of the old one's is about this one.
+                *course = resume();
+            }
             let seen = course.look(&view, &mut state.book);
             seen.moved.iter().for_each(|word| self.needs.metrics.tuned(word.as_str()));
             live.told.extend(seen.notices);
@@ -220,8 +225,8 @@ impl Sidecars {
             live.policies.insert(key.clone(), seen.live);
         }
         self.without_policy(state, world, attached, &mut told);
-        // A policy that is not obeyed at present keeps its course and what was told of it.
-        for (uid, before) in state.told.drain() {
+        // A policy that is not obeyed at present keeps its course and what was told of it, but for what is tried: nobody looks at that, so it ends by itself.
+        for (uid, before) in state.told.drain().filter(|(_, (told, _))| !told.kept_up) {
             told.entry(uid).or_insert(before);
         }
         let current = |uid: &str| {

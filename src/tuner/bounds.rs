@@ -44,6 +44,8 @@ pub struct Bounds {
     pub granularity: Granularity,
     /// The promised 99th percentile, as far as there is one for all routes: for sentences. Whether a call is late its sidecar knows, by its own route.
     pub slo: Option<Duration>,
+    /// A route, a priority class or the whole promises a latency.
+    pub promised: bool,
     /// Batches in flight, from … to: at least 1, never above `limits.slotsMax`.
     pub slots: (u32, u32),
     /// `limits.slotsMax`: what a sidecar has that is told nothing.
@@ -56,13 +58,25 @@ pub struct Bounds {
     pub shift_permille_max: u32,
 }
 
+// === impl Granularity ===
+
+impl From<api::Granularity> for Granularity {
+    fn from(word: api::Granularity) -> Self {
+        match word {
+            api::Granularity::Pod => Self::Pod,
+            api::Granularity::NodeClass => Self::NodeClass,
+            api::Granularity::Workload => Self::Workload,
+        }
+    }
+}
+
 // === impl Bounds ===
 
 impl Bounds {
     /// The bounds of a policy. Words of a later version count as the default, and so does a share that cannot be read; bounds that cross, or lie above the
     /// limits, are cut to them.
     #[must_use]
-    pub fn new(tuning: Option<&api::TuningSpec>, slo: Option<Duration>, limits: &Limits) -> Self {
+    pub fn new(tuning: Option<&api::TuningSpec>, (slo, promised): (Option<Duration>, bool), limits: &Limits) -> Self {
         let spec = tuning.and_then(|tuning| tuning.bounds.as_ref());
         let mode = tuning.and_then(|tuning| tuning.mode.as_ref()).and_then(api::Word::known);
         let granularity = tuning.and_then(|tuning| tuning.granularity.as_ref()).and_then(api::Word::known);
@@ -85,12 +99,9 @@ impl Bounds {
                 Some(api::TuningMode::Recommend) => Mode::Recommend,
                 Some(api::TuningMode::Manual) => Mode::Manual,
             },
-            granularity: match granularity {
-                None | Some(api::Granularity::Pod) => Granularity::Pod,
-                Some(api::Granularity::NodeClass) => Granularity::NodeClass,
-                Some(api::Granularity::Workload) => Granularity::Workload,
-            },
+            granularity: granularity.map(Granularity::from).unwrap_or_default(),
             slo,
+            promised,
             slots: (slots_least, slots_most),
             slots_own: most,
             weight,
@@ -151,7 +162,7 @@ mod tests {
             config::build(Some(&config::load(&text, "p").unwrap()), &Overrides::default(), &Machine::default())
                 .unwrap();
         let tuning: api::TuningSpec = serde_json::from_str(tuning).unwrap();
-        Bounds::new(Some(&tuning), Some(Duration::from_millis(150)), &policy.limits)
+        Bounds::new(Some(&tuning), (Some(Duration::from_millis(150)), true), &policy.limits)
     }
 
     #[test]
@@ -161,6 +172,7 @@ mod tests {
             mode: Mode::Auto,
             granularity: Granularity::Pod,
             slo: Some(Duration::from_millis(150)),
+            promised: true,
             slots: (1, 16),
             slots_own: 16,
             weight: None,

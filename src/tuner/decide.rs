@@ -46,6 +46,7 @@ const EFFECT_PERMILLE: u64 = 800;
 pub fn propose(now: Tick, seen: &Observation, bounds: &Bounds, history: History) -> (Proposal, History) {
     let mut look = Look { now, seen, bounds, history };
     let (settings, reason) = look.decide();
+    let settings = look.published(settings);
     let told = match bounds.mode {
         Mode::Auto => settings,
         // What was told before it was so is taken back.
@@ -87,6 +88,9 @@ impl Look<'_> {
         if let Some(moved) = self.weight() {
             return moved;
         }
+        if !self.bounds.promised {
+            return self.hold(Word::NoSlo, "the policy promises no latency".to_owned());
+        }
         if self.unsettled() {
             return self.hold(Word::Settling, "waiting for what the last step does".to_owned());
         }
@@ -107,6 +111,16 @@ impl Look<'_> {
             Verdict::Near => self.near(&window),
             Verdict::Calm => self.calm(&window),
         }
+    }
+
+    /// What is said to be right. Where nobody applies it, that is what was recommended last, until the SLO is met without.
+    fn published(&self, decided: Settings) -> Settings {
+        if self.bounds.mode != Mode::Recommend {
+            return decided;
+        }
+        let goal = self.bounds.weight.map(|(least, most)| self.weight_goal(least, most));
+        let batch_weight_max = goal.map_or(decided.batch_weight_max, |goal| self.bounds.weight_said(goal));
+        Settings { batch_weight_max, ..self.history.recommended.unwrap_or(decided) }
     }
 
     /// A step was just taken: counts that began before it was in force are of before, and so are those of sidecars that have not got it.
@@ -224,6 +238,7 @@ impl Look<'_> {
     /// The SLO is met, and once it was for long enough, the steps that led here were right.
     fn reached(&mut self, window: &Window) {
         self.history.late = Run::default();
+        self.history.recommended = None;
         self.history.met += window.over;
         if self.history.met < PROVEN_FOR {
             return;
@@ -237,7 +252,8 @@ impl Look<'_> {
         let from = self.history.settings;
         let text = format!("{why}: {}", self.change(from, to));
         if self.bounds.mode == Mode::Recommend {
-            // Nobody applies it, so there is nothing to watch; it stands until the SLO is met without.
+            // Nobody applies it, so there is nothing to watch.
+            self.history.recommended = Some(to);
             return (to, Reason { word, text: format!("{text} (recommended)") });
         }
         let late = way == Way::Tighter;
@@ -296,11 +312,11 @@ impl Look<'_> {
 
     /// The cap on weight follows what sidecars learned from refusals and failures, never latency.
     fn weight(&mut self) -> Option<(Settings, Reason)> {
-        let (least, most) = self.bounds.weight?;
+        let (least, most) = self.bounds.weight.filter(|_| self.bounds.mode == Mode::Auto)?;
         let settings = self.history.settings;
         let current = settings.batch_weight_max.unwrap_or(most);
-        let goal = self.seen.weight_ceiling.unwrap_or(most).clamp(least, most);
-        let step = (current / 1000 * u64::from(STEP_PERMILLE)).max(1);
+        let goal = self.weight_goal(least, most);
+        let step = part(current).max(1);
         let (next, word, why) = if goal < current {
             (current.saturating_sub(step).max(goal), Word::WeightLowered, "refused or failed above")
         } else {
@@ -310,11 +326,17 @@ impl Look<'_> {
             return None;
         }
         let to = Settings { batch_weight_max: self.bounds.weight_said(next), ..settings };
-        if self.bounds.mode == Mode::Recommend {
-            return None;
-        }
-        let text = format!("{why} weight {goal}: {}", self.change(settings, to));
-        Some(self.set(to, word, text))
+        let of = self.seen.weight_ceiling.unwrap_or(goal);
+        let text = format!("{why} weight {of}: {}", self.change(settings, to));
+        // It has nothing to do with what is late: the runs go on.
+        (self.history.settings, self.history.changed) = (to, Some(self.now));
+        Some((to, Reason { word, text }))
+    }
+
+    /// A step above what was refused: a sidecar that asks its server again, by batches that are larger by an eighth, must be able to.
+    fn weight_goal(&self, least: u64, most: u64) -> u64 {
+        let above = |ceiling: u64| ceiling.saturating_add(part(ceiling).max(1));
+        self.seen.weight_ceiling.map_or(most, above).clamp(least, most)
     }
 
     fn may(&self, knob: Knob, way: Way) -> bool {
@@ -371,6 +393,12 @@ impl Look<'_> {
         }
         if told.is_empty() { format!("deadline shift stays {}", percent(to.shift_permille)) } else { told.join(", ") }
     }
+}
+
+/// The part of a weight that a step moves at most.
+const fn part(weight: u64) -> u64 {
+    let permille = STEP_PERMILLE as u64;
+    weight / 1000 * permille + weight % 1000 * permille / 1000
 }
 
 /// Whether clearly fewer answers are late than before.

@@ -52,22 +52,25 @@ struct Kept {
 // === impl Tuner ===
 
 impl Tuner {
-    /// Looks at what the pods of the policy reported since the last look, one observation for each that did. A group that is new begins with what its
+    /// Looks at what the pods of the policy reported since the last look, one observation for each that did, within the bounds of the profile that each runs. A
+    /// group that is new begins with what its
     /// sidecars have in force, else with what others like them ended with.
     pub fn look(
         &mut self,
         now: Tick,
-        bounds: &Bounds,
+        bounds: impl Fn(&str) -> Bounds,
         observations: &[Observation],
         learned: &[Learned],
     ) -> Vec<PodProposal> {
         let mut pooled: BTreeMap<GroupKey, Vec<&Observation>> = BTreeMap::new();
         for observation in observations {
-            pooled.entry(GroupKey::of(bounds.granularity, observation)).or_default().push(observation);
+            let granularity = bounds(&observation.profile).granularity;
+            pooled.entry(GroupKey::of(granularity, observation)).or_default().push(observation);
         }
         let mut proposals = Vec::with_capacity(observations.len());
         for (key, pods) in pooled {
             let known = self.changes_of(&pods);
+            let bounds = bounds(&key.profile);
             let kept = self.groups.entry(key.clone()).or_insert_with(|| Kept {
                 history: History::resume(bounds.within(begin(&pods, learned))),
                 seen: now,
@@ -76,7 +79,7 @@ impl Tuner {
             kept.seen = now;
             kept.changes += known;
             let seen = Observation { changes: kept.changes, ..pool(&pods) };
-            let (proposal, history) = propose(now, &seen, bounds, std::mem::take(&mut kept.history));
+            let (proposal, history) = propose(now, &seen, &bounds, std::mem::take(&mut kept.history));
             kept.history = history;
             let one = |pod: &&Observation| PodProposal {
                 pod: pod.pod.clone(),
@@ -111,15 +114,19 @@ impl Tuner {
 // === impl GroupKey ===
 
 impl GroupKey {
-    /// The group of a pod.
+    /// The group of a pod that runs this profile, by its UID and its kind of machine.
     #[must_use]
-    pub fn of(granularity: Granularity, observation: &Observation) -> Self {
+    pub fn new(granularity: Granularity, profile: &str, (pod, node_class): (&str, &str)) -> Self {
         let of = match granularity {
-            Granularity::Pod => observation.pod.clone(),
-            Granularity::NodeClass => observation.node_class.clone(),
-            Granularity::Workload => String::new(),
+            Granularity::Pod => pod,
+            Granularity::NodeClass => node_class,
+            Granularity::Workload => "",
         };
-        Self { profile: observation.profile.clone(), of }
+        Self { profile: profile.to_owned(), of: of.to_owned() }
+    }
+
+    fn of(granularity: Granularity, observation: &Observation) -> Self {
+        Self::new(granularity, &observation.profile, (&observation.pod, &observation.node_class))
     }
 }
 

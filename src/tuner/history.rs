@@ -69,6 +69,8 @@ struct Block {
 pub struct History {
     /// What is to be in force.
     pub(super) settings: Settings,
+    /// What was recommended last, where nothing is applied.
+    pub(super) recommended: Option<Settings>,
     /// When that was last changed.
     pub(super) changed: Option<Tick>,
     /// Being collected.

@@ -14,6 +14,7 @@ fn bounds() -> Bounds {
         mode: Mode::Auto,
         granularity: Granularity::Pod,
         slo: Some(SLO),
+        promised: true,
         slots: (1, 16),
         slots_own: 16,
         weight: None,
@@ -251,13 +252,46 @@ fn the_weight_cap_follows_learned_ceilings_and_never_latency() {
     world.looks(40, &seen(1000, 900, 50));
     assert!(world.told.iter().all(|told| told.batch_weight_max.is_none()));
     world.looks(40, &Observation { weight_ceiling: Some(5000), ..calm(0) });
-    assert_eq!(world.in_force().batch_weight_max, Some(5000));
+    assert_eq!(world.in_force().batch_weight_max, Some(6250), "so that the sidecar can ask again beyond 5000");
     assert!(world.told.windows(2).all(|pair| {
         let of = |told: Settings| told.batch_weight_max.unwrap_or(8000);
         of(pair[0]).abs_diff(of(pair[1])) <= of(pair[0]).max(of(pair[1])) / 4
     }));
     world.looks(40, &calm(0));
     assert_eq!(world.in_force().batch_weight_max, None, "nothing refuses any more");
+}
+
+#[test]
+fn a_small_weight_cap_moves_by_quarters_and_late_answers_are_seen_meanwhile() {
+    let mut world = World::new(Bounds { weight: Some((1, 512)), ..bounds() });
+    let refused = |late| Observation { weight_ceiling: Some(100), ..seen(1000, late, 0) };
+    let looks = (0..40).position(|_| {
+        world.look(refused(0));
+        world.in_force().batch_weight_max == Some(125)
+    });
+    assert!(looks.is_some_and(|looks| looks < 16), "{:?}", world.told);
+    let mut world = World::new(Bounds { weight: Some((1, 512)), ..bounds() });
+    world.looks(16, &refused(50));
+    assert!(world.words.contains(&Word::ShiftRaised), "{:?}", world.words);
+}
+
+#[test]
+fn a_policy_that_promises_no_latency_is_not_tuned_by_it_and_says_so() {
+    let mut world = World::new(Bounds { promised: false, slo: None, ..bounds() });
+    let held = world.looks(10, &Observation { latency: Sketch::default(), late: 0, ..seen(0, 0, 0) });
+    assert_eq!((held.reason.word, held.settings), (Word::NoSlo, Settings::default()));
+}
+
+#[test]
+fn what_is_recommended_stands_until_the_slo_is_met_without() {
+    let mut world = World::new(Bounds { mode: Mode::Recommend, weight: Some((1, 8000)), ..bounds() });
+    world.looks(30, &Observation { weight_ceiling: Some(4000), ..seen(100, 20, 0) });
+    let said: Vec<Settings> =
+        (0..6).map(|_| world.look(Observation { weight_ceiling: Some(4000), ..seen(100, 20, 0) }).settings).collect();
+    let wanted = Settings { shift_permille: said[0].shift_permille, slots_max: None, batch_weight_max: Some(5000) };
+    assert!(wanted.shift_permille > 0 && said.iter().all(|said| *said == wanted), "{said:?}");
+    let met = Settings { batch_weight_max: Some(8000), ..Settings::default() };
+    assert_eq!(world.looks(3, &calm(0)).settings, met, "by the bound alone");
 }
 
 #[test]
@@ -276,7 +310,7 @@ fn pods_are_pooled_as_the_policy_says_and_never_across_profiles() {
         let bounds = Bounds { granularity, ..bounds() };
         let mut told = Vec::new();
         for look in 1..=6_u64 {
-            told = tuner.look(Tick(look * 10_000_000_000), &bounds, &pods, &[]);
+            told = tuner.look(Tick(look * 10_000_000_000), |_: &str| bounds.clone(), &pods, &[]);
         }
         told.sort_by(|one, other| one.pod.cmp(&other.pod));
         told.iter().map(|pod| pod.proposal.told.shift_permille).collect::<Vec<_>>()
@@ -291,7 +325,7 @@ fn another_leader_carries_on_and_a_new_pod_begins_with_what_is_known() {
     let told = Settings { shift_permille: 120, ..Settings::default() };
     let mut tuner = Tuner::default();
     let pod = |in_force| Observation { profile: "p".to_owned(), node_class: "l4".to_owned(), in_force, ..calm(0) };
-    let proposals = tuner.look(Tick(1), &bounds(), &[pod(Some(told))], &[]);
+    let proposals = tuner.look(Tick(1), |_: &str| bounds(), &[pod(Some(told))], &[]);
     assert_eq!(proposals[0].proposal.told, told);
     let learned = learned::Learned {
         profile: "p".to_owned(),
@@ -299,7 +333,7 @@ fn another_leader_carries_on_and_a_new_pod_begins_with_what_is_known() {
         settings: told,
         ..learned::Learned::default()
     };
-    let proposals = Tuner::default().look(Tick(1), &bounds(), &[pod(Some(Settings::default()))], &[learned]);
+    let proposals = Tuner::default().look(Tick(1), |_: &str| bounds(), &[pod(Some(Settings::default()))], &[learned]);
     assert_eq!(proposals[0].proposal.told, told);
 }
 

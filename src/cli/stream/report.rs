@@ -121,6 +121,17 @@ fn predicted(counts: &BTreeMap<Option<ScopeId>, RouteReport>, seen: &Seen) -> Pr
     Predicted { counts: all, measured_items: seen.measured_items() }
 }
 
+/// The weight above which no class of calls gets through: one that was never refused is not to be held to what another may weigh.
+fn weight_ceiling(core: &Core) -> Option<u64> {
+    let learned = |found: &&CeilingInForce| {
+        found.ceiling.bounded != Bounded::Items && found.ceiling.source == LimitSource::Learned
+    };
+    let of =
+        |class| core.ceilings.iter().filter(learned).filter(|found| found.class == class).map(|f| f.ceiling.max).min();
+    let each: Option<Vec<u64>> = core.classes.iter().map(|(class, _)| of(*class)).collect();
+    each?.into_iter().max()
+}
+
 fn learned(core: &Core, why: &Why, kept: &Kept, table: &Table) -> Learned {
     let route = |scope: ScopeId| {
         table.settings.iter().find(|route| route.scope == scope).map_or_else(String::new, |route| route.name.clone())
@@ -162,9 +173,7 @@ fn learned(core: &Core, why: &Why, kept: &Kept, table: &Table) -> Learned {
         mean_us: core.mean_nanos / 1000,
         changes: why.core.changes,
         aside: aside(&core.aside),
-        weight_ceiling: least(&|found| {
-            found.ceiling.bounded != Bounded::Items && found.ceiling.source == LimitSource::Learned
-        }),
+        weight_ceiling: weight_ceiling(core),
         items_ceiling: least(&|found| {
             found.ceiling.bounded == Bounded::Items && found.ceiling.source != LimitSource::Policy
         }),

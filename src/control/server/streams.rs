@@ -37,6 +37,8 @@ pub(super) struct Shared {
     pub(super) handshakes: Semaphore,
     lines: Mutex<HashMap<u64, Arc<Line>>>,
     pods: Mutex<Pods>,
+    /// Held while one comes or goes, so that whoever listens hears of both in the order in which they happened. Taken before any other lock.
+    turn: Mutex<()>,
     next: AtomicU64,
 }
 
@@ -80,6 +82,7 @@ impl Streams {
             hub,
             lines: Mutex::default(),
             pods: Mutex::default(),
+            turn: Mutex::default(),
             next: AtomicU64::new(1),
         }))
     }
@@ -175,6 +178,7 @@ impl Shared {
     /// A pod said `Hello` on this connection; an earlier one of the same pod ends.
     pub(super) fn open(self: &Arc<Self>, line: &Arc<Line>, identity: &Arc<Identity>, hello: &Hello) {
         line.hear(self.clock.now());
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let open = Open { line: line.clone(), identity: identity.clone() };
         let before = self.pods().open.insert(identity.uid.clone(), open);
         if let Some(before) = before {
@@ -187,6 +191,7 @@ impl Shared {
 
     /// The stream of this connection has ended.
     pub(super) fn close(&self, line: &Line, identity: &Arc<Identity>) {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let was_open = {
             let mut pods = self.pods();
             let own = pods.open.get(&identity.uid).is_some_and(|open| open.line.id == line.id);

@@ -110,6 +110,7 @@ fn every_message_reads_back_as_it_was_written() {
         batch_items: sketch,
         calls: Outcomes { served: 3, passed: 1, ..Outcomes::default() },
         items: Outcomes { served: 6, rejected: 1, expired: 2, cancelled: 3, failed: 4, passed: 5 },
+        server_errors: 3,
         late: 1,
         lost: 2,
         executions: 2,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Accepted, Attachment, Bare, Input, PodCounts, PodLive, PolicyLive, Said};
+use crate::api::v1alpha1::BatchPolicySpec;
 use crate::controller::attach::selected_by;
 use crate::controller::attachment::Wanted;
 use crate::controller::status::{Finding, Holds, NO_SLO, Type, some_of};
@@ -179,14 +180,7 @@ fn captured(input: &Input<'_>, attachment: &Attachment) -> Finding {
 }
 
 fn slo(policy: &Policy, attachment: &Attachment, live: &PolicyLive) -> Finding {
-    let promised = policy.spec.as_ref().ok().is_some_and(|spec| {
-        let of_routes =
-            spec.routes.iter().flatten().any(|route| route.slo.as_ref().is_some_and(|slo| slo.latency_p99.is_some()));
-        let of_classes = spec.priority.iter().flat_map(|priority| priority.classes.iter().flatten());
-        let mut of_classes = of_classes.filter(|class| class.latency_p99.is_some());
-        spec.slo.as_ref().is_some_and(|slo| slo.latency_p99.is_some()) || of_routes || of_classes.next().is_some()
-    });
-    if !promised {
+    if !policy.spec.as_ref().is_ok_and(BatchPolicySpec::promises_latency) {
         return Finding::new(Type::SloMet, Holds::Unknown, NO_SLO, "the policy promises no latency");
     }
     match &live.slo {

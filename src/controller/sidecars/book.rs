@@ -168,6 +168,12 @@ impl Sidecar {
         fresh
     }
 
+    /// Whether it goes by what it is told: settings are in force, and it has not refused those that it was given last.
+    pub(super) fn follows(&self) -> bool {
+        let given = self.given.as_ref().map(|(hash, _)| hash);
+        self.in_force.is_some() && !self.refused.as_ref().is_some_and(|(hash, _)| Some(hash) == given)
+    }
+
     /// What the slow loop looks at, since it looked last. `node_class` is the kind of machine; `frozen`: others are compared with it.
     pub(super) fn take_observation(&mut self, uid: &str, node_class: &str, frozen: bool) -> Observation {
         let Fresh { profile, over, counts, .. } = self.window.take();
@@ -219,7 +225,9 @@ impl Fresh {
         latency.merge(&self.counts.passed_latency);
         Counts {
             latency,
-            errors: [calls.rejected, calls.expired, calls.failed, *server_errors].into_iter().fold(0, u64::saturating_add),
+            errors: [calls.rejected, calls.expired, calls.failed, *server_errors]
+                .into_iter()
+                .fold(0, u64::saturating_add),
             batches: self.counts.executions.saturating_add(self.counts.passed_latency.count()),
         }
     }

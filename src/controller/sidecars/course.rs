@@ -3,7 +3,6 @@
 //! Every look takes what the sidecars counted since the one before, asks `rollout` where each pod belongs, asks `tuner` every ten seconds what is to move, and
 //! gives what to tell each sidecar. What has to outlive this controller stands in the policy's status, from which another one resumes.
 
-use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,14 +23,16 @@ use crate::controller::status::Holds;
 use crate::controller::world::{Pod, Policy};
 use crate::rollout::pin::{ANNOTATION, Pin};
 use crate::rollout::status::{read, share, time, verdict, write};
-use crate::rollout::{Epoch, Phase, Plan, PodSeen, State, step};
+use crate::rollout::{Epoch, Phase, Plan, PodSeen, State, Strategy, step};
 use crate::tuner::learned::{Learned, Start, start, update};
 use crate::tuner::shown::{self, to_write};
-use crate::tuner::{self, Bounds, Observation, PodProposal, Settings, Tuner};
+use crate::tuner::{self, Bounds, Granularity, GroupKey, Observation, PodProposal, Settings, Tuner};
 
 /// What is remembered of a policy between two looks.
 #[derive(Debug, Default)]
 pub(super) struct Course {
+    /// The policy's UID.
+    of: String,
     rollout: State,
     tuner: Tuner,
     /// When the slow loop looked last.
@@ -48,6 +49,8 @@ pub(super) struct Course {
     predicted: Recent,
     measured_items: u32,
     verdicts: BTreeMap<String, (u64, Option<Verdict>)>,
+    /// An arm of the experiment that is not there.
+    missing: Option<String>,
     shown: Vec<shown::PodTuning>,
     shown_at: Option<Tick>,
 }
@@ -85,8 +88,14 @@ pub(super) struct Seen {
 
 impl Course {
     /// Goes on where a status says that it stands.
-    pub(super) fn resume(status: &BatchPolicyStatus) -> Self {
-        Self { rollout: read(status), learned: status.learned.iter().map(learned::read).collect(), ..Self::default() }
+    pub(super) fn resume(policy: &str, status: &BatchPolicyStatus) -> Self {
+        let learned = status.learned.iter().map(learned::read).collect();
+        Self { of: policy.to_owned(), rollout: read(status), learned, ..Self::default() }
+    }
+
+    /// Whether it is about this policy and no other one of that name.
+    pub(super) fn is_of(&self, policy: &str) -> bool {
+        self.of == policy
     }
 
     /// Looks at what the sidecars of a policy say.
@@ -136,9 +145,21 @@ impl Course {
         let (counts, items) = predicted.unwrap_or_default();
         self.predicted.add(view.now, counts);
         self.measured_items = if items > 0 { items } else { self.measured_items };
-        let Some(wanted) = view.wanted else { return BTreeMap::new() };
+        // Where the profile that is wanted has gone, the one in force is what is left to want: what is being tried ends.
+        let Some(wanted) = view.wanted.or(self.rollout.current.as_deref()).map(str::to_owned) else {
+            return BTreeMap::new();
+        };
         let pin = view.policy.annotations.get(ANNOTATION).and_then(|text| Pin::read(text));
-        let plan = Plan::new(wanted.to_owned(), view.spec.rollout.as_ref(), pin);
+        let mut plan = Plan::new(wanted, view.spec.rollout.as_ref(), pin);
+        self.missing = None;
+        if let Strategy::Experiment(experiment) = &plan.strategy {
+            let mut arms = experiment.arms.iter().map(|arm| &arm.profile);
+            self.missing = arms.find(|arm| (view.profile)(arm).is_none()).cloned();
+        }
+        if self.missing.is_some() {
+            // Its pods would run something else and be counted for that.
+            plan.strategy = Strategy::Immediate;
+        }
         let next = step(std::mem::take(&mut self.rollout), &plan, &pods, view.wall);
         self.frozen = next.frozen;
         let about = About::policy(&view.policy.meta);
@@ -159,24 +180,26 @@ impl Course {
         next.profiles
     }
 
-    /// Lets the slow loop look, with the bounds that the policy sets.
+    /// Lets the slow loop look, within the bounds that the policy sets for the profile that each pod runs.
     fn tune(&mut self, view: &View<'_>, book: &mut Book, seen: &mut Seen) {
-        let Some(policy) = effective(view) else { return };
-        let bounds = bounds(view, &policy);
-        // Only `Adaptive` finds out how many the server runs side by side, and keeps to it.
-        let scheduling = &policy.scheduling;
-        let slots_by_hand = (scheduling.policy != SchedulingPolicy::Adaptive).then_some(scheduling.slots);
+        let wanted = view.wanted.and_then(|wanted| (view.profile)(wanted)).unwrap_or_default();
+        let Some(wanted) = Under::of(view, wanted) else { return };
+        let mut profiles: BTreeMap<String, Under> = BTreeMap::new();
         let mut known = Vec::new();
         let mut observations = Vec::new();
         for (pod, machine) in &view.pods {
             let uid = pod.meta.uid.as_str();
-            let Some(sidecar) = book.get_mut(uid).filter(|sidecar| sidecar.in_force.is_some()) else { continue };
+            let Some(sidecar) = book.get_mut(uid).filter(|sidecar| sidecar.follows()) else { continue };
             let counted = sidecar.take_observation(uid, machine, self.frozen.contains(uid));
-            observations.push(Observation { slots: slots_by_hand.unwrap_or(counted.slots), ..counted });
+            let under = profiles.entry(counted.profile.clone()).or_insert_with_key(|name| {
+                (view.profile)(name).and_then(|profile| Under::of(view, profile)).unwrap_or_else(|| wanted.clone())
+            });
+            observations.push(Observation { slots: under.slots_by_hand.unwrap_or(counted.slots), ..counted });
             known.extend(learned::of(sidecar, machine));
         }
         let before = std::mem::take(&mut self.proposals);
-        let proposals = self.tuner.look(view.now, &bounds, &observations, &self.learned);
+        let bounds = |profile: &str| profiles.get(profile).unwrap_or(&wanted).bounds.clone();
+        let proposals = self.tuner.look(view.now, bounds, &observations, &self.learned);
         for proposal in proposals {
             let uid = proposal.pod.clone();
             let was = before.get(&uid).map(|before| before.proposal.settings).unwrap_or_default();
@@ -249,8 +272,7 @@ impl Course {
             specs.entry(name).or_insert_with(|| (view.profile)(name));
         }
         let found = |name: &str| specs.get(name).and_then(Option::as_ref);
-        let bounds = LazyCell::new(|| Some(bounds(view, &effective(view)?)));
-        let first = |settings| bounds.as_ref().map_or_else(Settings::default, |bounds| bounds.first(settings));
+        let mut bounds: BTreeMap<&str, Option<Bounds>> = BTreeMap::new();
         let mut large = None;
         for (pod, machine) in &view.pods {
             let uid = pod.meta.uid.as_str();
@@ -258,21 +280,33 @@ impl Course {
             let base = current.as_deref().and_then(|name| Some((name, found(name)?)));
             // A profile that has gone is no reason to leave a pod without: it keeps what is in force.
             let Some(own) = found(place).map(|spec| (place.as_str(), spec)).or(base) else { continue };
+            let sidecar = book.get(uid);
+            // One that knows no arms has it as if it were the policy's own.
+            let takes_arms = sidecar.is_none_or(|sidecar| sidecar.takes_arms);
             let given = match base {
-                Some(base) if tried && own.0 != base.0 => Given { base, arm: Some(own) },
+                Some(base) if tried && own.0 != base.0 && takes_arms => Given { base, arm: Some(own) },
                 _ => Given { base: own, arm: None },
             };
-            let in_force = book.get(uid).and_then(|sidecar| sidecar.in_force.as_ref());
+            let in_force = sidecar.and_then(|sidecar| sidecar.in_force.as_ref());
             let start = if in_force.is_none() { start(&self.learned, own.0, machine) } else { None };
+            let mut first = |settings| {
+                let under = || Some(Under::of(view, own.1.clone())?.bounds);
+                let bounds = bounds.entry(own.0).or_insert_with(under);
+                bounds.as_ref().map_or_else(Settings::default, |bounds| bounds.first(settings))
+            };
             let settings = match self.proposals.get(uid) {
-                Some(proposal) => proposal.proposal.told,
+                Some(found) if found.group.profile == own.0 => found.proposal.told,
+                // It is about what the pod runs still.
+                Some(found) => first(found.proposal.told),
                 None if view.slow.is_none() => Settings::default(),
-                // The slow loop has not looked at it yet: another controller's settings stay, and what others ended with is a start, as far as the bounds let
-                // them.
-                None => first(in_force.filter(|now| now.source == view.policy.meta.uid).map_or_else(
-                    || start.as_ref().map(|start| start.settings).unwrap_or_default(),
-                    |now| settings(&now.settings),
-                )),
+                // The slow loop has not looked at it yet: another controller's settings stay, and what others have, or ended with, is a start.
+                None => {
+                    let own_settings =
+                        in_force.filter(|now| now.source == view.policy.meta.uid).map(|now| settings(&now.settings));
+                    let of_group = || self.tuner.settings(&group(view, own.0, (uid, machine)));
+                    let ended = || start.as_ref().map(|start| start.settings);
+                    first(own_settings.or_else(of_group).or_else(ended).unwrap_or_default())
+                }
             };
             match teller.tell(&pod.annotations, given, settings) {
                 Ok(told) => drop(seen.told.insert(uid.to_owned(), (told, start))),
@@ -294,7 +328,7 @@ impl Course {
         let used: BTreeSet<String> =
             in_force.map(|now| now.profile.clone()).filter(|profile| !profile.is_empty()).collect();
         live.used = used.into_iter().collect();
-        live.healthy = healthy(&self.rollout);
+        live.healthy = self.missing.as_deref().map_or_else(|| healthy(&self.rollout), |arm| Some(missing(arm)));
         live.summary = self.recent.summary();
         live.predicted =
             self.predicted.summary().map(|summary| Summary { measured_items: Some(self.measured_items), ..summary });
@@ -348,18 +382,42 @@ fn slo(spec: &BatchPolicySpec) -> Option<Duration> {
     parse_duration(&spec.slo.as_ref()?.latency_p99.as_ref()?.0)
 }
 
-/// Within which values the policy lets itself be tuned.
-fn bounds(view: &View<'_>, policy: &config::Policy) -> Bounds {
-    Bounds::new(view.spec.tuning.as_ref(), slo(view.spec), &policy.limits)
+fn missing(arm: &str) -> Said {
+    let message = format!("the experiment waits: there is no BatchProfile {arm}, which is one of its arms");
+    Said { holds: Holds::False, reason: "ProfileNotFound".to_owned(), message }
 }
 
-/// What the policy's sidecars go by, but for what is tuned; `None` where it cannot be read, which its condition says.
-fn effective(view: &View<'_>) -> Option<config::Policy> {
-    let profile = view.wanted.and_then(|wanted| (view.profile)(wanted)).unwrap_or_default();
-    let spec = BatchPolicySpec { limits: profile.limits, scheduling: profile.scheduling, ..view.spec.clone() };
-    let text = crate::injector::settings(spec, &BTreeMap::new(), view.otherwise).to_string();
-    let loaded = config::load(&text, &view.policy.meta.key.name).ok()?;
-    config::build(Some(&loaded), &Overrides::default(), &Machine::default()).ok()
+/// With whom a pod that nobody has looked at yet shares its settings.
+fn group(view: &View<'_>, profile: &str, (uid, machine): (&str, &str)) -> GroupKey {
+    let granularity = view.spec.tuning.as_ref().and_then(|tuning| tuning.granularity.as_ref()).and_then(Word::known);
+    let granularity = granularity.map(Granularity::from).unwrap_or_default();
+    GroupKey::new(granularity, profile, (uid, machine))
+}
+
+/// What the slow loop goes by under one profile.
+#[derive(Debug, Clone)]
+struct Under {
+    bounds: Bounds,
+    /// Only `Adaptive` finds out how many the server runs side by side, and keeps to it.
+    slots_by_hand: Option<u32>,
+}
+
+// === impl Under ===
+
+impl Under {
+    /// `None` where the policy cannot be read, which its condition says.
+    fn of(view: &View<'_>, profile: BatchProfileSpec) -> Option<Self> {
+        let spec = BatchPolicySpec { limits: profile.limits, scheduling: profile.scheduling, ..view.spec.clone() };
+        let text = crate::injector::settings(spec, &BTreeMap::new(), view.otherwise).to_string();
+        let loaded = config::load(&text, &view.policy.meta.key.name).ok()?;
+        let policy = config::build(Some(&loaded), &Overrides::default(), &Machine::default()).ok()?;
+        let promise = (slo(view.spec), view.spec.promises_latency());
+        let scheduling = &policy.scheduling;
+        Some(Self {
+            bounds: Bounds::new(view.spec.tuning.as_ref(), promise, &policy.limits),
+            slots_by_hand: (scheduling.policy != SchedulingPolicy::Adaptive).then_some(scheduling.slots),
+        })
+    }
 }
 
 #[cfg(test)]

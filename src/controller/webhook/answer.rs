@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::review::{self, Question};
-use crate::api::v1alpha1::{BatchPolicySpec, Word};
+use crate::api::v1alpha1::{BatchPolicySpec, NameRef, RolloutPhase, Word};
 use crate::controller::attach::{Choice, Subject, choose, selected_by};
 use crate::controller::events::{About, Notice};
 use crate::controller::recompute::Bare;
@@ -148,9 +148,10 @@ fn context(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) -
     let mut said = Vec::new();
     let choice = choose(world, subject);
     let policy = choice.policy();
-    let named: Vec<NamedPolicy> = policy.map(|policy| named(policy, choice, &mut said)).into_iter().collect();
-    let profile = policy
-        .and_then(|policy| policy.spec.as_ref().ok()?.profile_ref.as_ref()?.name.clone())
+    let named: Vec<NamedPolicy> = policy.map(|policy| named(policy, world, choice, &mut said)).into_iter().collect();
+    let profile = named
+        .first()
+        .and_then(|policy| policy.spec.profile_ref.as_ref()?.name.as_deref())
         .and_then(|name| world.profiles.get(&Key::new(namespace, name)));
     let profiles = profile.and_then(|profile| {
         let spec = profile.spec.as_ref().ok()?.clone();
@@ -179,7 +180,7 @@ fn context(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) -
 }
 
 /// The policy as the injector takes it. Who follows which is decided here, once for the whole cluster, so it is handed on as one for everybody.
-fn named(policy: &Policy, choice: Choice<'_>, said: &mut Vec<String>) -> NamedPolicy {
+fn named(policy: &Policy, world: &World, choice: Choice<'_>, said: &mut Vec<String>) -> NamedPolicy {
     let name = policy.meta.key.name.clone();
     let mut spec = match (&policy.spec, &policy.invalid) {
         (Ok(spec), None) => spec.clone(),
@@ -195,10 +196,21 @@ fn named(policy: &Policy, choice: Choice<'_>, said: &mut Vec<String>) -> NamedPo
         said.push(format!("BatchPolicy {name} has mode {word}, which this version does not know; the default holds"));
         spec.mode = None;
     }
+    if let Some(current) = instead(policy, world) {
+        (spec.profile_ref, spec.limits, spec.scheduling) = (Some(NameRef { name: Some(current) }), None, None);
+    }
     if !matches!(choice, Choice::Named(..)) {
         (spec.selector, spec.target_refs) = (None, None);
     }
     NamedPolicy { name, created: policy.meta.created.clone(), spec }
+}
+
+/// The profile that is in force while another one is tried, or was and failed: until its stream is open a new pod runs what it was admitted with.
+fn instead(policy: &Policy, world: &World) -> Option<String> {
+    let phase = policy.status.rollout.as_ref()?.phase.as_ref()?;
+    let promoted = *phase == Word::Known(RolloutPhase::Promoted);
+    let current = policy.status.current_profile.clone().filter(|_| !promoted)?;
+    world.profiles.contains_key(&Key::new(&policy.meta.key.namespace, &current)).then_some(current)
 }
 
 fn workload_of(made: &OwnerRef) -> Workload {
@@ -299,6 +311,28 @@ mod tests {
         let (_, response) = told(&world, &question);
         let injected = patched(&question, &response);
         assert!(injected.to_string().contains("Passthrough"), "{injected}");
+    }
+
+    #[test]
+    fn a_new_pod_is_not_admitted_with_a_profile_that_was_taken_back() {
+        let mut world = world();
+        let target = json!({"kind": "Deployment", "name": "emb"});
+        policy(&mut world, "a", "emb", 1, json!({"targetRefs": [target], "limits": {"batchItemsMax": 77}}));
+        profile(&mut world, "a", "good", json!({"limits": {"batchItemsMax": 33}}));
+        let key = Key::new("a", "emb");
+        for (phase, wanted, other) in
+            [("RolledBack", "33", "77"), ("Progressing", "33", "77"), ("Promoted", "77", "33")]
+        {
+            let mut one = (**world.policies.get(&key).unwrap()).clone();
+            one.status =
+                serde_json::from_value(json!({"currentProfile": "good", "rollout": {"phase": phase}})).unwrap();
+            insert(&mut world.policies, key.clone(), one);
+            let question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
+            let (_, response) = told(&world, &question);
+            let injected = patched(&question, &response).to_string();
+            let has = |items: &str| injected.contains(&format!("batchItemsMax\\\":{items}"));
+            assert!(has(wanted) && !has(other), "{phase}: {injected}");
+        }
     }
 
     #[test]

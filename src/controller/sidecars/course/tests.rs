@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::control::server::Identity;
-use crate::control::wire::{Hello, InForce, Outcomes, Report, UpstreamReport};
+use crate::control::wire::{FEATURES, Hello, InForce, Outcomes, Report, UpstreamReport};
 use crate::controller::world::Meta;
 use crate::controller::world::build::{meta, pod as a_pod};
 
@@ -29,7 +29,7 @@ impl Scene {
         let mut book = Book::default();
         let pods: Vec<Pod> = pods.iter().map(|name| a_pod("a", name, &[])).collect();
         for pod in &pods {
-            book.opened(&identity(pod), &Hello::default());
+            book.opened(&identity(pod), &hello());
         }
         Self { policy, pods, book, course: Course::default(), now: 1000 }
     }
@@ -43,6 +43,9 @@ impl Scene {
             spec: &spec,
             wanted,
             profile: &|name| {
+                if name.starts_with("gone") {
+                    return None;
+                }
                 let scheduling =
                     if name == "by-hand" { json!({"policy": "WorkConserving", "slots": 16}) } else { json!({}) };
                 let profile = json!({"limits": {"slotsMax": name.len()}, "scheduling": scheduling});
@@ -87,6 +90,11 @@ fn identity(pod: &Pod) -> Arc<Identity> {
     Arc::new(Identity { uid: pod.meta.uid.clone(), name: key.name, namespace: key.namespace })
 }
 
+/// Of a sidecar of this version.
+fn hello() -> Hello {
+    Hello { features: FEATURES.map(str::to_owned).to_vec(), ..Hello::default() }
+}
+
 fn slo() -> serde_json::Value {
     json!({"slo": {"latencyP99": "150ms"}})
 }
@@ -98,7 +106,11 @@ fn every_pod_is_told_the_profile_in_force_and_nobody_while_it_is_missing() {
     let seen = scene.look(Some("emb-1"), |_, _| 40_000);
     assert_eq!(seen.told.len(), 2);
     assert_eq!(seen.live.current.as_deref(), Some("emb-1"));
-    assert!(scene.look(None, |_, _| 40_000).told.is_empty());
+    let seen = scene.look(None, |_, _| 40_000);
+    assert!(
+        seen.told.values().all(|(told, _)| told.config().profile == "emb-1"),
+        "it has gone: what is in force stays"
+    );
     assert_eq!(scene.look(Some("emb-1"), |_, _| 40_000).live.used, ["emb-1"]);
 }
 
@@ -133,7 +145,7 @@ fn a_missed_slo_moves_something_that_every_pod_is_told_and_the_status_says_why()
     }
     assert!(told.shift_permille > 0, "{told:?}");
     // Another controller goes on with what the sidecar has.
-    scene.course = Course::resume(&BatchPolicyStatus::default());
+    scene.course = Course::resume("uid-emb", &BatchPolicyStatus::default());
     let seen = scene.look(Some("emb-1"), |_, _| 180_000);
     let kept = settings(&seen.told["uid-p"].0.config().settings);
     assert_eq!(kept.shift_permille, told.shift_permille);
@@ -177,7 +189,102 @@ fn a_canary_that_is_slower_is_taken_back_and_another_controller_knows_it() {
         rollout: last.live.rollout,
         ..BatchPolicyStatus::default()
     };
-    scene.course = Course::resume(&status);
+    scene.course = Course::resume("uid-emb", &status);
     let seen = scene.look(Some("emb-2"), slow);
     assert!(seen.told.values().all(|(told, _)| told.config().profile == "emb-1" && !told.kept_up));
+}
+
+/// A canary of two of four pods: `emb-1` is in force, and this is tried.
+fn canary(tried: &str) -> (Scene, Seen) {
+    let mut spec = slo();
+    spec["rollout"] = json!({"strategy": "Canary", "canary": {"steps": [{"percent": 50, "hold": "1h"}]}});
+    let mut scene = Scene::new(spec, &["p", "q", "r", "s"]);
+    for _ in 0..4 {
+        scene.look(Some("emb-1"), |_, _| 40_000);
+    }
+    let mut seen = Seen::default();
+    for _ in 0..12 {
+        seen = scene.look(Some(tried), |_, _| 40_000);
+    }
+    (scene, seen)
+}
+
+#[test]
+fn while_another_profile_is_tried_each_pod_is_tuned_within_the_limits_of_its_own() {
+    // A name of so many letters is a limit of so many slots.
+    let (_, seen) = canary("e-2");
+    assert!(seen.told.values().any(|(told, _)| told.kept_up) && seen.told.values().any(|(told, _)| !told.kept_up));
+    for (told, _) in seen.told.values() {
+        assert_eq!(settings(&told.config().settings), Settings::default(), "nothing to bound: 5 and 3 are the limits");
+    }
+}
+
+#[test]
+fn a_canary_whose_profile_has_gone_ends() {
+    let (mut scene, _) = canary("emb-2");
+    let seen = scene.look(None, |_, _| 40_000);
+    assert!(seen.told.values().all(|(told, _)| told.config().profile == "emb-1" && !told.kept_up));
+    assert_eq!((seen.live.current.as_deref(), seen.live.candidate), (Some("emb-1"), None));
+    // It is there again, and tried like any change.
+    let seen = scene.look(Some("emb-2"), |_, _| 40_000);
+    assert!(seen.told.values().any(|(told, _)| told.kept_up));
+}
+
+#[test]
+fn an_experiment_waits_for_an_arm_that_is_not_there_and_says_so() {
+    let arms = |second: &str| {
+        let arms = json!([{"profileRef": {"name": "emb-1"}}, {"profileRef": {"name": second}}]);
+        let mut spec = slo();
+        spec["rollout"] = json!({"strategy": "Experiment", "experiment": {"arms": arms}});
+        spec
+    };
+    let mut scene = Scene::new(arms("gone-2"), &["p", "q", "r", "s"]);
+    let seen = scene.look(Some("emb-1"), |_, _| 40_000);
+    let said = seen.live.healthy.unwrap();
+    assert_eq!((said.holds, said.reason.as_str()), (Holds::False, "ProfileNotFound"));
+    assert!(said.message.contains("no BatchProfile gone-2"), "{}", said.message);
+    assert!(seen.told.values().all(|(told, _)| !told.kept_up), "all serve what the policy wants");
+    scene.policy.spec = Ok(serde_json::from_value(arms("emb-2")).unwrap());
+    scene.look(Some("emb-1"), |_, _| 40_000);
+    let seen = scene.look(Some("emb-1"), |_, _| 40_000);
+    assert_eq!(seen.live.healthy.unwrap().reason, "Progressing");
+    assert!(seen.told.values().any(|(told, _)| told.kept_up));
+}
+
+#[test]
+fn a_sidecar_that_knows_no_arms_is_told_its_arm_as_if_it_were_the_policys_own() {
+    let (mut scene, _) = canary("emb-2");
+    for pod in &scene.pods {
+        scene.book.opened(&identity(pod), &Hello::default());
+    }
+    let seen = scene.look(Some("emb-2"), |_, _| 40_000);
+    let of = |profile: &str| seen.told.values().filter(|(told, _)| told.config().profile == profile).count();
+    assert_eq!(of("emb-1") + of("emb-2"), 4);
+    assert!(of("emb-2") > 0 && seen.told.values().all(|(told, _)| !told.kept_up));
+}
+
+#[test]
+fn of_pods_that_share_their_settings_a_new_one_gets_them_and_one_that_refuses_holds_up_nobody() {
+    let mut spec = slo();
+    spec["tuning"] = json!({"granularity": "Workload"});
+    let mut scene = Scene::new(spec, &["p", "q"]);
+    let slow = |_: &Pod, _: &str| 180_000;
+    let shift = |seen: &Seen, uid: &str| settings(&seen.told[uid].0.config().settings).shift_permille;
+    let mut last = Seen::default();
+    for _ in 0..40 {
+        last = scene.look(Some("emb-1"), slow);
+        if shift(&last, "uid-p") > 0 {
+            break;
+        }
+        // As `give` and the sidecar's answer have it.
+        let hash = last.told["uid-q"].0.hash.clone();
+        scene.book.get_mut("uid-q").unwrap().given = Some((hash.clone(), Tick::default()));
+        scene.book.refused(&identity(&scene.pods[1]), &hash, "it cannot");
+    }
+    assert!(shift(&last, "uid-p") > 0, "p is tuned, whatever q says: {:?}", last.live.pod_tunings);
+    let new = a_pod("a", "r", &[]);
+    scene.book.opened(&identity(&new), &hello());
+    scene.pods.push(new);
+    let seen = scene.look(Some("emb-1"), slow);
+    assert_eq!(shift(&seen, "uid-r"), shift(&seen, "uid-p"));
 }
