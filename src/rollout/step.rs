@@ -8,22 +8,20 @@
 //! a pin (by hand) ─▶ RolledBack at once, until the policy wants something else or the pin is gone
 //! ```
 
+mod canary;
+mod experiment;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::assign::{arms, turn, washout};
-use super::judge::{Beside, Comparison, Finding, LINE_CALLS, TURNS_LOOKS};
-use super::plan::{ArmPlan, Canary, Experiment, OnFailure, Plan, Strategy};
+use super::judge::{Beside, Comparison, Finding};
+use super::plan::{OnFailure, Plan, Strategy};
 use super::{Counts, Epoch};
 use crate::tuner::{millis, share};
 
-/// Calls of both arms in all, before a canary goes a step further: five beyond the 99th percentile are to be expected.
-const CANARY_SAMPLES: u64 = 500;
-/// And looks at both side by side; a hold that is shorter than that is no test.
-const CANARY_LOOKS: u32 = 3;
-/// An experiment ends without a winner when every arm has so many times the calls that a verdict needs, and was looked at so often.
-const SAMPLES_TIMES_MAX: u64 = 20;
-const LOOKS_MAX: u32 = 40;
 /// What is seen this soon after a pod changed profiles is still of the one before: calls in flight, and a report that straddles the change.
 const SETTLE: u64 = 5;
 
@@ -195,11 +193,6 @@ struct Place {
     frozen: bool,
 }
 
-/// Reasons with which an experiment ends: with the same arms it is over.
-const WON: &str = "ExperimentWon";
-const KEPT: &str = "ExperimentKept";
-const INCONCLUSIVE: &str = "Inconclusive";
-
 // === impl Rollout ===
 
 impl Rollout<'_> {
@@ -259,121 +252,6 @@ impl Rollout<'_> {
         self.all(to)
     }
 
-    fn begin(&mut self, current: &str, wanted: &str, steps: &[Canary]) {
-        let percent = steps.first().map_or(100, |step| step.percent);
-        let message = format!("{percent}% of the pods get {wanted}, the others keep {current}");
-        self.state = State {
-            current: Some(current.to_owned()),
-            candidate: Some(wanted.to_owned()),
-            previous: self.state.previous.take(),
-            phase: Phase::Progressing,
-            step: 0,
-            since: self.now,
-            looked: self.now,
-            reason: "Started".to_owned(),
-            message: message.clone(),
-            arms: [current, wanted].map(ArmState::of).into(),
-        };
-        self.tell(false, "RolloutStarted", message);
-    }
-
-    fn canary(&mut self, current: &str, wanted: &str, steps: &[Canary]) -> Vec<Place> {
-        let turns = self.turns(&self.weights(steps), false);
-        self.count(turns.then_some(Canary::PERIOD));
-        if self.state.phase == Phase::Progressing {
-            if let Some((_, Finding::Worse { word, why })) = self.look(turns).into_iter().next() {
-                return self.failed(current, word.as_str(), &why, steps);
-            }
-            if let Some(told) = self.forward(wanted, steps, turns) {
-                return told;
-            }
-        }
-        self.places(&self.weights(steps), Canary::PERIOD, false)
-    }
-
-    /// The shares of the arms at this step.
-    fn weights(&self, steps: &[Canary]) -> Vec<u32> {
-        let at = self.state.step.min(steps.len().saturating_sub(1));
-        let percent = steps.get(at).map_or(100, |step| step.percent);
-        vec![100 - percent, percent]
-    }
-
-    /// A step further, if this one has been held and enough was seen.
-    fn forward(&mut self, wanted: &str, steps: &[Canary], turns: bool) -> Option<Vec<Place>> {
-        let hold = steps.get(self.state.step).map_or(0, |step| step.hold);
-        if self.now.since(self.state.since) < hold {
-            return None;
-        }
-        // A step that leaves nobody to compare with would wait for ever: it is its hold and no more.
-        let alone = self.weights(steps).first() == Some(&0);
-        if !alone && self.waits(turns) {
-            return None;
-        }
-        self.state.step += 1;
-        self.state.since = self.now;
-        let Some(next) = steps.get(self.state.step).filter(|_| self.state.step < steps.len()) else {
-            let summary = self.compared();
-            let arm = self.state.arms.get(1).cloned().unwrap_or_default();
-            if arm.comparison.looks() > 0 {
-                self.verdict(&arm, Outcome::Same, "Promoted", format!("no worse: {summary}"));
-            } else {
-                self.verdict(&arm, Outcome::Undecided, "Promoted", format!("compared with nothing: {summary}"));
-            }
-            self.promote(wanted, "Promoted", format!("{wanted} is in force: {summary}"));
-            return Some(self.all(wanted));
-        };
-        "Progressing".clone_into(&mut self.state.reason);
-        self.state.message = format!("{}% of the pods get {wanted}: {}", next.percent, self.compared());
-        let message = self.state.message.clone();
-        self.tell(false, "RolloutStep", message);
-        None
-    }
-
-    /// Whether too little was seen of both arms for a step further, and says so.
-    fn waits(&mut self, turns: bool) -> bool {
-        let fewest = self.state.arms.iter().map(|arm| arm.samples).min().unwrap_or(0);
-        if fewest < CANARY_SAMPLES {
-            "WaitingForCalls".clone_into(&mut self.state.reason);
-            self.state.message =
-                format!("{fewest} calls in the smaller arm, {CANARY_SAMPLES} are needed before the next step");
-            return true;
-        }
-        let looks = self.state.arms.get(1).map_or(0, |arm| arm.comparison.looks());
-        let needed = if turns { TURNS_LOOKS } else { CANARY_LOOKS };
-        if looks < needed {
-            "WaitingForLooks".clone_into(&mut self.state.reason);
-            self.state.message = format!("compared {looks} times, {needed} are needed before the next step");
-            return true;
-        }
-        let looks = self.state.arms.get(1).map_or(0, |arm| arm.comparison.latency_looks());
-        if looks < CANARY_LOOKS {
-            "WaitingForLatency".clone_into(&mut self.state.reason);
-            let control = self.state.arms.first().map_or(0, |arm| arm.samples);
-            self.state.message = if control < LINE_CALLS {
-                format!("{control} calls of the yardstick, {LINE_CALLS} are needed to compare latencies")
-            } else {
-                format!("latencies compared {looks} times, {CANARY_LOOKS} are needed before the next step")
-            };
-            return true;
-        }
-        false
-    }
-
-    fn failed(&mut self, current: &str, word: &'static str, why: &str, steps: &[Canary]) -> Vec<Place> {
-        let arm = self.state.arms.get(1).cloned().unwrap_or_default();
-        self.verdict(&arm, Outcome::Worse, word, why.to_owned());
-        match self.plan.on_failure {
-            OnFailure::Rollback => {
-                self.roll_back(why, word);
-                self.all(current)
-            }
-            OnFailure::Pause => {
-                self.pause(why, word);
-                self.places(&self.weights(steps), Canary::PERIOD, false)
-            }
-        }
-    }
-
     fn pause(&mut self, why: &str, word: &'static str) {
         self.state.phase = Phase::Paused;
         self.state.since = self.now;
@@ -419,119 +297,9 @@ impl Rollout<'_> {
         };
     }
 
-    fn experiment(&mut self, experiment: &Experiment) -> Vec<Place> {
-        let same = self.state.arms.iter().map(|arm| &arm.profile).eq(experiment.arms.iter().map(|arm| &arm.profile));
-        let over = [WON, KEPT, INCONCLUSIVE].contains(&self.state.reason.as_str());
-        let control = experiment.arms.first().map(|arm| arm.profile.clone()).unwrap_or_default();
-        match self.state.phase {
-            Phase::Promoted | Phase::RolledBack if same && over => {
-                let current = self.state.current.clone().unwrap_or(control);
-                return self.all(&current);
-            }
-            Phase::Progressing | Phase::Paused if same && self.state.candidate.is_none() => {}
-            _ => self.begin_experiment(experiment, &control),
-        }
-        let turns = self.turns(&self.live(experiment), experiment.switchback);
-        self.count(turns.then_some(experiment.period));
-        if self.state.phase == Phase::Paused && self.plan.on_failure == OnFailure::Rollback {
-            self.state.phase = Phase::Progressing;
-        }
-        if self.state.phase == Phase::Progressing {
-            for (at, finding) in self.look(turns) {
-                // One that is worse may have it paused: then nobody wins.
-                if self.state.phase != Phase::Progressing {
-                    break;
-                }
-                if let Some(winner) = self.found(at, finding, experiment) {
-                    return self.all(&winner);
-                }
-            }
-            if let Some(kept) = self.decided(experiment, &control) {
-                return self.all(&kept);
-            }
-        }
-        self.places(&self.live(experiment), experiment.period, experiment.switchback)
-    }
-
-    /// The weights of the arms that are not stopped.
-    fn live(&self, experiment: &Experiment) -> Vec<u32> {
-        let weight = |(arm, plan): (&ArmState, &ArmPlan)| if arm.stopped { 0 } else { plan.weight };
-        self.state.arms.iter().zip(&experiment.arms).map(weight).collect()
-    }
-
     /// Whether a pod serves all arms by turns: it is asked for, or there are fewer pods than arms.
     fn turns(&self, weights: &[u32], asked: bool) -> bool {
         asked || self.pods.len() < weights.iter().filter(|weight| **weight > 0).count()
-    }
-
-    fn begin_experiment(&mut self, experiment: &Experiment, control: &str) {
-        let before = self.state.current.take().filter(|before| before != control);
-        let others: Vec<&str> = experiment.arms.iter().skip(1).map(|arm| arm.profile.as_str()).collect();
-        let message = format!("{} compared with {control}", others.join(", "));
-        self.state = State {
-            current: Some(control.to_owned()),
-            candidate: None,
-            previous: before.or_else(|| self.state.previous.take()),
-            phase: Phase::Progressing,
-            step: 0,
-            since: self.now,
-            looked: self.now,
-            reason: "Started".to_owned(),
-            message: message.clone(),
-            arms: experiment.arms.iter().map(|arm| ArmState::of(&arm.profile)).collect(),
-        };
-        self.tell(false, "ExperimentStarted", message);
-    }
-
-    /// What follows from a finding about an arm: the profile that has won, if it has.
-    fn found(&mut self, at: usize, finding: Finding, experiment: &Experiment) -> Option<String> {
-        let arm = self.state.arms.get(at)?.clone();
-        match finding {
-            Finding::Nothing => None,
-            Finding::Worse { word, why } => {
-                self.verdict(&arm, Outcome::Worse, word.as_str(), why.clone());
-                if self.plan.on_failure == OnFailure::Pause {
-                    self.pause(&format!("{}: {why}", arm.profile), word.as_str());
-                    return None;
-                }
-                if let Some(arm) = self.state.arms.get_mut(at) {
-                    arm.stopped = true;
-                }
-                self.tell(true, "ArmStopped", format!("{} gets no more pods: {why}", arm.profile));
-                None
-            }
-            Finding::Better { why } => {
-                let control = self.state.arms.first()?;
-                if arm.samples.min(control.samples) < experiment.samples_min {
-                    return None;
-                }
-                self.verdict(&arm, Outcome::Better, WON, why.clone());
-                let message = format!("{0} has won: {why}; set profileRef to {0} to keep it", arm.profile);
-                self.promote(&arm.profile, WON, message);
-                Some(arm.profile)
-            }
-        }
-    }
-
-    /// Whether the experiment is over without a winner: the profile that stays.
-    fn decided(&mut self, experiment: &Experiment, control: &str) -> Option<String> {
-        let most = experiment.samples_min.saturating_mul(SAMPLES_TIMES_MAX);
-        let live: Vec<ArmState> = self.state.arms.iter().skip(1).filter(|arm| !arm.stopped).cloned().collect();
-        let enough = self.state.arms.iter().filter(|arm| !arm.stopped).all(|arm| arm.samples >= most)
-            && live.iter().all(|arm| arm.comparison.looks() >= LOOKS_MAX);
-        let (reason, message) = if live.is_empty() {
-            (KEPT, format!("{control} stays: every other arm was worse"))
-        } else if enough && self.state.phase == Phase::Progressing {
-            (INCONCLUSIVE, format!("{control} stays: after {most} calls each no arm differs by more than can be told"))
-        } else {
-            return None;
-        };
-        for arm in &live {
-            self.verdict(arm, Outcome::Undecided, INCONCLUSIVE, self.compared());
-        }
-        self.tell(false, "ExperimentEnded", message.clone());
-        self.end(control.to_owned(), Phase::Promoted, reason, message, false);
-        Some(control.to_owned())
     }
 
     /// Adds what the pods served to their arms, where it is clear whose it was; `turns` is the length of a turn where they take turns.
@@ -648,6 +416,3 @@ impl ArmState {
         Self { profile: profile.into(), ..Self::default() }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -9,7 +9,7 @@
 use super::*;
 use crate::api::v1alpha1::BatchPolicyStatus;
 use crate::rollout::pin::Pin;
-use crate::rollout::plan::Analysis;
+use crate::rollout::plan::{Analysis, ArmPlan, Canary, Experiment};
 use crate::rollout::status;
 use crate::simulate::draw::Draw;
 

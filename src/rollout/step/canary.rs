@@ -1,0 +1,129 @@
+//! A canary: more and more pods run a candidate, step by step, while the others serve as the yardstick.
+
+use super::super::judge::{Finding, LINE_CALLS, TURNS_LOOKS};
+use super::super::plan::{Canary, OnFailure};
+use super::{ArmState, Outcome, Phase, Place, Rollout, State};
+
+/// Calls of both arms in all, before a canary goes a step further: five beyond the 99th percentile are to be expected.
+const CANARY_SAMPLES: u64 = 500;
+/// And looks at both side by side; a hold that is shorter than that is no test.
+const CANARY_LOOKS: u32 = 3;
+
+// === impl Rollout ===
+
+impl Rollout<'_> {
+    pub(super) fn begin(&mut self, current: &str, wanted: &str, steps: &[Canary]) {
+        let percent = steps.first().map_or(100, |step| step.percent);
+        let message = format!("{percent}% of the pods get {wanted}, the others keep {current}");
+        self.state = State {
+            current: Some(current.to_owned()),
+            candidate: Some(wanted.to_owned()),
+            previous: self.state.previous.take(),
+            phase: Phase::Progressing,
+            step: 0,
+            since: self.now,
+            looked: self.now,
+            reason: "Started".to_owned(),
+            message: message.clone(),
+            arms: [current, wanted].map(ArmState::of).into(),
+        };
+        self.tell(false, "RolloutStarted", message);
+    }
+
+    pub(super) fn canary(&mut self, current: &str, wanted: &str, steps: &[Canary]) -> Vec<Place> {
+        let turns = self.turns(&self.weights(steps), false);
+        self.count(turns.then_some(Canary::PERIOD));
+        if self.state.phase == Phase::Progressing {
+            if let Some((_, Finding::Worse { word, why })) = self.look(turns).into_iter().next() {
+                return self.failed(current, word.as_str(), &why, steps);
+            }
+            if let Some(told) = self.forward(wanted, steps, turns) {
+                return told;
+            }
+        }
+        self.places(&self.weights(steps), Canary::PERIOD, false)
+    }
+
+    /// The shares of the arms at this step.
+    fn weights(&self, steps: &[Canary]) -> Vec<u32> {
+        let at = self.state.step.min(steps.len().saturating_sub(1));
+        let percent = steps.get(at).map_or(100, |step| step.percent);
+        vec![100 - percent, percent]
+    }
+
+    /// A step further, if this one has been held and enough was seen.
+    fn forward(&mut self, wanted: &str, steps: &[Canary], turns: bool) -> Option<Vec<Place>> {
+        let hold = steps.get(self.state.step).map_or(0, |step| step.hold);
+        if self.now.since(self.state.since) < hold {
+            return None;
+        }
+        // A step that leaves nobody to compare with would wait for ever: it is its hold and no more.
+        let alone = self.weights(steps).first() == Some(&0);
+        if !alone && self.waits(turns) {
+            return None;
+        }
+        self.state.step += 1;
+        self.state.since = self.now;
+        let Some(next) = steps.get(self.state.step).filter(|_| self.state.step < steps.len()) else {
+            let summary = self.compared();
+            let arm = self.state.arms.get(1).cloned().unwrap_or_default();
+            if arm.comparison.looks() > 0 {
+                self.verdict(&arm, Outcome::Same, "Promoted", format!("no worse: {summary}"));
+            } else {
+                self.verdict(&arm, Outcome::Undecided, "Promoted", format!("compared with nothing: {summary}"));
+            }
+            self.promote(wanted, "Promoted", format!("{wanted} is in force: {summary}"));
+            return Some(self.all(wanted));
+        };
+        "Progressing".clone_into(&mut self.state.reason);
+        self.state.message = format!("{}% of the pods get {wanted}: {}", next.percent, self.compared());
+        let message = self.state.message.clone();
+        self.tell(false, "RolloutStep", message);
+        None
+    }
+
+    /// Whether too little was seen of both arms for a step further, and says so.
+    fn waits(&mut self, turns: bool) -> bool {
+        let fewest = self.state.arms.iter().map(|arm| arm.samples).min().unwrap_or(0);
+        if fewest < CANARY_SAMPLES {
+            "WaitingForCalls".clone_into(&mut self.state.reason);
+            self.state.message =
+                format!("{fewest} calls in the smaller arm, {CANARY_SAMPLES} are needed before the next step");
+            return true;
+        }
+        let looks = self.state.arms.get(1).map_or(0, |arm| arm.comparison.looks());
+        let needed = if turns { TURNS_LOOKS } else { CANARY_LOOKS };
+        if looks < needed {
+            "WaitingForLooks".clone_into(&mut self.state.reason);
+            self.state.message = format!("compared {looks} times, {needed} are needed before the next step");
+            return true;
+        }
+        let looks = self.state.arms.get(1).map_or(0, |arm| arm.comparison.latency_looks());
+        if looks < CANARY_LOOKS {
+            "WaitingForLatency".clone_into(&mut self.state.reason);
+            let control = self.state.arms.first().map_or(0, |arm| arm.samples);
+            self.state.message = if control < LINE_CALLS {
+                format!("{control} calls of the yardstick, {LINE_CALLS} are needed to compare latencies")
+            } else {
+                format!("latencies compared {looks} times, {CANARY_LOOKS} are needed before the next step")
+            };
+            return true;
+        }
+        false
+    }
+
+    fn failed(&mut self, current: &str, word: &'static str, why: &str, steps: &[Canary]) -> Vec<Place> {
+        let arm = self.state.arms.get(1).cloned().unwrap_or_default();
+        self.verdict(&arm, Outcome::Worse, word, why.to_owned());
+        match self.plan.on_failure {
+            OnFailure::Rollback => {
+                self.roll_back(why, word);
+                self.all(current)
+            }
+            OnFailure::Pause => {
+                self.pause(why, word);
+                self.places(&self.weights(steps), Canary::PERIOD, false)
+            }
+        }
+    }
+}

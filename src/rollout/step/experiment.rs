@@ -1,0 +1,127 @@
+//! An experiment: arms side by side, until one is better, every other one is worse, or nothing can be told.
+
+use super::super::judge::Finding;
+use super::super::plan::{ArmPlan, Experiment, OnFailure};
+use super::{ArmState, Outcome, Phase, Place, Rollout, State};
+
+/// An experiment ends without a winner when every arm has so many times the calls that a verdict needs, and was looked at so often.
+const SAMPLES_TIMES_MAX: u64 = 20;
+const LOOKS_MAX: u32 = 40;
+/// Reasons with which an experiment ends: with the same arms it is over.
+const WON: &str = "ExperimentWon";
+const KEPT: &str = "ExperimentKept";
+const INCONCLUSIVE: &str = "Inconclusive";
+
+// === impl Rollout ===
+
+impl Rollout<'_> {
+    pub(super) fn experiment(&mut self, experiment: &Experiment) -> Vec<Place> {
+        let same = self.state.arms.iter().map(|arm| &arm.profile).eq(experiment.arms.iter().map(|arm| &arm.profile));
+        let over = [WON, KEPT, INCONCLUSIVE].contains(&self.state.reason.as_str());
+        let control = experiment.arms.first().map(|arm| arm.profile.clone()).unwrap_or_default();
+        match self.state.phase {
+            Phase::Promoted | Phase::RolledBack if same && over => {
+                let current = self.state.current.clone().unwrap_or(control);
+                return self.all(&current);
+            }
+            Phase::Progressing | Phase::Paused if same && self.state.candidate.is_none() => {}
+            _ => self.begin_experiment(experiment, &control),
+        }
+        let turns = self.turns(&self.live(experiment), experiment.switchback);
+        self.count(turns.then_some(experiment.period));
+        if self.state.phase == Phase::Paused && self.plan.on_failure == OnFailure::Rollback {
+            self.state.phase = Phase::Progressing;
+        }
+        if self.state.phase == Phase::Progressing {
+            for (at, finding) in self.look(turns) {
+                // One that is worse may have it paused: then nobody wins.
+                if self.state.phase != Phase::Progressing {
+                    break;
+                }
+                if let Some(winner) = self.found(at, finding, experiment) {
+                    return self.all(&winner);
+                }
+            }
+            if let Some(kept) = self.decided(experiment, &control) {
+                return self.all(&kept);
+            }
+        }
+        self.places(&self.live(experiment), experiment.period, experiment.switchback)
+    }
+
+    /// The weights of the arms that are not stopped.
+    fn live(&self, experiment: &Experiment) -> Vec<u32> {
+        let weight = |(arm, plan): (&ArmState, &ArmPlan)| if arm.stopped { 0 } else { plan.weight };
+        self.state.arms.iter().zip(&experiment.arms).map(weight).collect()
+    }
+
+    fn begin_experiment(&mut self, experiment: &Experiment, control: &str) {
+        let before = self.state.current.take().filter(|before| before != control);
+        let others: Vec<&str> = experiment.arms.iter().skip(1).map(|arm| arm.profile.as_str()).collect();
+        let message = format!("{} compared with {control}", others.join(", "));
+        self.state = State {
+            current: Some(control.to_owned()),
+            candidate: None,
+            previous: before.or_else(|| self.state.previous.take()),
+            phase: Phase::Progressing,
+            step: 0,
+            since: self.now,
+            looked: self.now,
+            reason: "Started".to_owned(),
+            message: message.clone(),
+            arms: experiment.arms.iter().map(|arm| ArmState::of(&arm.profile)).collect(),
+        };
+        self.tell(false, "ExperimentStarted", message);
+    }
+
+    /// What follows from a finding about an arm: the profile that has won, if it has.
+    fn found(&mut self, at: usize, finding: Finding, experiment: &Experiment) -> Option<String> {
+        let arm = self.state.arms.get(at)?.clone();
+        match finding {
+            Finding::Nothing => None,
+            Finding::Worse { word, why } => {
+                self.verdict(&arm, Outcome::Worse, word.as_str(), why.clone());
+                if self.plan.on_failure == OnFailure::Pause {
+                    self.pause(&format!("{}: {why}", arm.profile), word.as_str());
+                    return None;
+                }
+                if let Some(arm) = self.state.arms.get_mut(at) {
+                    arm.stopped = true;
+                }
+                self.tell(true, "ArmStopped", format!("{} gets no more pods: {why}", arm.profile));
+                None
+            }
+            Finding::Better { why } => {
+                let control = self.state.arms.first()?;
+                if arm.samples.min(control.samples) < experiment.samples_min {
+                    return None;
+                }
+                self.verdict(&arm, Outcome::Better, WON, why.clone());
+                let message = format!("{0} has won: {why}; set profileRef to {0} to keep it", arm.profile);
+                self.promote(&arm.profile, WON, message);
+                Some(arm.profile)
+            }
+        }
+    }
+
+    /// Whether the experiment is over without a winner: the profile that stays.
+    fn decided(&mut self, experiment: &Experiment, control: &str) -> Option<String> {
+        let most = experiment.samples_min.saturating_mul(SAMPLES_TIMES_MAX);
+        let live: Vec<ArmState> = self.state.arms.iter().skip(1).filter(|arm| !arm.stopped).cloned().collect();
+        let enough = self.state.arms.iter().filter(|arm| !arm.stopped).all(|arm| arm.samples >= most)
+            && live.iter().all(|arm| arm.comparison.looks() >= LOOKS_MAX);
+        let (reason, message) = if live.is_empty() {
+            (KEPT, format!("{control} stays: every other arm was worse"))
+        } else if enough && self.state.phase == Phase::Progressing {
+            (INCONCLUSIVE, format!("{control} stays: after {most} calls each no arm differs by more than can be told"))
+        } else {
+            return None;
+        };
+        for arm in &live {
+            self.verdict(arm, Outcome::Undecided, INCONCLUSIVE, self.compared());
+        }
+        self.tell(false, "ExperimentEnded", message.clone());
+        self.end(control.to_owned(), Phase::Promoted, reason, message, false);
+        Some(control.to_owned())
+    }
+}
