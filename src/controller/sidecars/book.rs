@@ -171,7 +171,7 @@ impl Sidecar {
     /// Whether it goes by what it is told: settings are in force, and it has not refused those that it was given last.
     pub(super) fn follows(&self) -> bool {
         let given = self.given.as_ref().map(|(hash, _)| hash);
-        self.in_force.is_some() && !self.refused.as_ref().is_some_and(|(hash, _)| Some(hash) == given)
+        self.in_force.is_some() && self.refused.as_ref().is_none_or(|(hash, _)| Some(hash) != given)
     }
 
     /// What the slow loop looks at, since it looked last. `node_class` is the kind of machine; `frozen`: others are compared with it.
