@@ -1,14 +1,18 @@
-//! Certificates of the webhook that are lost or have run out: new ones are made, the API server is told, and pods are injected again.
+//! Certificates that are lost or have run out: new ones are made, the API server is told, pods are injected again, and sidecars that were connected believe the
+//! new ones over the stream that they have.
 
 use std::time::Duration;
 
+use kube::ResourceExt;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
 
 use super::manifests::Model;
+use super::policies::{POLICY, until_counted};
 use super::{Case, case};
 use crate::cluster::until;
 use crate::installation::{Installation, NAMESPACE, has_sidecar, installed};
 use crate::space::Space;
+use crate::tools::now;
 use crate::{Fault, Verdict};
 
 pub(super) const CASES: &[Case] =
@@ -16,11 +20,20 @@ pub(super) const CASES: &[Case] =
 
 /// The leader looks every ten seconds, and replicas after it.
 const MADE_MAX: Duration = Duration::from_secs(60);
+/// A sidecar waits up to 30 s for its next try, and a leader's lease is another's after 15 s.
+const DIALLED_MAX: Duration = Duration::from_secs(90);
+const EDIT: &str = r#"{"spec":{"limits":{"batchItemsMax":9}}}"#;
+const EDITED: f64 = 9.0;
 /// Where they are kept.
 const SECRET: &str = "groupage-tls";
 
 async fn those_that_are_lost_or_have_run_out_are_made_anew_and_believed(space: &Space) -> Verdict {
     let installation = installed(space).await?;
+    space.apply(POLICY).await?;
+    let model = Model { replicas: 2, ..Model::default() };
+    space.apply(&model.yaml()).await?;
+    let old = space.deployment_ready("model").await?;
+    until_counted(space, "model", |pods| pods.connected == 2).await?;
     let first = installation.believed().await?;
     installation.kubectl(&["delete", "secret", SECRET]).await?;
     let second = until_other(&installation, &first).await?;
@@ -28,8 +41,22 @@ async fn those_that_are_lost_or_have_run_out_are_made_anew_and_believed(space: &
     installation.kubectl(&["patch", "secret", SECRET, "--type=merge", "--patch", &expired()?]).await?;
     let third = until_other(&installation, &second).await?;
     installation.injects().await?;
+    // Whoever leads after this shows certificates of an authority that was not there when the sidecars started.
+    for pod in installation.pods().await? {
+        installation.kubectl(&["delete", "pod", &pod.name_any(), "--grace-period=0", "--force"]).await?;
+    }
+    installation.ready().await?;
+    space.kubectl(&["patch", "bpol", "model", "--type=merge", "--patch", EDIT]).await?;
+    let begun = now();
+    let back = until("an edit in the sidecars", DIALLED_MAX, async || {
+        let wanted = ["limit=\"batch_items_max\"", "source=\"policy\""];
+        let found = space.metrics_of(&old).await?.sum("groupage_limit", &wanted);
+        let has = (found - 2.0 * EDITED).abs() < 0.5;
+        if has { Ok(now().duration_since(begun)) } else { Err(Fault::from(format!("{found} in all"))) }
+    })
+    .await?;
     // By a pod that is really made, and by either replica.
-    space.apply(&Model { replicas: 4, ..Model::default() }.yaml()).await?;
+    space.apply(&Model { replicas: 4, ..model }.yaml()).await?;
     let pods = space.deployment_ready("model").await?;
     let injected = pods.iter().filter(|pod| has_sidecar(pod)).count();
     if injected != pods.len() {
@@ -37,7 +64,11 @@ async fn those_that_are_lost_or_have_run_out_are_made_anew_and_believed(space: &
     }
     let count = |bundle: &[u8]| String::from_utf8_lossy(bundle).matches("BEGIN CERTIFICATE").count();
     let counts: Vec<_> = [&first, &second, &third].iter().map(|all| all.first().map_or(0, |one| count(one))).collect();
-    Ok(format!("made anew twice; believed authorities {counts:?}; {injected} of {} pods injected", pods.len()))
+    Ok(format!(
+        "made anew twice; believed authorities {counts:?}; sidecars from before had an edit of controllers from after {:.0} s later; {injected} of {} pods injected",
+        back.as_secs_f64(),
+        pods.len()
+    ))
 }
 
 /// Waits until the API server believes others than these, the same in each entry.

@@ -68,6 +68,13 @@ async fn the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it(spac
     if based != taken {
         return Err(format!("`groupage install` prints {taken} objects, the kustomize base has {based}").into());
     }
+    // An image of one's own is that of the pods too.
+    let overlay = root().join("examples/kubernetes/overlay").to_string_lossy().into_owned();
+    let own = space.cluster.kubectl.run(&["kustomize", &overlay]).await?;
+    let images: Vec<&str> = own.lines().filter(|line| line.contains("/groupage:")).map(str::trim).collect();
+    if images.len() != 2 || !images.iter().all(|line| line.contains("registry.example/groupage:1")) {
+        return Err(format!("an overlay with an image of its own has {images:?}").into());
+    }
     Ok(format!("linted, the same as rendered, {taken} objects taken, by kustomize too"))
 }
 

@@ -3,13 +3,14 @@
 //! Facts are gathered first, then judged, so the judgement has no network in it. Symbols and exit codes are those of `linkerd check`: √ holds, ‼ should be
 //! looked at, × does not hold and ends with an error.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Container, Namespace, Node, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::cluster::{self, Target, explain};
 use crate::config::parse_duration;
-use crate::injector::{CONTAINER, INJECT, INJECTED};
+use crate::injector::{CONTAINER, INJECT, INJECTED, STATUS};
 
 /// The oldest version that the chart takes.
 const VERSION_MIN: u32 = 30;
@@ -28,6 +29,8 @@ const WEBHOOK: &str = "groupage-injector";
 const CONTROLLER: &str = "groupage-controller";
 /// Pods that are named in one finding; the rest is counted.
 const NAMED_MAX: usize = 5;
+/// Pods that are asked for at once: `kubectl`'s number.
+const PAGE: u32 = 500;
 
 /// Between two looks, while it is waited for.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -164,12 +167,50 @@ async fn gather(client: &Client, namespace: &str) -> Result<Facts, String> {
     let controller = Api::<Deployment>::namespaced(client.clone(), namespace).get_opt(CONTROLLER).await;
     facts.controller = take("controller", controller.map(one)).pop().unwrap_or_default();
     facts.namespaces = take("namespaces", Api::<Namespace>::all(client.clone()).list(&all).await.map(values));
-    facts.pods = take("pods", Api::<Pod>::all(client.clone()).list(&all).await.map(values));
+    facts.pods = take("pods", pods(client).await);
     let policies = cluster::ours("BatchPolicy", "batchpolicies");
     let policies = Api::<DynamicObject>::all_with(client.clone(), &policies).list(&all).await;
     facts.policies = take("policies", policies.map(values));
     facts.refused = refused;
     Ok(facts)
+}
+
+/// All pods, a page at a time, each as far as it is looked at: a cluster has thousands, and the chart's test little memory.
+async fn pods(client: &Client) -> Result<Vec<Value>, kube::Error> {
+    let api = Api::<Pod>::all(client.clone());
+    let mut params = ListParams::default().limit(PAGE);
+    let mut found = Vec::new();
+    loop {
+        let page = api.list(&params).await?;
+        found.extend(page.items.iter().map(in_short));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
+}
+
+/// What is looked at of a pod.
+fn in_short(pod: &Pod) -> Value {
+    let spec = pod.spec.as_ref();
+    let names = |containers: Vec<&Container>| -> Vec<Value> {
+        containers.iter().map(|container| json!({"name": container.name})).collect()
+    };
+    let annotations = pod.metadata.annotations.iter().flatten();
+    let ours: BTreeMap<_, _> = annotations.filter(|(key, _)| [INJECT, STATUS].contains(&key.as_str())).collect();
+    json!({
+        "metadata": {
+            "name": pod.metadata.name,
+            "namespace": pod.metadata.namespace,
+            "labels": pod.metadata.labels,
+            "annotations": ours,
+        },
+        "spec": {
+            "containers": names(spec.iter().flat_map(|spec| &spec.containers).collect()),
+            "initContainers": names(spec.iter().flat_map(|spec| spec.init_containers.iter().flatten()).collect()),
+        },
+        "status": {"phase": pod.status.as_ref().and_then(|status| status.phase.as_ref())},
+    })
 }
 
 /// What the API server would make of a pod that asks for a sidecar. The webhook is asked as for any other.
@@ -343,11 +384,7 @@ fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Op
     let around: Vec<String> = facts
         .pods
         .iter()
-        .filter(|pod| {
-            pod["metadata"]["annotations"][crate::injector::STATUS]
-                .as_str()
-                .is_some_and(|text| text.contains("\"bypass\""))
-        })
+        .filter(|pod| pod["metadata"]["annotations"][STATUS].as_str().is_some_and(|text| text.contains("\"bypass\"")))
         .map(pod_name)
         .collect();
     if !around.is_empty() {
@@ -506,6 +543,22 @@ mod tests {
             pod("says-no", json!({INJECT: "disabled"}), json!([])),
         ];
         assert_eq!(first(&facts), (Level::Warning, "ml/lacks ask for a sidecar and have none".to_owned()));
+    }
+
+    #[test]
+    fn a_pod_in_short_has_all_that_is_looked_at() {
+        let pod = json!({
+            "metadata": {"name": "p", "namespace": "ml", "labels": {INJECTED: "true"}, "annotations": {INJECT: "enabled", STATUS: "{}", "other": "x"}},
+            "spec": {"containers": [{"name": "model", "image": "i"}], "initContainers": [{"name": CONTAINER}]},
+            "status": {"phase": "Running"},
+        });
+        let short = in_short(&serde_json::from_value(pod).unwrap());
+        assert!(has_sidecar(&short) && pod_name(&short) == "ml/p");
+        assert_eq!(short["metadata"]["annotations"], json!({INJECT: "enabled", STATUS: "{}"}));
+        assert_eq!(
+            (&short["metadata"]["labels"][INJECTED], &short["status"]["phase"]),
+            (&json!("true"), &json!("Running"))
+        );
     }
 
     #[test]

@@ -8,7 +8,9 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, ValueEnum};
 use futures_util::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::Selector;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::{Value, json};
 
@@ -122,6 +124,10 @@ async fn change(
         return Ok(ExitCode::SUCCESS);
     }
     let cluster = common.target.connect().await?;
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(cluster.client.clone(), &cluster.namespace, &workload.resource());
+    // Before anything is written.
+    api.get_metadata(&workload.name).await.map_err(|error| format!("{}: {}", workload.shown(), explain(&error)))?;
     if let Some(policy) = &policy {
         let api: Api<DynamicObject> = Api::namespaced_with(
             cluster.client.clone(),
@@ -139,8 +145,6 @@ async fn change(
         )?;
         println!("batchpolicy/{} applied", workload.name);
     }
-    let api: Api<DynamicObject> =
-        Api::namespaced_with(cluster.client.clone(), &cluster.namespace, &workload.resource());
     let patched = api
         .patch(
             &workload.name,
@@ -210,15 +214,26 @@ fn is_rolled_out(kind: &str, object: &Value) -> bool {
     updated.unwrap_or(0) >= wanted && ready.unwrap_or(0) >= wanted && all.is_none_or(|all| all <= wanted)
 }
 
-/// The pods of a workload that are not on their way out.
+/// The pods of a workload that have not ended and are not on their way out.
 async fn pods(cluster: &Cluster, workload: &DynamicObject) -> Result<Vec<Pod>, String> {
-    let labels =
-        workload.data.pointer("/spec/selector/matchLabels").and_then(Value::as_object).cloned().unwrap_or_default();
-    let selector: Vec<String> =
-        labels.iter().filter_map(|(key, value)| Some(format!("{key}={}", value.as_str()?))).collect();
+    let selector = workload.data.pointer("/spec/selector").cloned().unwrap_or_default();
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let found = api.list(&ListParams::default().labels(&selector.join(","))).await.map_err(|error| explain(&error))?;
-    Ok(found.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect())
+    let found = api.list(&ListParams::default().labels(&labels(&selector)?)).await.map_err(|error| explain(&error))?;
+    Ok(found.items.into_iter().filter(lives).collect())
+}
+
+/// A label selector as the API takes it in a query.
+fn labels(selector: &Value) -> Result<String, String> {
+    let selector: LabelSelector =
+        serde_json::from_value(selector.clone()).map_err(|error| format!("its selector cannot be read: {error}"))?;
+    let selector: Selector = selector.try_into().map_err(|error| format!("its selector cannot be read: {error}"))?;
+    Ok(selector.to_string())
+}
+
+/// One that was evicted, or has done its work, is listed for long, and is as it was when it was made.
+fn lives(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Says what the pods have now; success where it is what was wanted.
@@ -289,6 +304,19 @@ mod tests {
             "status": {"observedGeneration": 1, "desiredNumberScheduled": 3, "updatedNumberScheduled": 3, "numberAvailable": 3},
         });
         assert!(is_rolled_out("DaemonSet", &set));
+    }
+
+    #[test]
+    fn pods_that_have_ended_are_not_judged_and_any_selector_is_kept() {
+        let pod = |phase: &str| serde_json::from_value::<Pod>(json!({"status": {"phase": phase}})).unwrap();
+        let alive = ["Running", "Pending", "Failed", "Succeeded"].map(|phase| lives(&pod(phase)));
+        assert_eq!(alive, [true, true, false, false]);
+        let selector = json!({"matchLabels": {"app": "x"},
+            "matchExpressions": [{"key": "tier", "operator": "In", "values": ["gpu", "cpu"]}, {"key": "old", "operator": "DoesNotExist"}]});
+        let written = labels(&selector).unwrap();
+        for part in ["app=x", "tier in (", "!old"] {
+            assert!(written.contains(part), "{written}");
+        }
     }
 
     #[test]

@@ -81,7 +81,6 @@ mod tests {
         assert_eq!(container["image"], "reg.example/groupage@sha256:0");
         let args = container["args"].as_array().unwrap();
         assert!(args.contains(&"--sidecar-image=reg.example/groupage@sha256:0".into()), "{args:?}");
-        assert!(args.contains(&"--stream-address=https://groupage-stream.ml.svc:9444".into()), "{args:?}");
         assert!(found.iter().any(|document| document.value["kind"] == "CustomResourceDefinition"));
     }
 

@@ -4,7 +4,7 @@ use crate::api::v1alpha1 as api;
 use crate::config::{parse_duration, parse_share};
 
 /// Steps of a canary and arms of an experiment: as many as the schema takes.
-const STEPS_MAX: usize = 16;
+const STEPS_MAX: usize = 32;
 const ARMS_MAX: usize = 16;
 /// `policy.yaml`: `rollout.canary.steps`.
 const STEPS: [Canary; 2] = [Canary { percent: 10, hold: 300 }, Canary { percent: 50, hold: 300 }];

@@ -13,8 +13,10 @@ use crate::config::tree;
 use crate::config::units::{CHARS_MAX, format_duration, format_size};
 
 /// On and under these a key that is absent is filled in later, from an annotation, another policy or the chart (R23), or counts as absent (`generic`,
-/// whose keys exclude each other): a default here would be taken for something that the user wrote.
-const FILLED_LATER: [&str; 6] = ["limits", "scheduling", "profileRef", "injection", "proxy", "generic"];
+/// whose keys exclude each other): a default here would be taken for something that the user wrote. So also the mode, which the installation may have set, and
+/// a route's timeout, of which a pod's grace is held to be too short only where somebody has said it.
+const FILLED_LATER: [&str; 8] =
+    ["limits", "scheduling", "profileRef", "injection", "proxy", "generic", "mode", "timeout"];
 
 /// A duration, but for its range: the units, each at most once, largest first.
 const DURATION: &str = "^(0|([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?([0-9]+us)?)$";

@@ -12,7 +12,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::material::{self, CA_CERT, CERT, Data, KEY};
+use super::material::{self, CA_CERT, CA_KEY, CERT, Data, KEY};
 use super::{Action, Held, Seconds, Served, plan};
 use crate::clock::Clock;
 use crate::controller::MANAGER;
@@ -124,8 +124,10 @@ impl Keeper {
     /// Takes in the Secret as it is.
     fn take(&mut self, found: Option<Secret>) -> Result<(), BoxError> {
         let Some(secret) = found else {
+            // Deleted, by mistake or so that another CA follows. What the old one signed holds on until the new one is believed everywhere, also by a sidecar
+            // that is not connected now: as where the old one's key is lost.
             self.version.clear();
-            self.data.clear();
+            self.data.remove(CA_KEY);
             return Ok(());
         };
         let version = secret.metadata.resource_version.unwrap_or_default();

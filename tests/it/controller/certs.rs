@@ -150,6 +150,23 @@ async fn a_leaf_that_ran_out_while_nobody_was_there_is_replaced_and_the_ca_stays
 }
 
 #[tokio::test]
+async fn a_secret_that_is_deleted_is_made_anew_with_another_ca_and_the_old_one_holds_on() {
+    let api = Api::start().await;
+    let leader = keeping(&api, true);
+    let bundle = leader.shown().await;
+    let before = secret_data(&api);
+    api.remove(SECRET.0, SECRET.1, SECRET.2);
+    api.until_object(SECRET, |_| true).await;
+    let after = secret_data(&api);
+    assert_eq!(after["tls.crt"], before["tls.crt"], "who knows the old CA alone can connect");
+    assert_ne!(after["ca.key"], before["ca.key"]);
+    let both = String::from_utf8(after["ca.crt"].clone()).unwrap();
+    assert!(both.ends_with(&bundle) && both.matches("BEGIN CERTIFICATE").count() == 2, "{both}");
+    connects(&leader.served, &bundle).await.unwrap();
+    leader.end().await;
+}
+
+#[tokio::test]
 async fn another_replica_being_quicker_is_no_error() {
     let api = Api::start().await;
     api.fault(Fault::always(What::Conflict).on("create", "secrets").times(1));
