@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::access::{at, at_mut, list, list_mut, map_mut, text};
+use super::access::{at, at_mut, list, list_mut, map_mut, text, whole};
 use super::capture::{self, Mode, Plan, Planned};
 use super::overrides::Overrides;
 use super::ports::{self, Numbers};
@@ -86,7 +86,7 @@ pub(super) fn apply(
     let token = known.and_then(Status::drain_token).or_else(|| context.token.clone());
     let token = token.unwrap_or_else(|| derived(original, context));
     let snapshot = policy::snapshot(overrides, context, &mut draft.report.warnings);
-    let grace = at(original, &["spec", "terminationGracePeriodSeconds"]).as_u64().unwrap_or(GRACE_DEFAULT);
+    let grace = whole(at(original, &["spec", "terminationGracePeriodSeconds"])).unwrap_or(GRACE_DEFAULT);
     let parts = Parts {
         pod: original,
         context,

@@ -161,7 +161,7 @@ pub(super) fn of_container(container: &Value) -> impl Iterator<Item = Candidate>
 
 /// Absent means TCP.
 pub(super) fn is_tcp(port: &Value) -> bool {
-    matches!(text(port, &["protocol"]), None | Some("TCP"))
+    matches!(text(port, &["protocol"]), None | Some("" | "TCP"))
 }
 
 /// Why the name of a port cannot be moved to the sidecar, if it cannot.

@@ -1,0 +1,53 @@
+//! Corners of pods that people write: numbers spelt as floats, ports that nobody declares, servers with a flag for each protocol.
+
+use serde_json::{Value, json};
+
+use super::super::{Outcome, Report, Skip, inject, uninject};
+use super::{context, injected, pod, skipped};
+
+fn report(pod: &Value) -> Report {
+    match inject(pod, &context()) {
+        Outcome::Injected(injected) => injected.report,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The ports that the sidecar was told to capture.
+fn captures(pod: &Value) -> Vec<&str> {
+    let sidecars = pod["spec"]["initContainers"].as_array().unwrap();
+    let args = sidecars.last().unwrap()["args"].as_array().unwrap();
+    let after = args.windows(2).filter(|pair| pair[0] == "--capture");
+    after.filter_map(|pair| pair[1].as_str()).collect()
+}
+
+fn told(knob: &str) -> Value {
+    let mut told = pod();
+    told["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
+    told["metadata"]["annotations"]["groupage.dev/app-listen"] = json!(knob);
+    told
+}
+
+#[test]
+fn a_whole_number_may_be_written_as_a_float() {
+    let mut plain = pod();
+    plain["spec"]["containers"][0]["ports"][0]["containerPort"] = json!(8080.0);
+    plain["spec"]["terminationGracePeriodSeconds"] = json!(120.0);
+    plain["spec"]["securityContext"] = json!({"runAsUser": 0.0});
+    let whole = injected(&plain, &context());
+    assert_eq!(captures(&whole), ["http:8080@15080"]);
+    let sidecar = &whole["spec"]["initContainers"][0];
+    assert_eq!(sidecar["securityContext"]["runAsUser"], 65532);
+    assert!(sidecar["env"].as_array().unwrap().contains(&json!({"name": "GROUPAGE_GRACE", "value": "120s"})));
+    assert_eq!(uninject(&whole).unwrap().pod, plain);
+    plain["spec"]["containers"][0]["ports"][0]["containerPort"] = json!(8080.5);
+    assert_ne!(inject(&plain, &context()).injected().map(|whole| captures(&whole.pod).len()), Some(1));
+}
+
+#[test]
+fn an_empty_protocol_is_tcp() {
+    let mut plain = pod();
+    plain["spec"]["containers"][0]["ports"][0]["protocol"] = json!("");
+    assert_eq!(captures(&injected(&plain, &context())), ["http:8080@15080"]);
+    plain["spec"]["containers"][0]["ports"][0]["protocol"] = json!("UDP");
+    assert_eq!(skipped(&plain, &context()), Skip::UdpOnly);
+}
