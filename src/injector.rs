@@ -16,6 +16,7 @@ mod code;
 mod consent;
 mod context;
 mod converge;
+mod dialled;
 mod knob;
 mod overrides;
 mod policy;

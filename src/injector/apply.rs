@@ -30,6 +30,10 @@ pub(super) const HANDLERS: [&str; 5] =
     ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/postStart", "lifecycle/preStop"];
 /// What of a container asks whether it lives.
 pub(super) const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
+/// Where the kubelet asks the sidecar for a drain; the token follows.
+pub(super) const DRAIN: &str = "/drain/";
+/// How the names begin that an application's ports get where theirs were moved.
+pub(super) const RENAMED: &str = "gpg-";
 /// Where the sidecar says whether an application's port accepts connections; the number follows.
 pub(super) const CONNECT: &str = "/connect/";
 /// Maps and lists of a pod that an injection makes where they are absent.
@@ -303,7 +307,7 @@ impl Draft {
                     .push(format!("container {container} keeps its own preStop hook; the sidecar drains by its own"));
                 continue;
             }
-            let wanted = json!({"httpGet": {"path": format!("/drain/{token}?wait"), "port": metrics}});
+            let wanted = json!({"httpGet": {"path": format!("{DRAIN}{token}?wait"), "port": metrics}});
             let there = sidecar::named(list(incoming, &["spec", "containers"]), &container);
             let hook = converge::covered(there.map(|there| at(there, &["lifecycle", "preStop"])), wanted);
             let null = map_mut(own, &["lifecycle"]).insert("preStop".to_owned(), hook).is_some();

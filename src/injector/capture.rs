@@ -9,7 +9,7 @@ use super::access::{at, list, text};
 use super::overrides::{AppListen, Overrides};
 use super::ports::{self, Candidate, Numbers};
 use super::referrers::{self, Referrers};
-use super::{Context, Skip, Skipped};
+use super::{Context, Skip, Skipped, dialled};
 use crate::api::v1alpha1::Capture;
 
 /// How a port is captured.
@@ -217,7 +217,8 @@ impl Plan {
     }
 }
 
-/// An application's loopback knob moves all its listeners: where one port of a container is captured so, all are.
+/// An application's loopback knob moves all its listeners: where one port of a container is captured so, all are, and also those that it does not declare and
+/// that its own probes and hooks dial.
 fn whole_containers(pod: &Value, decided: &mut Vec<Decided>, decide: impl Fn(Candidate) -> Decided) {
     let moved: Vec<String> =
         decided.iter().filter(|each| each.mode == Mode::Loopback).map(|each| each.port.container.clone()).collect();
@@ -229,6 +230,18 @@ fn whole_containers(pod: &Value, decided: &mut Vec<Decided>, decide: impl Fn(Can
             match decided.iter_mut().find(|known| known.port == port) {
                 Some(known) => known.mode = Mode::Loopback,
                 None => decided.push(Decided { mode: Mode::Loopback, ..decide(port) }),
+            }
+        }
+        let name = text(container, &["name"]).unwrap_or_default();
+        let declared = |number: u16| ports::declared(pod).any(|port| port.number == number) || ports::is_meshs(number);
+        for number in dialled::by_itself(container).into_iter().filter(|number| !declared(*number)) {
+            match decided.iter_mut().find(|known| known.port.number == number) {
+                Some(known) if known.port.container == name => known.mode = Mode::Loopback,
+                Some(_) => {}
+                None => {
+                    let port = Candidate { container: name.to_owned(), name: None, number, host_port: None };
+                    decided.push(Decided { mode: Mode::Loopback, ..decide(port) });
+                }
             }
         }
     }

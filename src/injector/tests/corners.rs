@@ -51,3 +51,23 @@ fn an_empty_protocol_is_tcp() {
     plain["spec"]["containers"][0]["ports"][0]["protocol"] = json!("UDP");
     assert_eq!(skipped(&plain, &context()), Skip::UdpOnly);
 }
+
+#[test]
+fn a_port_that_only_probes_know_goes_to_loopback_with_the_declared_ones() {
+    let mut plain = told("env:HOST=127.0.0.1");
+    let app = &mut plain["spec"]["containers"][0];
+    app["startupProbe"] = json!({"tcpSocket": {"port": 8083}});
+    app["livenessProbe"] = json!({"grpc": {"port": 9190}});
+    app["readinessProbe"] = json!({"httpGet": {"path": "/ready", "port": 15021}});
+    plain["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": "second", "image": "x"}));
+    let whole = injected(&plain, &context());
+    assert_eq!(captures(&whole), ["http:8080@pod", ":9190@pod", ":8083@pod"], "15021 is Istio's");
+    let app = &whole["spec"]["containers"][0];
+    // 9190 is the application's here.
+    assert_eq!(app["startupProbe"]["httpGet"], json!({"path": "/connect/8083", "port": 9191}));
+    assert_eq!(app["livenessProbe"], json!({"grpc": {"port": 9190}}));
+    assert_eq!(injected(&whole, &context()), whole);
+    assert_eq!(uninject(&whole).unwrap().pod, plain);
+    plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Named");
+    assert_eq!(captures(&injected(&plain, &context())), ["http:8080@15080"], "what is not moved needs nobody");
+}
