@@ -249,7 +249,7 @@ impl Draft {
             let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
             let own = containers.and_then(|all| all.iter_mut().find(|own| text(own, &["name"]) == Some(&name)));
             if let Some(own) = own {
-                knob::turn(own, &name, &app_listen.knob, undo, report);
+                app_listen.knobs.iter().for_each(|knob| knob::turn(own, &name, knob, undo, report));
             }
         }
         let lowest = on_loopback.iter().map(|planned| planned.port.number).min();

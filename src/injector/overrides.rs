@@ -67,7 +67,8 @@ pub(super) struct Overrides {
 pub(super) struct AppListen {
     /// The container; `None`: the one that declares the port.
     pub(super) container: Option<String>,
-    pub(super) knob: Knob,
+    /// At least one; a server with a listener for each protocol has a flag for each.
+    pub(super) knobs: Vec<Knob>,
 }
 
 /// What is set.
@@ -190,7 +191,8 @@ fn drain(text: &str) -> Option<Duration> {
 
 // === impl AppListen ===
 
-const APP_LISTEN: &str = "env:NAME=VALUE or arg:ARGUMENT, with CONTAINER/ before it where the pod has several";
+const APP_LISTEN: &str =
+    "env:NAME=VALUE or arg:ARGUMENT, several of them by comma, with CONTAINER/ before them where the pod has several";
 
 impl AppListen {
     fn parse(text: &str) -> Option<Self> {
@@ -201,15 +203,48 @@ impl AppListen {
             }
             _ => (None, text),
         };
-        let knob = if let Some(argument) = rest.strip_prefix("arg:") {
-            (!argument.is_empty()).then(|| Knob::Arg(words(argument)))
-        } else {
-            let (name, value) = rest.strip_prefix("env:")?.split_once('=')?;
-            // As the API server takes names of variables.
-            let named = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic());
-            named.then(|| Knob::Env(name.to_owned(), value.to_owned()))
+        // They are all for one container: one of another would be lost in the value before it.
+        let another = |part: &str| {
+            let (name, knob) = part.trim().split_once('/').unwrap_or_default();
+            super::shape::is_label(name) && (knob.starts_with("env:") || knob.starts_with("arg:"))
         };
-        Some(Self { container, knob: knob? })
+        if rest.split(',').any(another) {
+            return None;
+        }
+        let knobs: Option<Vec<Knob>> = each(rest).iter().map(|one| Knob::parse(one)).collect();
+        Some(Self { container, knobs: knobs? })
+    }
+}
+
+/// The knobs of a list by comma. A comma may stand in a value too, so it ends one only where another begins.
+fn each(text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for part in text.split(',') {
+        let begun = part.trim_start();
+        match found.last_mut() {
+            Some(last) if !(begun.starts_with("env:") || begun.starts_with("arg:")) => {
+                last.push(',');
+                last.push_str(part);
+            }
+            _ => found.push(begun.to_owned()),
+        }
+    }
+    found
+}
+
+// === impl Knob ===
+
+impl Knob {
+    fn parse(text: &str) -> Option<Self> {
+        if let Some(argument) = text.strip_prefix("arg:") {
+            // Two flags in one argument are an argument that no server knows.
+            let fits = !argument.is_empty() && !argument.contains(" --");
+            return fits.then(|| Self::Arg(words(argument)));
+        }
+        let (name, value) = text.strip_prefix("env:")?.split_once('=')?;
+        // As the API server takes names of variables.
+        let named = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic());
+        named.then(|| Self::Env(name.to_owned(), value.to_owned()))
     }
 }
 

@@ -105,7 +105,7 @@ fn wrong(value: &Value, rules: &[(&[&str], Kind)]) -> Option<String> {
 }
 
 /// A DNS label, as the names of containers are.
-fn is_label(name: &str) -> bool {
+pub(super) fn is_label(name: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=63).contains(&name.len()) && name.bytes().all(inner) && !name.starts_with('-') && !name.ends_with('-')
 }

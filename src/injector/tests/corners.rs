@@ -71,3 +71,40 @@ fn a_port_that_only_probes_know_goes_to_loopback_with_the_declared_ones() {
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Named");
     assert_eq!(captures(&injected(&plain, &context())), ["http:8080@15080"], "what is not moved needs nobody");
 }
+
+#[test]
+fn a_server_is_told_by_several_knobs() {
+    let mut plain = told("app/arg:--http-address=127.0.0.1, arg:--origins=a,b,env:GRPC=127.0.0.1:1,arg:--grpc ::1");
+    plain["spec"]["containers"][0]["args"] = json!(["serve", "--grpc", "0.0.0.0"]);
+    let whole = injected(&plain, &context());
+    let app = &whole["spec"]["containers"][0];
+    assert_eq!(app["args"], json!(["serve", "--grpc", "::1", "--http-address=127.0.0.1", "--origins=a,b"]));
+    assert_eq!(app["env"], json!([{"name": "GRPC", "value": "127.0.0.1:1"}]));
+    assert_eq!(injected(&whole, &context()), whole);
+    assert_eq!(uninject(&whole).unwrap().pod, plain);
+}
+
+#[test]
+fn two_flags_in_one_argument_and_knobs_of_two_containers_are_refused() {
+    for knob in ["arg:--http=127.0.0.1 --grpc=127.0.0.1", "app/env:A=1,other/env:B=2", "env:A=1,arg:", "arg:-a,env:B"] {
+        let Outcome::Refused(problems) = inject(&told(knob), &context()) else { panic!("{knob}") };
+        assert!(problems[0].message.contains("several of them by comma"), "{}", problems[0].message);
+    }
+}
+
+#[test]
+fn a_shell_is_known_by_its_flags_too() {
+    for (command, says) in [
+        (json!(["/bin/bash", "-lc"]), true),
+        (json!(["sh", "-e", "-xc"]), true),
+        (json!(["/bin/sh", "-c"]), true),
+        (json!(["serve", "-rpc"]), false),
+        (json!(["bash", "--rc"]), false),
+    ] {
+        let mut plain = told("arg:--host=127.0.0.1");
+        plain["spec"]["containers"][0]["command"] = command.clone();
+        plain["spec"]["containers"][0]["args"] = json!(["serve x"]);
+        let warned = report(&plain).warnings.iter().any(|warning| warning.contains("runs a shell"));
+        assert_eq!(warned, says, "{command}");
+    }
+}
