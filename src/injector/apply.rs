@@ -28,6 +28,8 @@ const GRACE_DEFAULT: u64 = 30;
 /// What of a container calls one of its own ports.
 pub(super) const HANDLERS: [&str; 5] =
     ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/postStart", "lifecycle/preStop"];
+/// Where containers stand that may declare ports.
+const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 /// What of a container asks whether it lives.
 pub(super) const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
 /// Where the kubelet asks the sidecar for a drain; the token follows.
@@ -180,9 +182,13 @@ impl Draft {
     fn names(&mut self, planned: &[Planned]) {
         let named = planned.iter().filter(|planned| planned.mode == Mode::Named);
         let moved: Vec<&str> = named.flat_map(Planned::names).collect();
+        // Never one that stands or stood anywhere in the pod: a Service looks for it in every container, and it is looked up again to take the sidecar out.
+        let all = CONTAINERS.iter().flat_map(|key| list(&self.pod, &["spec", key]));
+        let names = all.flat_map(|own| list(own, &["ports"])).filter_map(|port| text(port, &["name"]));
+        let taken: Vec<String> = names.chain(moved.iter().copied()).map(str::to_owned).collect();
         for container in self.applications() {
             let from = self.undo.names.len();
-            self.rename(&container, &moved);
+            self.rename(&container, &moved, taken.clone());
             // Of twins, which the API server refuses, the first is the one that is looked up.
             let mut seen: Vec<&str> = Vec::new();
             let renamed = self.undo.names.get(from..).unwrap_or_default().to_vec();
@@ -196,12 +202,9 @@ impl Draft {
     }
 
     /// Renames a container's TCP ports of these names, in one pass: a name given here may be what another port was called.
-    fn rename(&mut self, container: &str, moved: &[&str]) {
+    fn rename(&mut self, container: &str, moved: &[&str], mut taken: Vec<String>) {
         let ports = self.container(container).and_then(|own| at_mut(own, &["ports"])?.as_array_mut());
         let Some(ports) = ports else { return };
-        // Never one that stands or stood here: names are unique in a container, and are looked up again to take the sidecar out.
-        let mut taken: Vec<String> = ports.iter().filter_map(|port| text(port, &["name"])).map(str::to_owned).collect();
-        taken.extend(moved.iter().map(|name| (*name).to_owned()));
         let mut renamed = Vec::new();
         for port in ports.iter_mut().filter(|port| ports::is_tcp(port)) {
             let number = at(port, &["containerPort"]);
@@ -211,8 +214,8 @@ impl Draft {
             else {
                 continue;
             };
-            let again = (2..).map(|again| format!("gpg-{number}-{again}"));
-            let Some(now) = std::iter::once(format!("gpg-{number}")).chain(again).find(|now| !taken.contains(now))
+            let again = (2..).map(|again| format!("{RENAMED}{number}-{again}"));
+            let Some(now) = std::iter::once(format!("{RENAMED}{number}")).chain(again).find(|now| !taken.contains(now))
             else {
                 continue;
             };

@@ -108,3 +108,30 @@ fn a_shell_is_known_by_its_flags_too() {
         assert_eq!(warned, says, "{command}");
     }
 }
+
+#[test]
+fn a_new_name_stands_nowhere_else_in_the_pod() {
+    let mut plain = pod();
+    let other = json!({"name": "other", "image": "x", "ports": [{"name": "gpg-8080", "containerPort": 7000}]});
+    plain["spec"]["containers"].as_array_mut().unwrap().push(other);
+    plain["metadata"]["annotations"]["groupage.dev/ports"] = json!("http");
+    let whole = injected(&plain, &context());
+    assert_eq!(whole["spec"]["containers"][0]["ports"][0]["name"], "gpg-8080-2");
+    assert_eq!(uninject(&whole).unwrap().pod, plain);
+}
+
+#[test]
+fn a_number_that_was_edited_in_an_injected_manifest_keeps_its_name_and_its_probe() {
+    let mut plain = pod();
+    plain["spec"]["containers"][0]["readinessProbe"] = json!({"httpGet": {"path": "/", "port": "http"}});
+    let mut edited = injected(&plain, &context());
+    edited["spec"]["containers"][0]["ports"][0]["containerPort"] = json!(8081);
+    plain["spec"]["containers"][0]["ports"][0]["containerPort"] = json!(8081);
+    assert_eq!(uninject(&edited).unwrap().pod, plain);
+    assert_eq!(captures(&injected(&edited, &context())), ["http:8081@15080"]);
+    // The port itself is gone: a probe by its name would find nobody.
+    edited["spec"]["containers"][0]["ports"] = json!([{"name": "web", "containerPort": 8080}]);
+    let undone = uninject(&edited).unwrap();
+    assert_eq!(undone.pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["port"], 8080);
+    assert_eq!(undone.warnings.len(), 2, "{:?}", undone.warnings);
+}
