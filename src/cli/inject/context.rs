@@ -50,6 +50,7 @@ impl Around {
         let common = Context {
             sidecar,
             controller,
+            own_namespace: own_namespace(&args.controller).to_owned(),
             unless_disabled: true,
             redirect_allowed: args.allow_redirect,
             native: !args.classic,
@@ -126,6 +127,17 @@ impl Spaces<'_> {
     fn space(&mut self, object: &Value) -> &mut Space {
         let name = namespace(object).unwrap_or(self.default_namespace).to_owned();
         self.found.entry(name).or_default()
+    }
+}
+
+/// Where Groupage itself runs, as far as a file can know: where the controller's Service is, else where the chart and `groupage install` put it.
+fn own_namespace(controller: &str) -> &str {
+    let host = controller.rsplit_once("://").map_or(controller, |(_, rest)| rest);
+    let host = host.split([':', '/']).next().unwrap_or_default();
+    let mut labels = host.split('.').skip(1);
+    match (labels.next(), labels.next()) {
+        (Some(namespace), Some("svc")) => namespace,
+        _ => "groupage-system",
     }
 }
 
