@@ -211,25 +211,9 @@ impl AppListen {
         if rest.split(',').any(another) {
             return None;
         }
-        let knobs: Option<Vec<Knob>> = each(rest).iter().map(|one| Knob::parse(one)).collect();
+        let knobs: Option<Vec<Knob>> = config::knobs(rest).iter().map(|one| Knob::parse(one)).collect();
         Some(Self { container, knobs: knobs? })
     }
-}
-
-/// The knobs of a list by comma. A comma may stand in a value too, so it ends one only where another begins.
-fn each(text: &str) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    for part in text.split(',') {
-        let begun = part.trim_start();
-        match found.last_mut() {
-            Some(last) if !(begun.starts_with("env:") || begun.starts_with("arg:")) => {
-                last.push(',');
-                last.push_str(part);
-            }
-            _ => found.push(begun.to_owned()),
-        }
-    }
-    found
 }
 
 // === impl Knob ===
