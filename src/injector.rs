@@ -39,7 +39,7 @@ use serde_json::Value;
 
 pub use around::around;
 pub use code::Code;
-pub use context::{Context, Controller, NamedPolicy, NamedProfile, Namespace, SidecarDefaults, Workload};
+pub use context::{Context, Controller, NamedPolicy, NamedProfile, Namespace, SidecarDefaults, View, Workload};
 pub use policy::settings;
 pub use referrers::KINDS as REFERRERS;
 pub use refuse::Skip;

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::InjectArgs;
-use crate::injector::{Context, Controller, NamedPolicy, NamedProfile, Namespace, Place, REFERRERS, SidecarDefaults};
+use crate::injector::{
+    Context, Controller, NamedPolicy, NamedProfile, Namespace, Place, REFERRERS, SidecarDefaults, View,
+};
 
 /// The objects of the manifests that an injection looks at, by namespace.
 pub(super) struct Around {
@@ -51,6 +53,7 @@ impl Around {
             sidecar,
             controller,
             own_namespace: own_namespace(&args.controller).to_owned(),
+            view: View::Files,
             unless_disabled: true,
             redirect_allowed: args.allow_redirect,
             native: !args.classic,
