@@ -33,7 +33,7 @@ mod tests;
 pub use capture::{Capture, RoutePort};
 pub use change::Change;
 pub use code::Code;
-pub use controller::{CaBundle, Controller};
+pub use controller::{CaBundle, Controller, is_controller};
 pub use crd::crds;
 pub use effective::Setting;
 pub use env::{ControllerPod, Given, Machine, Overrides, Pod, Source};

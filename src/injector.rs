@@ -108,8 +108,21 @@ pub struct Problem {
     pub code: Code,
     /// The annotation or label.
     pub key: String,
+    /// Where it stands.
+    pub holder: Holder,
     /// What is wrong, with what is allowed.
     pub message: String,
+}
+
+/// Where a key of ours stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// Among the annotations of the pod.
+    Annotation,
+    /// Among its labels.
+    Label,
+    /// Among the labels of its namespace.
+    Namespace,
 }
 
 /// A pod without the sidecar again.

@@ -4,6 +4,7 @@
 //! written. The syntax is `granit-parser`'s, which stands under serde-saphyr; what a plain scalar means is said in [`scalar`]. A text that no object was changed
 //! in is given back as it was written, comments and all.
 
+mod place;
 mod scalar;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,8 @@ use std::ops::Range;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 use serde_json::{Map, Value};
+
+pub(super) use self::place::line;
 
 /// A manifest of a large chart is a few megabytes.
 const BYTES_MAX: usize = 64 << 20;
@@ -28,7 +31,7 @@ pub(super) struct Document {
     pub(super) text: Range<usize>,
     /// Whether `---` stands before it.
     pub(super) marked: bool,
-    /// The line of its first byte, from 1.
+    /// The line at which it starts, from 1.
     pub(super) line: usize,
 }
 
@@ -132,6 +135,8 @@ impl Reader {
                 // An explicit start is where its text begins; without one it begins where the last has ended.
                 let from = if marked { span.start.byte_offset().unwrap_or(len) } else { self.start.0 };
                 self.end(from);
+                // Comments and directives before the first marker are the first document's.
+                let from = if self.documents.is_empty() { 0 } else { from };
                 self.start = (from, line, marked);
                 self.anchors.clear();
             }
@@ -341,6 +346,15 @@ mod tests {
         let whole: String = found.iter().map(|document| text.get(document.text.clone()).unwrap()).collect();
         assert_eq!(whole, text);
         assert_eq!(found.iter().map(|document| document.marked).collect::<Vec<_>>(), [false, true, true, true]);
+    }
+
+    #[test]
+    fn what_stands_before_the_first_marker_is_the_first_documents() {
+        let text = "# whose\n%YAML 1.1\n---\na: 1\n---\nb: 2\n";
+        let found = documents(text).unwrap();
+        let texts: Vec<&str> = found.iter().map(|document| text.get(document.text.clone()).unwrap()).collect();
+        assert_eq!(texts, ["# whose\n%YAML 1.1\n---\na: 1\n", "---\nb: 2\n"]);
+        assert_eq!(found.iter().map(|document| document.line).collect::<Vec<_>>(), [3, 5]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::access::{at, list, text};
-use super::{Code, Context, NamedPolicy, Problem, policy, resources};
+use super::{Code, Context, Holder, NamedPolicy, Problem, policy, resources};
 use crate::api::v1alpha1::{Capture, Mode, NativeSidecar, Port, Word};
 use crate::config::{self, format_duration, parse_duration};
 
@@ -260,7 +260,7 @@ impl Reader<'_> {
         let key = format!("{PREFIX}{key}");
         let value = self.annotations.get(&key).unwrap_or(&Value::Null);
         let message = format!("{key} is {}; it takes {allowed}{}", shown(value), unquoted(value));
-        self.problems.push(Problem { code: Code::BadValue, key, message });
+        self.problems.push(Problem { code: Code::BadValue, key, holder: Holder::Annotation, message });
     }
 
     /// Finds annotations of our prefix that there are not; `image` alone is ignored, with a warning.
@@ -282,7 +282,8 @@ impl Reader<'_> {
                         |known| format!("{PREFIX}{known} was probably meant"),
                     );
                     let message = format!("there is no annotation {key}; {meant}");
-                    self.problems.push(Problem { code: Code::UnknownKey, key: key.clone(), message });
+                    let (code, holder) = (Code::UnknownKey, Holder::Annotation);
+                    self.problems.push(Problem { code, key: key.clone(), holder, message });
                 }
             }
         }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::InjectArgs;
+use super::{InjectArgs, Source, is_off};
 use crate::injector::{
-    Context, Controller, NamedPolicy, NamedProfile, Namespace, Place, REFERRERS, SidecarDefaults, View,
+    Code, Context, Controller, NamedPolicy, NamedProfile, Namespace, Place, REFERRERS, SidecarDefaults, View,
 };
 
 /// The objects of the manifests that an injection looks at, by namespace.
@@ -39,29 +39,29 @@ impl Around {
     ///
     /// # Errors
     /// A policy or profile among them cannot be read.
-    pub(super) fn new<'a>(
-        args: &InjectArgs,
-        ca: String,
-        objects: impl Iterator<Item = &'a Value>,
-    ) -> Result<Self, String> {
+    pub(super) fn new(args: &InjectArgs, ca: String, sources: &[Source]) -> Result<Self, String> {
         let mut sidecar = SidecarDefaults::default();
         if let Some(image) = &args.image {
             sidecar.image.clone_from(image);
         }
-        let controller = (args.controller != "off").then(|| Controller { address: args.controller.clone(), ca });
+        let controller = (!is_off(&args.controller)).then(|| Controller { address: args.controller.clone(), ca });
         let common = Context {
             sidecar,
             controller,
             own_namespace: own_namespace(&args.controller).to_owned(),
-            view: View::Files,
             unless_disabled: true,
+            view: View::Files,
             redirect_allowed: args.allow_redirect,
             native: !args.classic,
             ..Context::default()
         };
         let mut spaces = Spaces { default_namespace: &args.namespace, found: BTreeMap::new() };
-        for object in objects {
-            spaces.look(object)?;
+        for source in sources {
+            for document in &source.documents {
+                spaces.look(&document.value).map_err(|what| {
+                    format!("error[{}]: {}, line {}: {what}", Code::Unreadable, source.name, document.line)
+                })?;
+            }
         }
         let known = |(name, space): (String, Space)| {
             let context = Context {
