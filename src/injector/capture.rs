@@ -95,7 +95,7 @@ pub(super) fn plan(
         Decided { port, named, unmovable, mode }
     };
     let mut decided: Vec<Decided> = candidates.into_iter().map(&decide).collect();
-    whole_containers(pod, &mut decided, decide);
+    whole_containers(pod, allowed.told.as_deref(), &mut decided, decide);
     let mut plan = Plan::default();
     let firsts = plan.second_to_none(decided);
     if context.view == View::Files {
@@ -240,9 +240,15 @@ impl Plan {
     }
 }
 
-/// An application's loopback knob moves all its listeners: where one port of a container is captured so, all are, and also those that it does not declare and
-/// that its own probes and hooks dial.
-fn whole_containers(pod: &Value, decided: &mut Vec<Decided>, decide: impl Fn(Candidate) -> Decided) {
+/// An application's loopback knob moves all its listeners: where one port of a container is captured so, all are, and in the one that is
+/// told also those that it does not declare and that its own probes and hooks dial. One that nobody tells moves nothing: what its probes reach today they go on
+/// to reach, and the sidecar could not listen there.
+fn whole_containers(
+    pod: &Value,
+    told: Option<&str>,
+    decided: &mut Vec<Decided>,
+    decide: impl Fn(Candidate) -> Decided,
+) {
     let moved: Vec<String> =
         decided.iter().filter(|each| each.mode == Mode::Loopback).map(|each| each.port.container.clone()).collect();
     for container in ports::applications(pod) {
@@ -256,6 +262,9 @@ fn whole_containers(pod: &Value, decided: &mut Vec<Decided>, decide: impl Fn(Can
             }
         }
         let name = text(container, &["name"]).unwrap_or_default();
+        if told != Some(name) {
+            continue;
+        }
         let declared = |number: u16| ports::declared(pod).any(|port| port.number == number) || ports::is_meshs(number);
         for number in dialled::by_itself(container).into_iter().filter(|number| !declared(*number)) {
             match decided.iter_mut().find(|known| known.port.number == number) {

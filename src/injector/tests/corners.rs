@@ -70,6 +70,8 @@ fn a_port_that_only_probes_know_goes_to_loopback_with_the_declared_ones() {
     assert_eq!(uninject(&whole).unwrap().pod, plain);
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Named");
     assert_eq!(captures(&injected(&plain, &context())), ["http:8080@15080"], "what is not moved needs nobody");
+    plain["metadata"]["annotations"] = json!({"groupage.dev/inject": "enabled", "groupage.dev/capture": "Loopback"});
+    assert_eq!(captures(&injected(&plain, &context())), ["http:8080@pod"], "nor what nobody is told to move");
 }
 
 #[test]
