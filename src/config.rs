@@ -33,7 +33,7 @@ mod tests;
 pub use capture::{Capture, RoutePort};
 pub use change::Change;
 pub use code::Code;
-pub use controller::{CaBundle, Controller};
+pub use controller::{CaBundle, Controller, is_controller};
 pub use crd::crds;
 pub use effective::Setting;
 pub use env::{ControllerPod, Given, Machine, Overrides, Pod, Source};
@@ -43,6 +43,7 @@ pub use policy::{
     Client, ClientHttp2, Connection, Deadline, Drain, Failure, Limits, LimitsOverride, Log, MergeNames, Mode, Policy,
     Priority, PriorityClass, Process, Proxy, Route, Scheduling, SchedulingPolicy, Tls, Upstream, UpstreamTls,
 };
+pub use text::knobs;
 pub use tuned::Tuned;
 pub use units::{Share, format_duration, format_size, parse_duration, parse_share, parse_size};
 pub use validate::{EXIT_FINDINGS, Verdict, validate};

@@ -16,6 +16,7 @@ mod code;
 mod consent;
 mod context;
 mod converge;
+mod dialled;
 mod knob;
 mod overrides;
 mod policy;
@@ -38,7 +39,7 @@ use serde_json::Value;
 
 pub use around::around;
 pub use code::Code;
-pub use context::{Context, Controller, NamedPolicy, NamedProfile, Namespace, SidecarDefaults, Workload};
+pub use context::{Context, Controller, NamedPolicy, NamedProfile, Namespace, SidecarDefaults, View, Workload};
 pub use policy::settings;
 pub use referrers::KINDS as REFERRERS;
 pub use refuse::Skip;
@@ -107,8 +108,21 @@ pub struct Problem {
     pub code: Code,
     /// The annotation or label.
     pub key: String,
+    /// Where it stands.
+    pub holder: Holder,
     /// What is wrong, with what is allowed.
     pub message: String,
+}
+
+/// Where a key of ours stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// Among the annotations of the pod.
+    Annotation,
+    /// Among its labels.
+    Label,
+    /// Among the labels of its namespace.
+    Namespace,
 }
 
 /// A pod without the sidecar again.

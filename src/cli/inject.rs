@@ -4,8 +4,12 @@
 //! injection looks at.
 
 mod context;
+mod files;
+mod hints;
+mod policies;
 
-use std::io::{self, IsTerminal, Read, Write as _};
+use std::collections::BTreeSet;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,8 +18,9 @@ use serde_json::{Map, Value, json};
 
 use self::context::Around;
 use super::yaml::{self, Document};
-use crate::config::EXIT_FINDINGS;
-use crate::injector::{self, Code, Outcome, Place};
+use crate::config::{self, EXIT_FINDINGS};
+use crate::injector::{self, Holder, Outcome, Place};
+use crate::tls;
 
 /// What is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -31,9 +36,12 @@ enum Output {
 /// Where manifests come from and how they are printed.
 #[derive(Debug, Clone, ClapArgs)]
 pub(super) struct Files {
-    /// A manifest, - for standard input; may be given more than once
-    #[arg(short = 'f', long = "file", value_name = "FILE", required = true)]
+    /// The same with a flag, as kubectl takes it; may be given more than once
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// Manifests, folders of them, or - for standard input
+    #[arg(value_name = "FILE", required_unless_present = "files")]
+    more: Vec<PathBuf>,
     /// How to print
     #[arg(short, long, value_enum, default_value = "yaml")]
     output: Output,
@@ -51,10 +59,10 @@ pub(super) struct InjectArgs {
     #[arg(short, long, default_value = "default")]
     namespace: String,
     /// The image of the sidecar
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", value_parser = image)]
     image: Option<String>,
     /// Where the controller is: https://HOST:PORT, or off
-    #[arg(long, value_name = "ADDR", default_value = "https://groupage-stream.groupage-system.svc:9444")]
+    #[arg(long, value_name = "ADDR", value_parser = controller, default_value = "https://groupage-stream.groupage-system.svc:9444")]
     controller: String,
     /// The certificates that the controller is known by (PEM)
     #[arg(long, value_name = "FILE")]
@@ -91,16 +99,70 @@ struct Source {
     documents: Vec<Document>,
 }
 
+/// What is refused of an object, and where in it that stands.
+struct Wrong {
+    path: Vec<String>,
+    /// The namespace that says it, where it is not the object itself.
+    namespace: Option<String>,
+    message: String,
+}
+
 pub(super) fn inject(args: &InjectArgs) -> ExitCode {
     print(&args.files, |sources| {
         let ca = match &args.controller_ca {
-            Some(path) => std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?,
+            Some(path) => certificates(path)?,
             None => String::new(),
         };
-        let around =
-            Around::new(args, ca, sources.iter().flat_map(|source| &source.documents).map(|document| &document.value))?;
-        Ok(change(sources, &args.files, &mut |object, report| add(object, &around, report)))
+        let wrong = policies::wrong(sources);
+        if !wrong.is_empty() {
+            return Ok(Done { out: String::new(), report: wrong, refused: true });
+        }
+        let untrusted = ca.is_empty() && !is_off(&args.controller);
+        let around = Around::new(args, ca, sources)?;
+        let mut any = false;
+        let mut done = change(sources, &args.files, &mut |object, report| {
+            let before = report.len();
+            let added = add(object, &around, report);
+            any |= report.get(before..).is_some_and(|said| said.lines().any(|line| line.ends_with(INJECTED)));
+            added
+        });
+        if any && untrusted && !done.refused {
+            done.report.push_str(&one_line(&format!(
+                "‼ without --controller-ca the sidecars cannot trust the controller at {}, and keep the settings that they begin with: give its certificates, or --controller off where there is none",
+                args.controller
+            )));
+        }
+        Ok(done)
     })
+}
+
+/// How a line of the report ends that is about a new sidecar.
+const INJECTED: &str = " injected";
+
+/// The certificates of a file, as it says them.
+fn certificates(path: &PathBuf) -> Result<String, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("--controller-ca {}: {error}", path.display()))?;
+    if tls::certificates(text.as_bytes()).is_empty() {
+        return Err(format!(
+            "--controller-ca {}: there is no certificate in it (PEM, BEGIN CERTIFICATE)",
+            path.display()
+        ));
+    }
+    Ok(text)
+}
+
+fn is_off(controller: &str) -> bool {
+    controller.eq_ignore_ascii_case("off")
+}
+
+fn controller(text: &str) -> Result<String, String> {
+    let is_good = is_off(text) || config::is_controller(text);
+    is_good.then(|| text.to_owned()).ok_or_else(|| "give https://HOST:PORT, HOST:PORT or off".to_owned())
+}
+
+fn image(text: &str) -> Result<String, String> {
+    let is_good = !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control());
+    is_good.then(|| text.to_owned()).ok_or_else(|| "an image has a name, and no spaces".to_owned())
 }
 
 pub(super) fn uninject(args: &Files) -> ExitCode {
@@ -109,7 +171,7 @@ pub(super) fn uninject(args: &Files) -> ExitCode {
 
 /// Reads, changes, prints. Where anything is refused nothing is printed but why: half a manifest would be applied.
 fn print(files: &Files, work: impl Fn(&[Source]) -> Result<Done, String>) -> ExitCode {
-    let done = files.files.iter().map(read).collect::<Result<Vec<_>, _>>().and_then(|sources| work(&sources));
+    let done = files::read(files.files.iter().chain(&files.more)).and_then(|sources| work(&sources));
     match done {
         Ok(done) => {
             eprint!("{}", done.report);
@@ -129,34 +191,8 @@ fn print(files: &Files, work: impl Fn(&[Source]) -> Result<Done, String>) -> Exi
     }
 }
 
-fn read(path: &PathBuf) -> Result<Source, String> {
-    let name = if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() };
-    let text = if path.as_os_str() == "-" {
-        if io::stdin().is_terminal() {
-            eprintln!("reading manifests from the terminal; end with ctrl-d");
-        }
-        let mut text = String::new();
-        io::stdin().read_to_string(&mut text).map(|_| text)
-    } else {
-        std::fs::read_to_string(path)
-    };
-    let text = text.map_err(|error| format!("{name}: {error}"))?;
-    let documents = yaml::documents(&text).map_err(|error| format!("error[{}]: {name}, {error}", Code::Unreadable))?;
-    for document in &documents {
-        if !(document.value.is_object() || document.value.is_null()) {
-            return Err(format!(
-                "error[{}]: {name}, line {}: a document is a Kubernetes object, not a {}",
-                Code::Unreadable,
-                document.line,
-                if document.value.is_array() { "list" } else { "single value" }
-            ));
-        }
-    }
-    Ok(Source { name, text, documents })
-}
-
 /// What is done to one object: its new form, or what is refused.
-type Work<'a> = &'a mut dyn FnMut(&Value, &mut String) -> Result<Value, Vec<String>>;
+type Work<'a> = &'a mut dyn FnMut(&Value, &mut String) -> Result<Value, Vec<Wrong>>;
 
 fn change(sources: &[Source], files: &Files, work: Work<'_>) -> Done {
     let (mut report, mut problems) = (String::new(), String::new());
@@ -165,7 +201,7 @@ fn change(sources: &[Source], files: &Files, work: Work<'_>) -> Done {
         for (index, document) in source.documents.iter().enumerate() {
             match each(&document.value, work, &mut report) {
                 Ok(after) => objects.push(Object { before: document.value.clone(), after, file, document: index }),
-                Err(found) => problems.extend(found.iter().map(|problem| located(source, document, problem))),
+                Err(found) => problems.extend(found.iter().map(|wrong| located(sources, source, document, wrong))),
             }
         }
     }
@@ -180,7 +216,7 @@ fn change(sources: &[Source], files: &Files, work: Work<'_>) -> Done {
 }
 
 /// Applies the work to an object, or to every item of a list of them.
-fn each(object: &Value, work: Work<'_>, said: &mut String) -> Result<Value, Vec<String>> {
+fn each(object: &Value, work: Work<'_>, said: &mut String) -> Result<Value, Vec<Wrong>> {
     let is_list =
         object.get("kind").and_then(Value::as_str).is_some_and(|kind| kind == "List" || kind.ends_with("List"));
     let Some(items) = object.get("items").and_then(Value::as_array).filter(|_| is_list) else {
@@ -189,10 +225,13 @@ fn each(object: &Value, work: Work<'_>, said: &mut String) -> Result<Value, Vec<
     let mut after = object.clone();
     let mut problems = Vec::new();
     let mut changed = Vec::new();
-    for item in items {
+    for (index, item) in items.iter().enumerate() {
         match each(item, work, said) {
             Ok(item) => changed.push(item),
-            Err(more) => problems.extend(more),
+            Err(more) => problems.extend(more.into_iter().map(|mut wrong| {
+                wrong.path.splice(0..0, ["items".to_owned(), index.to_string()]);
+                wrong
+            })),
         }
     }
     if let Some(items) = after.get_mut("items") {
@@ -201,7 +240,7 @@ fn each(object: &Value, work: Work<'_>, said: &mut String) -> Result<Value, Vec<
     if problems.is_empty() { Ok(after) } else { Err(problems) }
 }
 
-fn add(object: &Value, around: &Around, report: &mut String) -> Result<Value, Vec<String>> {
+fn add(object: &Value, around: &Around, report: &mut String) -> Result<Value, Vec<Wrong>> {
     let mut say = |line: String| report.push_str(&one_line(&line));
     let places = match injector::places(object) {
         Ok(places) => places,
@@ -210,19 +249,21 @@ fn add(object: &Value, around: &Around, report: &mut String) -> Result<Value, Ve
             return Ok(object.clone());
         }
     };
+    hints::misplaced(object, &places).into_iter().for_each(|hint| say(format!("{}: {hint}", shown(object))));
+    if places.is_empty() && hints::has_pods(object) {
+        say(format!("{} left alone: {NOT_FOUND}", shown(object)));
+    }
     let mut after = object.clone();
     let mut problems = Vec::new();
     for place in places {
         let name = shown_at(object, &place);
-        if let Some(hint) = misplaced(object, &place) {
-            say(hint);
-        }
         let template = place.of(object);
-        match injector::inject(template, &around.context(object, &place)) {
+        let context = around.context(object, &place);
+        match injector::inject(template, &context) {
             Outcome::Injected(injected) => {
                 let is_new = injected.pod != *template;
                 say(if is_new {
-                    format!("{name} injected")
+                    format!("{name}{INJECTED}")
                 } else {
                     format!("{name} unchanged: it has the sidecar already")
                 });
@@ -233,22 +274,21 @@ fn add(object: &Value, around: &Around, report: &mut String) -> Result<Value, Ve
             Outcome::Skipped(skipped) => {
                 say(format!("{name} skipped ({}): {}", skipped.reason.as_str(), skipped.detail));
             }
-            Outcome::Refused(refused) => {
-                problems.extend(refused.into_iter().map(|problem| {
-                    format!("{}\u{0}error[{}]: {name}: {}", problem.key, problem.code, problem.message)
-                }));
-            }
+            Outcome::Refused(refused) => problems.extend(refused.into_iter().map(|problem| {
+                let map = if problem.holder == Holder::Annotation { "annotations" } else { "labels" };
+                let within = if problem.holder == Holder::Namespace { &[] } else { &place.path[..] };
+                let path = within.iter().chain(&["metadata", map, &problem.key]).map(|&key| key.to_owned()).collect();
+                let namespace = (problem.holder == Holder::Namespace).then(|| context.namespace.name.clone());
+                let message = format!("error[{}]: {name}: {}", problem.code, problem.message);
+                Wrong { path, namespace, message }
+            })),
         }
     }
     if problems.is_empty() { Ok(after) } else { Err(problems) }
 }
 
-/// Annotations that stand on the object and not on its template, where nobody reads them.
-fn misplaced(object: &Value, place: &Place) -> Option<String> {
-    let own = object.pointer("/metadata/annotations")?.as_object()?;
-    let key = own.keys().find(|key| key.starts_with("groupage.dev/")).filter(|_| !place.path.is_empty())?;
-    Some(format!("{}: {key} stands on the object and does nothing there: write it on the pod template", shown(object)))
-}
+/// What is said of an object that runs pods and whose templates stand where none is looked for.
+const NOT_FOUND: &str = "its pod templates stand where none is looked for; annotate them, and the webhook adds the sidecar to the pods themselves";
 
 /// A line of the report: names come from the file, and a terminal obeys control characters.
 fn one_line(line: &str) -> String {
@@ -257,7 +297,7 @@ fn one_line(line: &str) -> String {
     safe
 }
 
-fn remove(object: &Value, report: &mut String) -> Result<Value, Vec<String>> {
+fn remove(object: &Value, report: &mut String) -> Result<Value, Vec<Wrong>> {
     let mut after = object.clone();
     for place in injector::places(object).unwrap_or_default() {
         if let Some(uninjected) = injector::uninject(place.of(object)) {
@@ -292,14 +332,37 @@ fn shown_at(object: &Value, place: &Place) -> String {
     }
 }
 
-/// A problem with its place: the line of the key that it is about, which stands before it.
-fn located(source: &Source, document: &Document, problem: &str) -> String {
-    let (key, message) = problem.split_once('\u{0}').unwrap_or(("", problem));
+/// A problem with its place: the line of the key that it is about.
+fn located(sources: &[Source], source: &Source, document: &Document, wrong: &Wrong) -> String {
+    let Wrong { path, namespace, message } = wrong;
+    let namespaces = namespace.as_ref().and_then(|name| namespace_of(sources, name));
+    let (source, document, path) = match namespaces {
+        Some((source, document, within)) => (source, document, [&within[..], &path[..]].concat()),
+        None => (source, document, path.clone()),
+    };
     let text = source.text.get(document.text.clone()).unwrap_or_default();
-    let line = text.lines().position(|line| line.contains(key)).unwrap_or(0);
-    let from = 1 + source.text.get(..document.text.start).unwrap_or_default().matches('\n').count();
+    let before = source.text.get(..document.text.start).unwrap_or_default().matches('\n').count();
     let message = one_line(message);
-    format!("{message}   ╭─[{}:{}]\n   ╰─ groupage explain {}\n", source.name, from + line, code_of(&message))
+    let line = before + yaml::line(text, &path);
+    format!("{message}   ╭─[{}:{line}]\n   ╰─ groupage explain {}\n", source.name, code_of(&message))
+}
+
+/// Where a namespace is written down: the manifest, the document, and the way to it in a list. The last one counts, as for `kubectl`.
+fn namespace_of<'a>(sources: &'a [Source], name: &str) -> Option<(&'a Source, &'a Document, Vec<String>)> {
+    let documents = sources.iter().flat_map(|source| source.documents.iter().map(move |document| (source, document)));
+    documents.rev().find_map(|(source, document)| Some((source, document, way_to(&document.value, name)?)))
+}
+
+fn way_to(object: &Value, name: &str) -> Option<Vec<String>> {
+    let is = |pointer: &str, text: &str| object.pointer(pointer).and_then(Value::as_str) == Some(text);
+    if is("/kind", "Namespace") && is("/metadata/name", name) {
+        return Some(Vec::new());
+    }
+    let items = object.get("items").and_then(Value::as_array)?;
+    items.iter().enumerate().rev().find_map(|(index, item)| {
+        let within = way_to(item, name)?;
+        Some([vec!["items".to_owned(), index.to_string()], within].concat())
+    })
 }
 
 fn code_of(message: &str) -> &str {
@@ -327,13 +390,23 @@ fn written(sources: &[Source], objects: &[Object], output: Output) -> String {
             let whole = match changed.as_slice() {
                 [] if is_one => json!([]),
                 [one] if is_one => patch(one),
-                changed => Value::Object(
-                    changed.iter().map(|object| (named(&object.before), patch(object))).collect::<Map<_, _>>(),
-                ),
+                changed => {
+                    let mut taken = BTreeSet::new();
+                    let keyed = changed.iter().map(|object| (unique(named(&object.before), &mut taken), patch(object)));
+                    Value::Object(keyed.collect::<Map<_, _>>())
+                }
             };
             format!("{whole:#}\n")
         }
     }
+}
+
+/// A name, with a number after it where others have it too: of those with `generateName` several may.
+fn unique(name: String, taken: &mut BTreeSet<String>) -> String {
+    let again = (2..).map(|again| format!("{name}#{again}"));
+    let free = std::iter::once(name.clone()).chain(again).find(|name| !taken.contains(name)).unwrap_or(name);
+    taken.insert(free.clone());
+    free
 }
 
 /// An object as it was written, where nothing is changed.
@@ -346,7 +419,13 @@ fn as_yaml(sources: &[Source], object: &Object, first: bool) -> String {
         return format!("{marker}{}", yaml::write(&object.after).unwrap_or_else(|error| format!("# {error}\n")));
     }
     let text = source.text.get(document.text.clone()).unwrap_or_default();
-    let marker = if document.marked { "" } else { marker };
+    // A directive needs the end of what stands before it.
+    let is_directed = !first && text.trim_start().starts_with('%');
+    let marker = match (is_directed, document.marked) {
+        (true, _) => "...\n",
+        (false, true) => "",
+        (false, false) => marker,
+    };
     let end = if text.ends_with('\n') || text.is_empty() { "" } else { "\n" };
     format!("{marker}{text}{end}")
 }

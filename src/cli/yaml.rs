@@ -4,6 +4,7 @@
 //! written. The syntax is `granit-parser`'s, which stands under serde-saphyr; what a plain scalar means is said in [`scalar`]. A text that no object was changed
 //! in is given back as it was written, comments and all.
 
+mod place;
 mod scalar;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,8 @@ use std::ops::Range;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 use serde_json::{Map, Value};
+
+pub(super) use self::place::line;
 
 /// A manifest of a large chart is a few megabytes.
 const BYTES_MAX: usize = 64 << 20;
@@ -28,7 +31,7 @@ pub(super) struct Document {
     pub(super) text: Range<usize>,
     /// Whether `---` stands before it.
     pub(super) marked: bool,
-    /// The line of its first byte, from 1.
+    /// The line at which it starts, from 1.
     pub(super) line: usize,
 }
 
@@ -132,6 +135,8 @@ impl Reader {
                 // An explicit start is where its text begins; without one it begins where the last has ended.
                 let from = if marked { span.start.byte_offset().unwrap_or(len) } else { self.start.0 };
                 self.end(from);
+                // Comments and directives before the first marker are the first document's.
+                let from = if self.documents.is_empty() { 0 } else { from };
                 self.start = (from, line, marked);
                 self.anchors.clear();
             }
@@ -285,10 +290,20 @@ mod tests {
         assert_eq!(
             values(text),
             [json!({
-                "a": true, "b": "yes", "c": 493, "d": 15, "e": 1000, "f": true, "g": null, "h": null, "i": 1000.0, "j": 8.0,
+                "a": true, "b": "yes", "c": 493, "d": 15, "e": 1000, "f": true, "g": null, "h": null, "i": 1000, "j": 8,
                 "k": "2001-01-01", "l": "12:30:45", "m": -31, "f5": 0.5, "o": true,
             })]
         );
+    }
+
+    #[test]
+    fn a_float_that_is_whole_is_the_integer_that_kubectl_sends() {
+        assert_eq!(
+            values("[8e3, 12e1, 0e0, -0.0, 8.0e3, !!float 8e3, 1e16, 1.5]"),
+            [json!([8000, 120, 0, 0, 8000, 8000, 1e16, 1.5])]
+        );
+        refused("a: !!int 8e3\n", "no int");
+        refused("8e3: a\n", "cannot be a key");
     }
 
     #[test]
@@ -334,6 +349,15 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_before_the_first_marker_is_the_first_documents() {
+        let text = "# whose\n%YAML 1.1\n---\na: 1\n---\nb: 2\n";
+        let found = documents(text).unwrap();
+        let texts: Vec<&str> = found.iter().map(|document| text.get(document.text.clone()).unwrap()).collect();
+        assert_eq!(texts, ["# whose\n%YAML 1.1\n---\na: 1\n", "---\nb: 2\n"]);
+        assert_eq!(found.iter().map(|document| document.line).collect::<Vec<_>>(), [3, 5]);
+    }
+
+    #[test]
     fn json_is_read_too_also_several_objects() {
         assert_eq!(values("{\"a\": 1}\n{\"b\": 2}\n"), [json!({"a": 1}), json!({"b": 2})]);
         assert_eq!(values("{\n\t\"a\": 1\n}"), [json!({"a": 1})]);
@@ -364,7 +388,10 @@ mod tests {
             any::<bool>().prop_map(Value::from),
             any::<i64>().prop_map(Value::from),
             any::<u64>().prop_map(Value::from),
-            any::<f64>().prop_filter("finite", |float| float.is_finite()).prop_map(Value::from),
+            any::<f64>()
+                .prop_filter("neither infinite nor an integer", |float| float.is_finite()
+                    && (float.fract() != 0.0 || float.abs() > 1e16))
+                .prop_map(Value::from),
             text.clone().prop_map(Value::from),
         ];
         leaf.prop_recursive(4, 40, 5, move |inner| {

@@ -82,6 +82,12 @@ impl fmt::Debug for Controller {
     }
 }
 
+/// Whether a text is the address of a controller, as a sidecar would read it.
+#[must_use]
+pub fn is_controller(text: &str) -> bool {
+    place(text).is_some()
+}
+
 fn place(text: &str) -> Option<(String, u16)> {
     let (rest, otherwise) = match text.split_once("://") {
         Some(("https", rest)) => (rest.strip_suffix('/').unwrap_or(rest), PORT_HTTPS),

@@ -145,7 +145,7 @@ pub(super) const QUANTITY: Text = Text {
 
 /// How an application is told to listen on loopback.
 pub(super) const APP_LISTEN: Text = Text {
-    allowed: "env:NAME=VALUE or arg:ARGUMENT, after CONTAINER/ where there are several",
+    allowed: "env:NAME=VALUE or arg:ARGUMENT, several by comma, after CONTAINER/ where there are several",
     chars_max: LINE_CHARS_MAX,
     pattern: r"^([a-z0-9-]+/)?(env:[A-Za-z0-9._-]+=[^\p{Cc}]*|arg:[^\p{Cc}]+)$",
     check: |text| ok(is_app_listen(text)),
@@ -298,14 +298,39 @@ fn is_app_listen(text: &str) -> bool {
         Some((name, way)) if within(name, container) => way,
         _ => text,
     };
-    match (way.strip_prefix("env:"), way.strip_prefix("arg:")) {
-        (Some(variable), _) => variable.split_once('=').is_some_and(|(name, value)| {
-            within(name, |c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
-                && !value.chars().any(char::is_control)
-        }),
-        (None, Some(argument)) => within(argument, |c| !c.is_control()),
-        (None, None) => false,
+    let another =
+        |part: &str| part.trim().split_once('/').is_some_and(|(name, way)| within(name, container) && is_knob(way));
+    !way.split(',').any(another)
+        && knobs(way).iter().all(|knob| match (knob.strip_prefix("env:"), knob.strip_prefix("arg:")) {
+            (Some(variable), _) => variable.split_once('=').is_some_and(|(name, value)| {
+                within(name, |c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+                    && !value.chars().any(char::is_control)
+            }),
+            // Two flags in one argument are an argument that no server knows.
+            (None, Some(argument)) => within(argument, |c| !c.is_control()) && !argument.contains(" --"),
+            (None, None) => false,
+        })
+}
+
+fn is_knob(text: &str) -> bool {
+    text.starts_with("env:") || text.starts_with("arg:")
+}
+
+/// The knobs of a list by comma, after the container. A comma may stand in a value too, so it ends one only where another begins.
+#[must_use]
+pub fn knobs(text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for part in text.split(',') {
+        let begun = part.trim_start();
+        match found.last_mut() {
+            Some(last) if !is_knob(begun) => {
+                last.push(',');
+                last.push_str(part);
+            }
+            _ => found.push(begun.to_owned()),
+        }
     }
+    found
 }
 
 const fn ok(holds: bool) -> Result<(), Refusal> {
@@ -475,6 +500,8 @@ mod tests {
         accepts(&QUANTITY, &["50m", "0.5", "1", "48Mi", "1.5Gi", "1.", ".5"]);
         refuses(&QUANTITY, &["", ".", "m", "1e3", "1.2.3", "-1", "1 Mi", "48MiB", "lots"]);
         accepts(&APP_LISTEN, &["env:MLSERVER_HOST=127.0.0.1", "env:X=", "arg:--host=127.0.0.1", "server/env:A=/b=c"]);
+        accepts(&APP_LISTEN, &["arg:--http=::1,arg:--grpc ::1, env:A=b,c", "a/env:A=b,arg:-x"]);
+        refuses(&APP_LISTEN, &["arg:--http=::1 --grpc=::1", "env:A=b,arg:", "a/env:A=b,c/env:A=b"]);
         refuses(&APP_LISTEN, &["", "env:", "env:=x", "env:X", "arg:", "MLSERVER_HOST=x", "Server/env:A=b", "env:A=\n"]);
     }
 }

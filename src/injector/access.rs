@@ -51,9 +51,21 @@ pub(super) fn at_mut<'a>(value: &'a mut Value, path: &[&str]) -> Option<&'a mut 
     path.iter().try_fold(value, |value, key| value.get_mut(key))
 }
 
+/// A whole number, however it is spelt: JSON has one kind of number, and a program that knows only floats writes `8000.0`.
+pub(super) fn whole(value: &Value) -> Option<u64> {
+    let spelt_otherwise = || {
+        let float = value.as_f64().filter(|float| (0.0..=WHOLE_MAX).contains(float) && float.fract() == 0.0)?;
+        format!("{float:.0}").trim_start_matches('-').parse().ok()
+    };
+    value.as_u64().or_else(spelt_otherwise)
+}
+
+/// Up to here every whole number is a float of its own.
+const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+
 /// A port number, where it is one.
 pub(super) fn number(value: &Value) -> Option<u16> {
-    value.as_u64().and_then(|number| u16::try_from(number).ok()).filter(|number| *number > 0)
+    whole(value).and_then(|number| u16::try_from(number).ok()).filter(|number| *number > 0)
 }
 
 /// Whether `labels` (a map, or nothing) satisfy a map of wanted labels.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::access::{at, at_mut, list, list_mut, map_mut, text};
+use super::access::{at, at_mut, list, list_mut, map_mut, text, whole};
 use super::capture::{self, Mode, Plan, Planned};
 use super::overrides::Overrides;
 use super::ports::{self, Numbers};
@@ -28,8 +28,14 @@ const GRACE_DEFAULT: u64 = 30;
 /// What of a container calls one of its own ports.
 pub(super) const HANDLERS: [&str; 5] =
     ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/postStart", "lifecycle/preStop"];
+/// Where containers stand that may declare ports.
+const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 /// What of a container asks whether it lives.
 pub(super) const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
+/// Where the kubelet asks the sidecar for a drain; the token follows.
+pub(super) const DRAIN: &str = "/drain/";
+/// How the names begin that an application's ports get where theirs were moved.
+pub(super) const RENAMED: &str = "gpg-";
 /// Where the sidecar says whether an application's port accepts connections; the number follows.
 pub(super) const CONNECT: &str = "/connect/";
 /// Maps and lists of a pod that an injection makes where they are absent.
@@ -86,7 +92,7 @@ pub(super) fn apply(
     let token = known.and_then(Status::drain_token).or_else(|| context.token.clone());
     let token = token.unwrap_or_else(|| derived(original, context));
     let snapshot = policy::snapshot(overrides, context, &mut draft.report.warnings);
-    let grace = at(original, &["spec", "terminationGracePeriodSeconds"]).as_u64().unwrap_or(GRACE_DEFAULT);
+    let grace = whole(at(original, &["spec", "terminationGracePeriodSeconds"])).unwrap_or(GRACE_DEFAULT);
     let parts = Parts {
         pod: original,
         context,
@@ -176,9 +182,13 @@ impl Draft {
     fn names(&mut self, planned: &[Planned]) {
         let named = planned.iter().filter(|planned| planned.mode == Mode::Named);
         let moved: Vec<&str> = named.flat_map(Planned::names).collect();
+        // Never one that stands or stood anywhere in the pod: a Service looks for it in every container, and it is looked up again to take the sidecar out.
+        let all = CONTAINERS.iter().flat_map(|key| list(&self.pod, &["spec", key]));
+        let names = all.flat_map(|own| list(own, &["ports"])).filter_map(|port| text(port, &["name"]));
+        let taken: Vec<String> = names.chain(moved.iter().copied()).map(str::to_owned).collect();
         for container in self.applications() {
             let from = self.undo.names.len();
-            self.rename(&container, &moved);
+            self.rename(&container, &moved, taken.clone());
             // Of twins, which the API server refuses, the first is the one that is looked up.
             let mut seen: Vec<&str> = Vec::new();
             let renamed = self.undo.names.get(from..).unwrap_or_default().to_vec();
@@ -192,12 +202,9 @@ impl Draft {
     }
 
     /// Renames a container's TCP ports of these names, in one pass: a name given here may be what another port was called.
-    fn rename(&mut self, container: &str, moved: &[&str]) {
+    fn rename(&mut self, container: &str, moved: &[&str], mut taken: Vec<String>) {
         let ports = self.container(container).and_then(|own| at_mut(own, &["ports"])?.as_array_mut());
         let Some(ports) = ports else { return };
-        // Never one that stands or stood here: names are unique in a container, and are looked up again to take the sidecar out.
-        let mut taken: Vec<String> = ports.iter().filter_map(|port| text(port, &["name"])).map(str::to_owned).collect();
-        taken.extend(moved.iter().map(|name| (*name).to_owned()));
         let mut renamed = Vec::new();
         for port in ports.iter_mut().filter(|port| ports::is_tcp(port)) {
             let number = at(port, &["containerPort"]);
@@ -207,8 +214,8 @@ impl Draft {
             else {
                 continue;
             };
-            let again = (2..).map(|again| format!("gpg-{number}-{again}"));
-            let Some(now) = std::iter::once(format!("gpg-{number}")).chain(again).find(|now| !taken.contains(now))
+            let again = (2..).map(|again| format!("{RENAMED}{number}-{again}"));
+            let Some(now) = std::iter::once(format!("{RENAMED}{number}")).chain(again).find(|now| !taken.contains(now))
             else {
                 continue;
             };
@@ -245,7 +252,7 @@ impl Draft {
             let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
             let own = containers.and_then(|all| all.iter_mut().find(|own| text(own, &["name"]) == Some(&name)));
             if let Some(own) = own {
-                knob::turn(own, &name, &app_listen.knob, undo, report);
+                app_listen.knobs.iter().for_each(|knob| knob::turn(own, &name, knob, undo, report));
             }
         }
         let lowest = on_loopback.iter().map(|planned| planned.port.number).min();
@@ -303,7 +310,7 @@ impl Draft {
                     .push(format!("container {container} keeps its own preStop hook; the sidecar drains by its own"));
                 continue;
             }
-            let wanted = json!({"httpGet": {"path": format!("/drain/{token}?wait"), "port": metrics}});
+            let wanted = json!({"httpGet": {"path": format!("{DRAIN}{token}?wait"), "port": metrics}});
             let there = sidecar::named(list(incoming, &["spec", "containers"]), &container);
             let hook = converge::covered(there.map(|there| at(there, &["lifecycle", "preStop"])), wanted);
             let null = map_mut(own, &["lifecycle"]).insert("preStop".to_owned(), hook).is_some();

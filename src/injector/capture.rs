@@ -9,7 +9,7 @@ use super::access::{at, list, text};
 use super::overrides::{AppListen, Overrides};
 use super::ports::{self, Candidate, Numbers};
 use super::referrers::{self, Referrers};
-use super::{Context, Skip, Skipped};
+use super::{Context, Skip, Skipped, View, dialled};
 use crate::api::v1alpha1::Capture;
 
 /// How a port is captured.
@@ -55,6 +55,7 @@ struct Allowed<'a> {
     /// Whether a redirect may be added without being asked for.
     redirect: bool,
     knob: Option<&'a AppListen>,
+    view: View,
     /// The container that can be told to listen on loopback.
     told: Option<String>,
 }
@@ -86,7 +87,7 @@ pub(super) fn plan(
     }
     let knob = overrides.app_listen.as_ref();
     let told = knob.and_then(|knob| told(knob, &candidates));
-    let allowed = Allowed { wish: overrides.capture, redirect, knob, told };
+    let allowed = Allowed { wish: overrides.capture, redirect, knob, view: context.view, told };
     let decide = |port: Candidate| {
         let named = referrers::of(&port, pod, context.referrers.iter());
         let unmovable = ports::unmovable(pod, &port);
@@ -94,9 +95,12 @@ pub(super) fn plan(
         Decided { port, named, unmovable, mode }
     };
     let mut decided: Vec<Decided> = candidates.into_iter().map(&decide).collect();
-    whole_containers(pod, &mut decided, decide);
+    whole_containers(pod, allowed.told.as_deref(), &mut decided, decide);
     let mut plan = Plan::default();
     let firsts = plan.second_to_none(decided);
+    if context.view == View::Files {
+        plan.unseen(&firsts);
+    }
     for each in firsts {
         plan.add(each, numbers)?;
     }
@@ -133,6 +137,8 @@ impl Allowed<'_> {
             // Without a knob the application is trusted to listen on loopback by itself; with one, only the container that it is for.
             Capture::Loopback if told || self.knob.is_none() => Mode::Loopback,
             Capture::Redirect => Mode::Redirect,
+            // Nobody is known who could tell whether the name is enough, and the number always is.
+            Capture::Auto if told && self.view == View::Files && *named == Referrers::default() => Mode::Loopback,
             Capture::Auto if movable && named.by_number.is_empty() && named.rules.is_empty() => Mode::Named,
             Capture::Auto if told => Mode::Loopback,
             Capture::Auto if self.redirect => Mode::Redirect,
@@ -167,6 +173,23 @@ impl Plan {
             self.warnings.extend(each.named.by_number.iter().map(|by| format!("{}, around the sidecar", by.text)));
         }
         firsts
+    }
+
+    /// Says of which ports no Service was seen: one that names the number would go around.
+    fn unseen(&mut self, decided: &[Decided]) {
+        let alone = |each: &&Decided| {
+            each.mode == Mode::Named && each.named.by_name.is_empty() && each.named.by_number.is_empty()
+        };
+        let mut numbers: Vec<String> = decided.iter().filter(alone).map(|each| each.port.number.to_string()).collect();
+        numbers.dedup();
+        if numbers.is_empty() {
+            return;
+        }
+        let (s, one) = if numbers.len() == 1 { ("", "the number") } else { ("s", "a number") };
+        self.warnings.push(format!(
+            "no Service of these files leads to port{s} {}: one with {one} as targetPort would go around the sidecar; give it with -f too, and let it use the name",
+            numbers.join(", ")
+        ));
     }
 
     fn add(&mut self, each: Decided, numbers: &mut Numbers) -> Result<(), Skipped> {
@@ -217,8 +240,15 @@ impl Plan {
     }
 }
 
-/// An application's loopback knob moves all its listeners: where one port of a container is captured so, all are.
-fn whole_containers(pod: &Value, decided: &mut Vec<Decided>, decide: impl Fn(Candidate) -> Decided) {
+/// An application's loopback knob moves all its listeners: where one port of a container is captured so, all are, and in the one that is
+/// told also those that it does not declare and that its own probes and hooks dial. One that nobody tells moves nothing: what its probes reach today they go on
+/// to reach, and the sidecar could not listen there.
+fn whole_containers(
+    pod: &Value,
+    told: Option<&str>,
+    decided: &mut Vec<Decided>,
+    decide: impl Fn(Candidate) -> Decided,
+) {
     let moved: Vec<String> =
         decided.iter().filter(|each| each.mode == Mode::Loopback).map(|each| each.port.container.clone()).collect();
     for container in ports::applications(pod) {
@@ -229,6 +259,21 @@ fn whole_containers(pod: &Value, decided: &mut Vec<Decided>, decide: impl Fn(Can
             match decided.iter_mut().find(|known| known.port == port) {
                 Some(known) => known.mode = Mode::Loopback,
                 None => decided.push(Decided { mode: Mode::Loopback, ..decide(port) }),
+            }
+        }
+        let name = text(container, &["name"]).unwrap_or_default();
+        if told != Some(name) {
+            continue;
+        }
+        let declared = |number: u16| ports::declared(pod).any(|port| port.number == number) || ports::is_meshs(number);
+        for number in dialled::by_itself(container).into_iter().filter(|number| !declared(*number)) {
+            match decided.iter_mut().find(|known| known.port.number == number) {
+                Some(known) if known.port.container == name => known.mode = Mode::Loopback,
+                Some(_) => {}
+                None => {
+                    let port = Candidate { container: name.to_owned(), name: None, number, host_port: None };
+                    decided.push(Decided { mode: Mode::Loopback, ..decide(port) });
+                }
             }
         }
     }

@@ -4,27 +4,33 @@ use serde_json::Value;
 
 use super::access::at;
 use super::overrides::{shown, unquoted};
-use super::{Code, Context, INJECT, Problem, Skip, Skipped};
-
-/// How a namespace says it.
-const NAMESPACES: &str = "label of the namespace";
+use super::{Code, Context, Holder, INJECT, Problem, Skip, Skipped};
 
 /// Whether the pod is to be injected; if not, why.
 ///
 /// # Errors
 /// Somebody says what is neither yes nor no: nothing is guessed, and nobody below is asked.
 pub(super) fn asked(pod: &Value, context: &Context) -> Result<Option<Skipped>, Problem> {
-    let own = |whose, map| Some((whose, at(pod, &["metadata", map, INJECT]).clone()));
+    let own = |holder, map| Some((holder, at(pod, &["metadata", map, INJECT]).clone()));
     let namespaces = context.namespace.labels.get(INJECT).map(|word| Value::from(word.as_str()));
-    let said = [own("annotation", "annotations"), own("label", "labels"), namespaces.map(|word| (NAMESPACES, word))];
-    let Some((whose, value)) = said.into_iter().flatten().find(|(_, value)| !value.is_null()) else {
+    let said = [
+        own(Holder::Annotation, "annotations"),
+        own(Holder::Label, "labels"),
+        namespaces.map(|word| (Holder::Namespace, word)),
+    ];
+    let Some((holder, value)) = said.into_iter().flatten().find(|(_, value)| !value.is_null()) else {
         let nobody = || {
             Skip::NotEnabled.because(format!("nothing asks for it: annotate the pod template with {INJECT}: enabled"))
         };
         return Ok((!context.unless_disabled).then(nobody));
     };
+    let whose = match holder {
+        Holder::Annotation => "annotation",
+        Holder::Label => "label",
+        Holder::Namespace => "label of the namespace",
+    };
     // The webhook's selector takes a namespace's label letter by letter, and so does everybody else.
-    let exact = |word: &str| whose != NAMESPACES || matches!(word, "enabled" | "true");
+    let exact = |word: &str| holder != Holder::Namespace || matches!(word, "enabled" | "true");
     match value.as_str().map(|word| (word, word.trim().to_ascii_lowercase())) {
         Some((word, lower)) if matches!(lower.as_str(), "enabled" | "true") && exact(word) => Ok(None),
         Some((_, lower)) if matches!(lower.as_str(), "disabled" | "false") => {
@@ -33,6 +39,7 @@ pub(super) fn asked(pod: &Value, context: &Context) -> Result<Option<Skipped>, P
         _ => Err(Problem {
             code: Code::BadValue,
             key: INJECT.to_owned(),
+            holder,
             message: format!(
                 "the {whose} {INJECT} is {}; it takes enabled or disabled (true and false mean the same){}",
                 shown(&value),

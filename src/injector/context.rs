@@ -28,12 +28,24 @@ pub struct Context {
     pub controller: Option<Controller>,
     /// Whether a pod that says nothing is injected: the chart's default in a cluster, always for a file that a user names.
     pub unless_disabled: bool,
+    /// Where the objects were seen.
+    pub view: View,
     /// Whether the installation allows an init container with `NET_ADMIN`.
     pub redirect_allowed: bool,
     /// Whether every kubelet runs native sidecars whose named ports reach Services (1.33).
     pub native: bool,
     /// A random token for the drain hook; `None`: one that follows from the template, so that the same file gives the same output.
     pub token: Option<String>,
+}
+
+/// Where objects were seen, and so whether all are known that lead to a pod.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum View {
+    /// In a cluster: all are known.
+    #[default]
+    Cluster,
+    /// In files: others may lead to it too.
+    Files,
 }
 
 /// A namespace.

@@ -7,6 +7,9 @@ use super::access::{list, list_mut, text};
 use super::overrides::Knob;
 use super::status::{Argument, Undo, Variable};
 
+/// Shells of the images that there are.
+const SHELLS: [&str; 5] = ["sh", "bash", "dash", "ash", "zsh"];
+
 /// Turns an application's knob in its container.
 pub(super) fn turn(own: &mut Value, container: &str, knob: &Knob, undo: &mut Undo, report: &mut Report) {
     match knob {
@@ -76,13 +79,25 @@ fn set_argument(own: &mut Value, container: &str, words: &[String], undo: &mut U
             ));
         }
     }
-    let is_shell = |word: &Value| word == "-c";
-    let shell = list(own, &["command"]).iter().chain(list(own, &["args"])).any(is_shell);
+    let shell = runs_shell(list(own, &["command"]).iter().chain(list(own, &["args"])));
     if shell && undo.args.len() > before {
         report.warnings.push(format!(
             "container {container} runs a shell: the argument may not reach the server; use env: or write it into the command"
         ));
     }
+}
+
+/// Whether words run a shell with a text: `-c`, or after the name of one also flags that end so (`bash -lc`, `sh -e -xc`).
+fn runs_shell<'a>(words: impl Iterator<Item = &'a Value>) -> bool {
+    let mut named = false;
+    for word in words.filter_map(Value::as_str) {
+        let letters = word.strip_prefix('-').unwrap_or_default();
+        if word == "-c" || (named && letters.ends_with('c') && letters.bytes().all(|b| b.is_ascii_alphabetic())) {
+            return true;
+        }
+        named |= SHELLS.contains(&word.rsplit_once('/').map_or(word, |(_, name)| name));
+    }
+    false
 }
 
 /// Where a flag's value stands in a list of arguments, and what is to stand there: `--flag=value`, or the word after `--flag`.

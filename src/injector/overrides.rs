@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::access::{at, list, text};
-use super::{Code, Context, NamedPolicy, Problem, policy, resources};
+use super::{Code, Context, Holder, NamedPolicy, Problem, policy, resources};
 use crate::api::v1alpha1::{Capture, Mode, NativeSidecar, Port, Word};
 use crate::config::{self, format_duration, parse_duration};
 
@@ -67,7 +67,8 @@ pub(super) struct Overrides {
 pub(super) struct AppListen {
     /// The container; `None`: the one that declares the port.
     pub(super) container: Option<String>,
-    pub(super) knob: Knob,
+    /// At least one; a server with a listener for each protocol has a flag for each.
+    pub(super) knobs: Vec<Knob>,
 }
 
 /// What is set.
@@ -190,7 +191,8 @@ fn drain(text: &str) -> Option<Duration> {
 
 // === impl AppListen ===
 
-const APP_LISTEN: &str = "env:NAME=VALUE or arg:ARGUMENT, with CONTAINER/ before it where the pod has several";
+const APP_LISTEN: &str =
+    "env:NAME=VALUE or arg:ARGUMENT, several of them by comma, with CONTAINER/ before them where the pod has several";
 
 impl AppListen {
     fn parse(text: &str) -> Option<Self> {
@@ -201,15 +203,32 @@ impl AppListen {
             }
             _ => (None, text),
         };
-        let knob = if let Some(argument) = rest.strip_prefix("arg:") {
-            (!argument.is_empty()).then(|| Knob::Arg(words(argument)))
-        } else {
-            let (name, value) = rest.strip_prefix("env:")?.split_once('=')?;
-            // As the API server takes names of variables.
-            let named = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic());
-            named.then(|| Knob::Env(name.to_owned(), value.to_owned()))
+        // They are all for one container: one of another would be lost in the value before it.
+        let another = |part: &str| {
+            let (name, knob) = part.trim().split_once('/').unwrap_or_default();
+            super::shape::is_label(name) && (knob.starts_with("env:") || knob.starts_with("arg:"))
         };
-        Some(Self { container, knob: knob? })
+        if rest.split(',').any(another) {
+            return None;
+        }
+        let knobs: Option<Vec<Knob>> = config::knobs(rest).iter().map(|one| Knob::parse(one)).collect();
+        Some(Self { container, knobs: knobs? })
+    }
+}
+
+// === impl Knob ===
+
+impl Knob {
+    fn parse(text: &str) -> Option<Self> {
+        if let Some(argument) = text.strip_prefix("arg:") {
+            // Two flags in one argument are an argument that no server knows.
+            let fits = !argument.is_empty() && !argument.contains(" --");
+            return fits.then(|| Self::Arg(words(argument)));
+        }
+        let (name, value) = text.strip_prefix("env:")?.split_once('=')?;
+        // As the API server takes names of variables.
+        let named = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic());
+        named.then(|| Self::Env(name.to_owned(), value.to_owned()))
     }
 }
 
@@ -241,7 +260,7 @@ impl Reader<'_> {
         let key = format!("{PREFIX}{key}");
         let value = self.annotations.get(&key).unwrap_or(&Value::Null);
         let message = format!("{key} is {}; it takes {allowed}{}", shown(value), unquoted(value));
-        self.problems.push(Problem { code: Code::BadValue, key, message });
+        self.problems.push(Problem { code: Code::BadValue, key, holder: Holder::Annotation, message });
     }
 
     /// Finds annotations of our prefix that there are not; `image` alone is ignored, with a warning.
@@ -263,7 +282,8 @@ impl Reader<'_> {
                         |known| format!("{PREFIX}{known} was probably meant"),
                     );
                     let message = format!("there is no annotation {key}; {meant}");
-                    self.problems.push(Problem { code: Code::UnknownKey, key: key.clone(), message });
+                    let (code, holder) = (Code::UnknownKey, Holder::Annotation);
+                    self.problems.push(Problem { code, key: key.clone(), holder, message });
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::access::{at, list, number, text};
-use super::{Skip, Skipped, referrers};
+use super::{Skip, Skipped, dialled, referrers};
 use crate::api::v1alpha1::Port;
 
 /// Containers of other proxies, whose ports are theirs: capturing them breaks their scraping and their health.
@@ -159,9 +159,19 @@ pub(super) fn of_container(container: &Value) -> impl Iterator<Item = Candidate>
     })
 }
 
-/// Absent means TCP.
+/// Every TCP port that a container of the pod declares.
+pub(super) fn declared(pod: &Value) -> impl Iterator<Item = Candidate> + '_ {
+    applications(pod).chain(others(pod)).flat_map(of_container)
+}
+
+/// Whether a number is one of Istio's proxy, to which it leads probes that it has rewritten.
+pub(super) fn is_meshs(number: u16) -> bool {
+    ISTIO.contains(&number)
+}
+
+/// Absent means TCP, and so does an empty text: a typed client's zero, for which the API server writes the default too.
 pub(super) fn is_tcp(port: &Value) -> bool {
-    matches!(text(port, &["protocol"]), None | Some("TCP"))
+    matches!(text(port, &["protocol"]), None | Some("" | "TCP"))
 }
 
 /// Why the name of a port cannot be moved to the sidecar, if it cannot.
@@ -204,8 +214,9 @@ impl Numbers {
     /// # Errors
     /// There is no free number.
     pub(super) fn new(pod: &Value, more: &[Candidate]) -> Result<Self, Skipped> {
-        let declared = applications(pod).chain(others(pod)).flat_map(of_container);
-        let taken = declared.map(|port| port.number).chain(more.iter().map(|port| port.number)).chain(ISTIO).collect();
+        let dialled = applications(pod).flat_map(dialled::by_itself);
+        let known = declared(pod).map(|port| port.number).chain(more.iter().map(|port| port.number));
+        let taken = known.chain(dialled).chain(ISTIO).collect();
         let mut numbers = Self { taken, metrics: 0, admin: 0 };
         numbers.metrics = numbers.free(METRICS)?;
         numbers.admin = numbers.free(ADMIN)?;

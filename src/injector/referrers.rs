@@ -1,9 +1,11 @@
 //! Who names a pod's ports, and how: by name, which moves with the port, or by number, which does not.
 
+mod egress;
+
 use serde_json::Value;
 
-use super::access::{at, labelled, list, number, selected, text};
-use super::ports::Candidate;
+use super::access::{at, labelled, list, number, selected, text, whole};
+use super::ports::{Candidate, is_tcp};
 
 /// Annotations of meshes that name ports of the application by number.
 const MESH_PORTS: [&str; 5] = [
@@ -83,18 +85,23 @@ pub(super) fn selects(object: &Value, labels: &Value) -> bool {
 pub(super) fn of<'a>(port: &Candidate, pod: &Value, objects: impl Iterator<Item = &'a Value>) -> Referrers {
     let labels = at(pod, &["metadata", "labels"]);
     let mut found = Referrers::default();
-    for object in objects.filter(|object| selects(object, labels)) {
+    for object in objects {
         let kind = text(object, &["kind"]).unwrap_or_default();
         let name = text(object, &["metadata", "name"]).unwrap_or("?");
+        let names =
+            |ranges: Vec<(u16, u16)>| ranges.iter().any(|(first, last)| (*first..=*last).contains(&port.number));
+        let selects = selects(object, labels);
+        if names(egress::ruled(object, labels)) || (selects && names(ruled(object, kind))) {
+            found.rules.push(format!("{}/{name} names the number {}", kind.to_ascii_lowercase(), port.number));
+        }
+        if !selects {
+            continue;
+        }
         match kind {
             "Service" => service(object, name, port, &mut found),
             "InferencePool" if pool_numbers(object).contains(&port.number) => {
                 let text = format!("inferencepool/{name} dials {}", port.number);
                 found.by_number.push(Dialler { text, may_name: false });
-            }
-            "InferencePool" => {}
-            _ if ruled(object, kind).into_iter().any(|(first, last)| (first..=last).contains(&port.number)) => {
-                found.rules.push(format!("{}/{name} names the number {}", kind.to_ascii_lowercase(), port.number));
             }
             _ => {}
         }
@@ -145,21 +152,14 @@ fn service(object: &Value, name: &str, port: &Candidate, found: &mut Referrers) 
 
 /// The ranges of port numbers that a policy or rule of a mesh names.
 fn ruled(object: &Value, kind: &str) -> Vec<(u16, u16)> {
-    let entry = |entry: &Value, port: &str| {
-        let first = numeric(at(entry, &[port]))?;
-        let last = number(at(entry, &["endPort"])).unwrap_or(first);
-        matches!(text(entry, &["protocol"]), None | Some("TCP" | "ANY")).then_some((first, last))
-    };
     let one = |value: &Value| numeric(value).map(|number| (number, number));
     let ingress = list(object, &["spec", "ingress"]).iter();
     match kind {
-        "NetworkPolicy" => {
-            ingress.flat_map(|rule| list(rule, &["ports"])).filter_map(|port| entry(port, "port")).collect()
-        }
+        "NetworkPolicy" => ingress.flat_map(|rule| list(rule, &["ports"])).filter_map(entry).collect(),
         "CiliumNetworkPolicy" => ingress
             .flat_map(|rule| list(rule, &["toPorts"]))
             .flat_map(|ports| list(ports, &["ports"]))
-            .filter_map(|port| entry(port, "port"))
+            .filter_map(entry)
             .collect(),
         "AuthorizationPolicy" => list(object, &["spec", "rules"])
             .iter()
@@ -178,6 +178,13 @@ fn ruled(object: &Value, kind: &str) -> Vec<(u16, u16)> {
     }
 }
 
+/// The numbers of an entry of a policy's ports.
+fn entry(entry: &Value) -> Option<(u16, u16)> {
+    let first = numeric(at(entry, &["port"]))?;
+    let last = number(at(entry, &["endPort"])).unwrap_or(first);
+    (is_tcp(entry) || text(entry, &["protocol"]) == Some("ANY")).then_some((first, last))
+}
+
 /// A port number, also one that stands there as a text.
 fn numeric(value: &Value) -> Option<u16> {
     number(value).or_else(|| value.as_str()?.parse().ok()).filter(|number| *number > 0)
@@ -185,7 +192,7 @@ fn numeric(value: &Value) -> Option<u16> {
 
 fn service_ports(object: &Value) -> impl Iterator<Item = &Value> {
     let ports = list(object, &["spec", "ports"]).iter();
-    ports.filter(|port| matches!(text(port, &["protocol"]), None | Some("TCP")))
+    ports.filter(|port| is_tcp(port))
 }
 
 /// Without `targetPort` it is the Service's own number.
@@ -193,7 +200,7 @@ fn target(port: &Value) -> &Value {
     match at(port, &["targetPort"]) {
         Value::Null => at(port, &["port"]),
         // The zero of a typed client that said nothing.
-        Value::Number(number) if number.as_u64() == Some(0) => at(port, &["port"]),
+        target if whole(target) == Some(0) => at(port, &["port"]),
         target => target,
     }
 }

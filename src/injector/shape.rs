@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::access::{at, list, text};
+use super::access::{at, list, number};
+use super::overrides::shown;
 use super::{Skip, Skipped};
 
 /// Containers of a pod, of every kind. The API server has no bound; pods of more than some tens are not seen.
@@ -63,12 +64,25 @@ pub(super) fn check(pod: &Value) -> Option<Skipped> {
         return Some(Skip::TooLarge.because(format!("it has more than {CONTAINERS_MAX} containers")));
     }
     let mut names = BTreeSet::new();
-    for container in containers {
-        let name = text(container, &["name"]).unwrap_or_default();
-        if !is_label(name) || !names.insert(name) {
-            return malformed(format!("a container's name {name:?} is no name or stands twice"));
+    for (index, container) in containers.into_iter().enumerate() {
+        let name = match at(container, &["name"]) {
+            Value::String(name) if is_label(name) => name.as_str(),
+            Value::Null => return malformed(format!("container {} has no name", index + 1)),
+            name => {
+                let found = shown(name);
+                return malformed(format!(
+                    "the name of container {} is {found}: it takes a-z, 0-9 and -, {QUOTES}",
+                    index + 1
+                ));
+            }
+        };
+        if !names.insert(name) {
+            return malformed(format!("two containers are named {name}"));
         }
         if let Some(what) = wrong(container, &CONTAINER) {
+            return malformed(format!("container {name}: {what}: the API server would not take it"));
+        }
+        if let Some(what) = wrong_port(container) {
             return malformed(format!("container {name}: {what}: the API server would not take it"));
         }
         let longest = ["ports", "env", "args", "command"].iter().map(|key| list(container, &[key]).len()).max();
@@ -104,8 +118,24 @@ fn wrong(value: &Value, rules: &[(&[&str], Kind)]) -> Option<String> {
     })
 }
 
+/// What is said of what YAML reads as no text.
+const QUOTES: &str = "at most 63 of them, and is a text: on, yes and numbers stand in quotes";
+
+/// What is wrong with the first port that is none.
+fn wrong_port(container: &Value) -> Option<String> {
+    let mut ports = list(container, &["ports"]).iter().enumerate();
+    ports.find_map(|(index, port)| {
+        if !port.is_object() {
+            return Some(format!("ports[{index}] is {}, and a port is a map", shown(port)));
+        }
+        let found = at(port, &["containerPort"]);
+        let wrong = number(found).is_none();
+        wrong.then(|| format!("ports[{index}].containerPort is {}, and is a number from 1 to 65535", shown(found)))
+    })
+}
+
 /// A DNS label, as the names of containers are.
-fn is_label(name: &str) -> bool {
+pub(super) fn is_label(name: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=63).contains(&name.len()) && name.bytes().all(inner) && !name.starts_with('-') && !name.ends_with('-')
 }

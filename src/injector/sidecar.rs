@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::access::{at, text};
+use super::access::{at, text, whole};
 use super::capture::{Mode, Planned};
 use super::overrides::Overrides;
 use super::ports::Numbers;
@@ -192,7 +192,7 @@ impl Parts<'_> {
             "runAsNonRoot": true,
             "seccompProfile": {"type": "RuntimeDefault"},
         });
-        if at(self.pod, &["spec", "securityContext", "runAsUser"]).as_u64() == Some(0) {
+        if whole(at(self.pod, &["spec", "securityContext", "runAsUser"])) == Some(0) {
             security["runAsUser"] = json!(USER);
         }
         security

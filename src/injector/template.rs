@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Workload;
-use super::access::{at, list, text};
+use super::access::{at, text};
 
 /// A pod template in an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,9 +49,10 @@ pub fn places(object: &Value) -> Result<Vec<Place>, &'static str> {
     let workload =
         Workload { group: group.to_owned(), kind: kind.to_owned(), name: name.unwrap_or_default().to_owned() };
     let here = |path: &'static [&'static str]| Place { path: path.to_vec(), workload: workload.clone() };
-    let has_pod = |value: &Value| !list(value, &["spec", "containers"]).is_empty();
+    // Also a list that is none, of which there is something to say.
+    let has_pod = |value: &Value| !at(value, &["spec", "containers"]).is_null();
     let found: Vec<Place> = if kind == "Pod" && group.is_empty() {
-        if has_pod(object) { vec![here(&[])] } else { Vec::new() }
+        vec![here(&[])]
     } else {
         PATHS.into_iter().filter(|path| has_pod(at(object, path))).map(here).collect()
     };

@@ -1,5 +1,6 @@
 //! The contract on generated pods, and the corners that no golden file shows: what others change between two passes.
 
+mod corners;
 mod draw;
 mod passes;
 mod properties;

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::access::{at, at_mut, list, map_mut, text};
-use super::apply::{CONNECT, DEFAULT_CONTAINER, HANDLERS, MADE, MADE_IN_CONTAINERS, PROBES};
+use super::apply::{CONNECT, DEFAULT_CONTAINER, DRAIN, HANDLERS, MADE, MADE_IN_CONTAINERS, PROBES, RENAMED};
 use super::status::{Argument, Hook, Probe, Reference, Renamed, Status, Undo, Variable};
 use super::{CONTAINER, INJECTED, REDIRECT, STATUS, Uninjected, sidecar};
 
@@ -62,14 +62,18 @@ fn restore(pod: &mut Value, undo: &Undo, warnings: &mut Vec<String>) {
             lost(format!("{} of container {}", probe.at, probe.container));
         }
     }
-    for reference in &undo.refs {
-        if !restore_reference(pod, reference) {
-            lost(format!("{} of container {}", reference.at, reference.container));
+    let mut back = Vec::new();
+    for renamed in &undo.names {
+        if restore_name(pod, renamed) {
+            back.push((&renamed.container, &renamed.was));
+        } else {
+            lost(format!("port {} of container {}", renamed.was, renamed.container));
         }
     }
-    for renamed in &undo.names {
-        if !restore_name(pod, renamed) {
-            lost(format!("port {} of container {}", renamed.was, renamed.container));
+    for reference in &undo.refs {
+        // A name that did not come back would be looked up in vain; the number still leads somewhere.
+        if !back.contains(&(&reference.container, &reference.was)) || !restore_reference(pod, reference) {
+            lost(format!("{} of container {}", reference.at, reference.container));
         }
     }
     // The other way round, since a later one may stand on an earlier one.
@@ -95,8 +99,7 @@ fn restore(pod: &mut Value, undo: &Undo, warnings: &mut Vec<String>) {
 
 fn restore_hook(pod: &mut Value, Hook { container, null }: &Hook) -> bool {
     let Some(own) = container_mut(pod, container) else { return false };
-    let is_ours =
-        text(own, &["lifecycle", "preStop", "httpGet", "path"]).is_some_and(|path| path.starts_with("/drain/"));
+    let is_ours = text(own, &["lifecycle", "preStop", "httpGet", "path"]).is_some_and(|path| path.starts_with(DRAIN));
     if is_ours {
         let lifecycle = map_mut(own, &["lifecycle"]);
         if *null {
@@ -137,13 +140,15 @@ fn restore_reference(pod: &mut Value, Reference { container, at: place, was, now
     true
 }
 
-fn restore_name(pod: &mut Value, Renamed { container, port, was, now }: &Renamed) -> bool {
+/// By the name that we gave and not by the number, which whoever edits the manifest may have changed.
+fn restore_name(pod: &mut Value, Renamed { container, was, now, .. }: &Renamed) -> bool {
     let Some(ports) = container_mut(pod, container).and_then(|own| at_mut(own, &["ports"])?.as_array_mut()) else {
         return false;
     };
-    let is = |entry: &&mut Value| text(entry, &["name"]) == Some(now) && *at(entry, &["containerPort"]) == json!(port);
-    let name = ports.iter_mut().find(is).and_then(|entry| entry.get_mut("name"));
-    name.map(|name| *name = json!(was)).is_some()
+    let mut found = ports.iter_mut().filter(|entry| text(entry, &["name"]) == Some(now));
+    let (Some(entry), None, true) = (found.next(), found.next(), now.starts_with(RENAMED)) else { return false };
+    entry["name"] = json!(was);
+    true
 }
 
 fn restore_variable(pod: &mut Value, Variable { container, name, set, was }: &Variable) -> bool {

@@ -4,5 +4,6 @@
 //! `# groupage inject FLAGS` adds flags. A case that is refused has no output. `UPDATE=1 cargo test --test it injector` rewrites them.
 
 mod golden;
+mod manifests;
 mod schemas;
 mod binary;

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::InjectArgs;
-use crate::injector::{Context, Controller, NamedPolicy, NamedProfile, Namespace, Place, REFERRERS, SidecarDefaults};
+use super::{InjectArgs, Source, is_off};
+use crate::injector::{
+    Code, Context, Controller, NamedPolicy, NamedProfile, Namespace, Place, REFERRERS, SidecarDefaults, View,
+};
 
 /// The objects of the manifests that an injection looks at, by namespace.
 pub(super) struct Around {
@@ -37,27 +39,29 @@ impl Around {
     ///
     /// # Errors
     /// A policy or profile among them cannot be read.
-    pub(super) fn new<'a>(
-        args: &InjectArgs,
-        ca: String,
-        objects: impl Iterator<Item = &'a Value>,
-    ) -> Result<Self, String> {
+    pub(super) fn new(args: &InjectArgs, ca: String, sources: &[Source]) -> Result<Self, String> {
         let mut sidecar = SidecarDefaults::default();
         if let Some(image) = &args.image {
             sidecar.image.clone_from(image);
         }
-        let controller = (args.controller != "off").then(|| Controller { address: args.controller.clone(), ca });
+        let controller = (!is_off(&args.controller)).then(|| Controller { address: args.controller.clone(), ca });
         let common = Context {
             sidecar,
             controller,
+            own_namespace: own_namespace(&args.controller).to_owned(),
             unless_disabled: true,
+            view: View::Files,
             redirect_allowed: args.allow_redirect,
             native: !args.classic,
             ..Context::default()
         };
         let mut spaces = Spaces { default_namespace: &args.namespace, found: BTreeMap::new() };
-        for object in objects {
-            spaces.look(object)?;
+        for source in sources {
+            for document in &source.documents {
+                spaces.look(&document.value).map_err(|what| {
+                    format!("error[{}]: {}, line {}: {what}", Code::Unreadable, source.name, document.line)
+                })?;
+            }
         }
         let known = |(name, space): (String, Space)| {
             let context = Context {
@@ -126,6 +130,17 @@ impl Spaces<'_> {
     fn space(&mut self, object: &Value) -> &mut Space {
         let name = namespace(object).unwrap_or(self.default_namespace).to_owned();
         self.found.entry(name).or_default()
+    }
+}
+
+/// Where Groupage itself runs, as far as a file can know: where the controller's Service is, else where the chart and `groupage install` put it.
+fn own_namespace(controller: &str) -> &str {
+    let host = controller.rsplit_once("://").map_or(controller, |(_, rest)| rest);
+    let host = host.split([':', '/']).next().unwrap_or_default();
+    let mut labels = host.split('.').skip(1);
+    match (labels.next(), labels.next()) {
+        (Some(namespace), Some("svc")) => namespace,
+        _ => "groupage-system",
     }
 }
 

@@ -7,6 +7,20 @@ use serde_json::{Number, Value};
 /// # Errors
 /// It is a number that JSON has no word for.
 pub(super) fn resolve(text: &str) -> Result<Value, String> {
+    Ok(as_json(read(text)?))
+}
+
+/// `kubectl` makes JSON of what it has read, and Go writes a float that is whole as an integer: `8e3` is the port 8000.
+fn as_json(value: Value) -> Value {
+    let whole = value.as_f64().filter(|float| value.is_f64() && float.fract() == 0.0 && float.abs() < WHOLE_MAX);
+    whole.and_then(|float| format!("{float:.0}").parse::<i64>().ok()).map_or(value, Value::from)
+}
+
+/// Below this every whole number is a float of its own.
+const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// What a plain scalar is to go-yaml.
+fn read(text: &str) -> Result<Value, String> {
     Ok(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => Value::Bool(true),
@@ -22,7 +36,7 @@ pub(super) fn resolve(text: &str) -> Result<Value, String> {
 /// # Errors
 /// The tag and the text do not go together.
 pub(super) fn tagged(tag: &str, text: &str) -> Result<Value, String> {
-    let value = resolve(text)?;
+    let value = read(text)?;
     let fits = match tag {
         "str" => return Ok(Value::String(text.to_owned())),
         "null" => value.is_null(),
@@ -31,7 +45,7 @@ pub(super) fn tagged(tag: &str, text: &str) -> Result<Value, String> {
         "float" => value.is_number(),
         _ => false,
     };
-    if fits { Ok(value) } else { Err(format!("{text} is no {tag}")) }
+    if fits { Ok(as_json(value)) } else { Err(format!("{text} is no {tag}")) }
 }
 
 /// A plain scalar as a key: JSON has none but texts.
@@ -39,7 +53,7 @@ pub(super) fn tagged(tag: &str, text: &str) -> Result<Value, String> {
 /// # Errors
 /// It would be a number with a fraction, or nothing.
 pub(super) fn key(text: &str) -> Result<String, String> {
-    match resolve(text)? {
+    match read(text)? {
         Value::String(text) => Ok(text),
         Value::Bool(word) => Ok(word.to_string()),
         Value::Number(number) if !number.is_f64() => Ok(number.to_string()),

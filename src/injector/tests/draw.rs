@@ -64,6 +64,8 @@ fn handler() -> BoxedStrategy<Value> {
         Just(json!({"tcpSocket": {"port": 8080, "host": "elsewhere"}})),
         Just(json!({"exec": {"command": ["true"]}})),
         Just(json!({"grpc": {"port": 8080}})),
+        Just(json!({"grpc": {"port": 9191}})),
+        Just(json!({"httpGet": {"path": "/", "port": 7000.0}})),
     ]
     .boxed()
 }
@@ -113,7 +115,14 @@ fn annotations() -> BoxedStrategy<Value> {
         ("groupage.dev/ports", word(&["http", "8080,9999", "grpc, http"]).boxed()),
         (
             "groupage.dev/app-listen",
-            word(&["env:HOST=127.0.0.1", "arg:--host=127.0.0.1", "arg:--host 127.0.0.1", "env:NEW=x"]).boxed(),
+            word(&[
+                "env:HOST=127.0.0.1",
+                "arg:--host=127.0.0.1",
+                "arg:--host 127.0.0.1",
+                "env:NEW=x",
+                "arg:--host=::1,env:HOST=::1",
+            ])
+            .boxed(),
         ),
         ("groupage.dev/memory-limit", word(&["32Mi", "1Gi"]).boxed()),
         ("groupage.dev/native-sidecar", word(&["Auto", "never"]).boxed()),

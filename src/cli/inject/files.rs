@@ -1,0 +1,81 @@
+//! The manifests that a user names: files, folders of them, or standard input.
+
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+
+use super::Source;
+use crate::cli::yaml;
+use crate::injector::Code;
+
+/// What of a folder is read, as `kubectl` does.
+const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
+
+/// Reads everything that was named, a folder in the order of its names.
+///
+/// # Errors
+/// The first that cannot be read.
+pub(super) fn read<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Source>, String> {
+    let mut sources = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            let found = of_folder(path).map_err(|error| unreadable(&path.display().to_string(), &error.to_string()))?;
+            if found.is_empty() {
+                let what = format!("a folder without files of {}", EXTENSIONS.map(|end| format!("*.{end}")).join(", "));
+                return Err(unreadable(&path.display().to_string(), &what));
+            }
+            for path in found {
+                sources.push(source(&path)?);
+            }
+        } else {
+            sources.push(source(path)?);
+        }
+    }
+    Ok(sources)
+}
+
+fn of_folder(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries: Vec<PathBuf> = std::fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+    let is_manifest = |path: &PathBuf| {
+        path.extension().and_then(|end| end.to_str()).is_some_and(|end| EXTENSIONS.contains(&end)) && path.is_file()
+    };
+    let mut found: Vec<PathBuf> = entries.into_iter().filter(is_manifest).collect();
+    found.sort();
+    Ok(found)
+}
+
+fn source(path: &Path) -> Result<Source, String> {
+    let is_input = path.as_os_str() == "-";
+    let name = if is_input { "standard input".to_owned() } else { path.display().to_string() };
+    let bytes = if is_input {
+        if io::stdin().is_terminal() {
+            eprintln!("reading manifests from the terminal; end with ctrl-d");
+        }
+        let mut bytes = Vec::new();
+        io::stdin().read_to_end(&mut bytes).map(|_| bytes)
+    } else {
+        std::fs::read(path)
+    };
+    let bytes = bytes.map_err(|error| unreadable(&name, &error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let line = 1 + error.as_bytes().iter().take(valid).filter(|byte| **byte == b'\n').count();
+        unreadable(&name, &format!("line {line}: it is not UTF-8"))
+    })?;
+    let documents = yaml::documents(&text).map_err(|error| {
+        let wrong = text.lines().nth(error.line.saturating_sub(1)).unwrap_or_default();
+        let hint = if wrong.contains("{{") { "; {{ is a template's: render it first (helm template)" } else { "" };
+        unreadable(&name, &format!("{error}{hint}"))
+    })?;
+    for document in &documents {
+        if !(document.value.is_object() || document.value.is_null()) {
+            let what = if document.value.is_array() { "list" } else { "single value" };
+            let what = format!("line {}: a document is a Kubernetes object, not a {what}", document.line);
+            return Err(unreadable(&name, &what));
+        }
+    }
+    Ok(Source { name, text, documents })
+}
+
+fn unreadable(name: &str, what: &str) -> String {
+    format!("error[{}]: {name}, {what}", Code::Unreadable)
+}

@@ -1,0 +1,97 @@
+//! What nobody reads: words of ours that stand in a wrong place, and pods that stand where none is looked for.
+
+use serde_json::Value;
+
+use crate::injector::{COMPONENT, INJECT, INJECTED, Place};
+
+/// How everything of ours begins.
+const PREFIX: &str = "groupage.dev/";
+
+/// Words of ours on an object of which only others are read, one sentence each.
+pub(super) fn misplaced(object: &Value, places: &[Place]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut say = |pointer: &str, read: &[&str], why: &dyn Fn(&str) -> String| {
+        let map = object.pointer(pointer).and_then(Value::as_object);
+        let keys = map.into_iter().flatten().map(|(key, _)| key.as_str());
+        for said in keys.filter(|key| key.starts_with(PREFIX) && !read.contains(key)).map(why) {
+            // An object with two templates says it once.
+            if !found.contains(&said) {
+                found.push(said);
+            }
+        }
+    };
+    if object.get("kind").and_then(Value::as_str) == Some("Namespace") {
+        say("/metadata/annotations", &[], &|key| {
+            format!("annotation {key} does nothing on a Namespace: of it the label {INJECT} alone is read")
+        });
+        say("/metadata/labels", &[INJECT, COMPONENT], &|key| {
+            format!("label {key} does nothing on a Namespace: write it as an annotation on the pod template")
+        });
+        return found;
+    }
+    for place in places {
+        if !place.path.is_empty() {
+            for (map, what) in [("annotations", "annotation"), ("labels", "label")] {
+                say(&format!("/metadata/{map}"), &[COMPONENT, INJECTED], &|key| {
+                    format!("{what} {key} stands on the object and does nothing there: write it on the pod template")
+                });
+            }
+        }
+        let labels = format!("/{}", [&place.path[..], &["metadata", "labels"]].concat().join("/"));
+        say(&labels, &[INJECT, INJECTED, COMPONENT], &|key| {
+            format!("label {key} does nothing: write it as an annotation of the pod template")
+        });
+    }
+    found
+}
+
+/// Whether pods stand in an object of a kind whose templates nobody here knows to find.
+pub(super) fn has_pods(object: &Value) -> bool {
+    let is_container = |container: &Value| container.get("name").is_some() && container.get("image").is_some();
+    let here = object.pointer("/spec/containers").and_then(Value::as_array);
+    here.is_some_and(|containers| containers.iter().any(is_container))
+        || match object {
+            Value::Object(map) => map.values().any(has_pods),
+            Value::Array(items) => items.iter().any(has_pods),
+            _ => false,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::injector::places;
+
+    fn said(object: &Value) -> Vec<String> {
+        misplaced(object, &places(object).unwrap())
+    }
+
+    #[test]
+    fn words_of_ours_that_nobody_reads_are_found_wherever_they_stand() {
+        let template =
+            |labels: &Value| json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "m"}]}});
+        let deployment = json!({
+            "kind": "Deployment",
+            "metadata": {"name": "m", "labels": {"groupage.dev/inject": "disabled", "app": "m"}, "annotations": {"groupage.dev/mode": "Observe"}},
+            "spec": {"template": template(&json!({"groupage.dev/inject": "enabled", "groupage.dev/capture": "Redirect"}))},
+        });
+        let found = said(&deployment);
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[0].starts_with("annotation groupage.dev/mode stands on the object"), "{found:?}");
+        assert!(found[1].starts_with("label groupage.dev/inject stands on the object"), "{found:?}");
+        assert!(found[2].starts_with("label groupage.dev/capture does nothing"), "{found:?}");
+        let namespace = json!({"kind": "Namespace", "metadata": {"labels": {"groupage.dev/inject": "enabled"}, "annotations": {"groupage.dev/inject": "disabled"}}});
+        assert_eq!(said(&namespace).len(), 1);
+        let pod = json!({"kind": "Pod", "metadata": {"annotations": {"groupage.dev/mode": "Batch"}}, "spec": {"containers": [{"name": "m"}]}});
+        assert_eq!(said(&pod), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn pods_are_seen_at_any_depth_and_schemas_are_none() {
+        let containers = json!({"spec": {"containers": [{"name": "m", "image": "m"}]}});
+        assert!(has_pods(&json!({"spec": {"groups": [{"template": containers}]}})));
+        assert!(!has_pods(&json!({"properties": {"spec": {"properties": {"containers": {"type": "array"}}}}})));
+    }
+}

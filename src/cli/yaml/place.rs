@@ -1,0 +1,114 @@
+//! The line at which a value stands: found again when somebody is told of it, since the places of all values would be more than the values.
+
+use granit_parser::{Event, Parser};
+
+/// A collection on the way.
+struct Open {
+    kind: Kind,
+    /// Whether it stands on the path that is looked for.
+    on_path: bool,
+}
+
+enum Kind {
+    /// The place of the next item.
+    List(usize),
+    /// The key whose value comes next.
+    Map(Option<String>),
+}
+
+struct Search<'a> {
+    path: &'a [String],
+    open: Vec<Open>,
+    found: usize,
+}
+
+/// The line, from 1, of the key or item at a path of one document, else of the last one before it that is there.
+pub(in crate::cli) fn line(text: &str, path: &[String]) -> usize {
+    let mut search = Search { path, open: Vec::new(), found: 1 };
+    for next in Parser::new_from_str(text) {
+        // It was read before: whatever cannot be read comes after what is looked for.
+        let Ok((event, span)) = next else { break };
+        search.event(&event, span.start.line());
+    }
+    search.found
+}
+
+// === impl Search ===
+
+impl Search<'_> {
+    fn event(&mut self, event: &Event<'_>, line: usize) {
+        match event {
+            Event::Scalar(text, ..) => {
+                let depth = self.open.len();
+                if let Some(Open { kind: Kind::Map(key @ None), on_path }) = self.open.last_mut() {
+                    if *on_path && self.path.get(depth - 1).is_some_and(|wanted| wanted == text) {
+                        self.found = line;
+                    }
+                    *key = Some(text.to_string());
+                } else {
+                    let _on_path = self.enter(line);
+                }
+            }
+            Event::Alias(_) => {
+                let _on_path = self.enter(line);
+            }
+            Event::SequenceStart(..) => {
+                let on_path = self.enter(line);
+                self.open.push(Open { kind: Kind::List(0), on_path });
+            }
+            Event::MappingStart(..) => {
+                let on_path = self.enter(line);
+                self.open.push(Open { kind: Kind::Map(None), on_path });
+            }
+            Event::SequenceEnd | Event::MappingEnd => drop(self.open.pop()),
+            _ => {}
+        }
+    }
+
+    /// A value begins: whether it is on the path.
+    fn enter(&mut self, line: usize) -> bool {
+        let depth = self.open.len();
+        let Some(Open { kind, on_path }) = self.open.last_mut() else { return true };
+        let wanted = self.path.get(depth - 1).filter(|_| *on_path);
+        match kind {
+            Kind::Map(key) => {
+                let key = key.take();
+                wanted.is_some() && key.as_ref() == wanted
+            }
+            Kind::List(next) => {
+                let is_it = wanted.is_some_and(|wanted| *wanted == next.to_string());
+                *next += 1;
+                if is_it {
+                    self.found = line;
+                }
+                is_it
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str, path: &[&str]) -> usize {
+        line(text, &path.iter().map(|&key| key.to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_key_is_found_where_it_stands_and_not_where_its_name_does() {
+        let text = "---\n# b: here not\nx: {b: 1}\na:\n  - b: 1\n  - c: [b]\n    b: 2\n";
+        assert_eq!(at(text, &["a", "1", "b"]), 7);
+        assert_eq!(at(text, &["a", "0", "b"]), 5);
+        assert_eq!(at(text, &["x", "b"]), 3);
+        assert_eq!(at(text, &["a", "1"]), 6);
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_by_what_is_before_it() {
+        assert_eq!(at("a:\n  b: &x {c: 1}\nd: *x\n", &["a", "b", "z"]), 2);
+        assert_eq!(at("a:\n  b: &x {c: 1}\nd: *x\n", &["d", "c"]), 3);
+        assert_eq!(at("", &["d"]), 1);
+        assert_eq!(at("{\"a\":\n {\"b\": 1}}", &["a", "b"]), 2);
+    }
+}

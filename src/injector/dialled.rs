@@ -1,0 +1,55 @@
+//! Ports that nobody declares and that a container's own probes and hooks dial.
+//!
+//! A declaration is for people: a server listens on what it likes. An application that is told to listen on loopback moves such ports too, and a kubelet that
+//! dials them would find nobody. What is left out: what only other pods dial, of which a pod says nothing.
+
+use serde_json::Value;
+
+use super::access::{at, number, text};
+use super::apply::{CONNECT, DRAIN, HANDLERS};
+
+/// The numbers, each once, in the order in which they stand.
+pub(super) fn by_itself(container: &Value) -> Vec<u16> {
+    let mut found = Vec::new();
+    for handler in HANDLERS {
+        for kind in ["httpGet", "tcpSocket", "grpc"] {
+            let path: Vec<&str> = handler.split('/').chain([kind]).collect();
+            let way = at(container, &path);
+            let elsewhere = text(way, &["host"]).is_some_and(|host| !host.is_empty());
+            // Left by an injection whose record is lost: it is the sidecar's.
+            let ours = text(way, &["path"]).is_some_and(|path| path.starts_with(CONNECT) || path.starts_with(DRAIN));
+            let dialled = number(at(way, &["port"])).filter(|number| !elsewhere && !ours && !found.contains(number));
+            found.extend(dialled);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_probes_and_hooks_dial_in_their_own_container_is_found_once() {
+        let container = json!({
+            "startupProbe": {"tcpSocket": {"port": 8083}},
+            "livenessProbe": {"grpc": {"port": 8082}},
+            "readinessProbe": {"httpGet": {"path": "/ready", "port": 8081.0}},
+            "lifecycle": {"postStart": {"httpGet": {"path": "/warm", "port": 8081}}},
+        });
+        assert_eq!(by_itself(&container), [8082, 8081, 8083]);
+    }
+
+    #[test]
+    fn names_other_hosts_and_the_sidecar_are_not_meant() {
+        let container = json!({
+            "startupProbe": {"tcpSocket": {"port": 8083, "host": "elsewhere"}},
+            "livenessProbe": {"httpGet": {"path": "/connect/8080", "port": 9190}},
+            "readinessProbe": {"httpGet": {"path": "/ready", "port": "http"}},
+            "lifecycle": {"preStop": {"httpGet": {"path": "/drain/x?wait", "port": 9190}}},
+        });
+        assert_eq!(by_itself(&container), [] as [u16; 0]);
+    }
+}

@@ -1,0 +1,107 @@
+//! What policies for callers say of a pod that they call: they name its number, and drop what goes to the sidecar's.
+//!
+//! Who is selected by such a policy is not asked: whoever it is, it was written to reach this pod. What is left out are peers by address, by name and by Service,
+//! of which it cannot be said here whether they are this pod.
+
+use serde_json::Value;
+
+use super::super::access::{at, list, selected, text};
+use super::entry;
+
+/// The ranges of port numbers by which callers may reach pods with these labels.
+pub(super) fn ruled(object: &Value, labels: &Value) -> Vec<(u16, u16)> {
+    let rules = list(object, &["spec", "egress"]).iter();
+    match text(object, &["kind"]) {
+        Some("NetworkPolicy") => {
+            let types = list(object, &["spec", "policyTypes"]);
+            // Where it does not say, a policy with such rules is for them too.
+            let holds = types.is_empty() || types.iter().any(|word| word == "Egress");
+            let rules = rules.filter(|rule| holds && leads_to(rule, labels));
+            rules.flat_map(|rule| list(rule, &["ports"])).filter_map(entry).collect()
+        }
+        Some("CiliumNetworkPolicy") => rules
+            .filter(|rule| list(rule, &["toEndpoints"]).iter().any(|peer| chosen(peer, labels)))
+            .flat_map(|rule| list(rule, &["toPorts"]))
+            .flat_map(|ports| list(ports, &["ports"]))
+            .filter_map(entry)
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a rule is about these pods. One without peers is about everybody; a peer of other namespaces counts only where it also chooses pods, and might mean
+/// this namespace too.
+fn leads_to(rule: &Value, labels: &Value) -> bool {
+    let peers = list(rule, &["to"]);
+    peers.is_empty()
+        || peers.iter().any(|peer| {
+            let pods = at(peer, &["podSelector"]);
+            let any_namespace = at(peer, &["namespaceSelector"]).is_null();
+            pods.is_object() && selected(labels, pods) && (any_namespace || says_something(pods))
+        })
+}
+
+/// Whether an endpoint selector of Cilium's chooses these pods: keys may name where a label comes from.
+fn chosen(peer: &Value, labels: &Value) -> bool {
+    let mut plain = peer.clone();
+    if let Some(wanted) = plain.get_mut("matchLabels").and_then(Value::as_object_mut) {
+        let named = std::mem::take(wanted).into_iter();
+        let own = |key: &String| !key.contains("io.kubernetes.pod.namespace");
+        wanted.extend(named.filter(|(key, _)| own(key)).map(|(key, value)| (bare(&key).to_owned(), value)));
+    }
+    selected(labels, &plain)
+}
+
+fn bare(key: &str) -> &str {
+    key.strip_prefix("k8s:").or_else(|| key.strip_prefix("any:")).unwrap_or(key)
+}
+
+fn says_something(selector: &Value) -> bool {
+    at(selector, &["matchLabels"]).as_object().is_some_and(|map| !map.is_empty())
+        || !list(selector, &["matchExpressions"]).is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn network_policy(egress: &Value) -> Value {
+        json!({"kind": "NetworkPolicy", "spec": {"podSelector": {"matchLabels": {"app": "client"}}, "policyTypes": ["Egress"], "egress": egress}})
+    }
+
+    #[test]
+    fn a_policy_of_callers_that_names_the_number_counts_where_it_chooses_the_pod() {
+        let labels = json!({"app": "m"});
+        let ours = json!({"podSelector": {"matchLabels": {"app": "m"}}});
+        let theirs = json!({"podSelector": {"matchLabels": {"app": "x"}}});
+        let away = json!({"namespaceSelector": {"matchLabels": {"a": "b"}}, "podSelector": {}});
+        let here = json!({"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "m"}}});
+        for (to, counts) in [
+            (json!([ours]), true),
+            (json!([theirs]), false),
+            (json!([theirs, here]), true),
+            (json!([away]), false),
+            (json!([{"ipBlock": {"cidr": "10.0.0.0/8"}}]), false),
+            (json!([]), true),
+        ] {
+            let policy = network_policy(&json!([{"to": to, "ports": [{"port": 8080}, {"port": "http"}]}]));
+            assert_eq!(ruled(&policy, &labels), if counts { vec![(8080, 8080)] } else { vec![] }, "{policy}");
+        }
+    }
+
+    #[test]
+    fn ciliums_keys_may_say_where_a_label_comes_from() {
+        let policy = |key: &str| {
+            json!({"kind": "CiliumNetworkPolicy", "spec": {"egress": [{
+                "toEndpoints": [{"matchLabels": {key: "m", "k8s:io.kubernetes.pod.namespace": "n"}}],
+                "toPorts": [{"ports": [{"port": "8080", "protocol": "TCP"}]}],
+            }]}})
+        };
+        for key in ["app", "k8s:app", "any:app"] {
+            assert_eq!(ruled(&policy(key), &json!({"app": "m"})), [(8080, 8080)], "{key}");
+        }
+        assert_eq!(ruled(&policy("app"), &json!({"app": "x"})), []);
+    }
+}

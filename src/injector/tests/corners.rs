@@ -1,0 +1,139 @@
+//! Corners of pods that people write: numbers spelt as floats, ports that nobody declares, servers with a flag for each protocol.
+
+use serde_json::{Value, json};
+
+use super::super::{Outcome, Report, Skip, inject, uninject};
+use super::{context, injected, pod, skipped};
+
+fn report(pod: &Value) -> Report {
+    match inject(pod, &context()) {
+        Outcome::Injected(injected) => injected.report,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The ports that the sidecar was told to capture.
+fn captures(pod: &Value) -> Vec<&str> {
+    let sidecars = pod["spec"]["initContainers"].as_array().unwrap();
+    let args = sidecars.last().unwrap()["args"].as_array().unwrap();
+    let after = args.windows(2).filter(|pair| pair[0] == "--capture");
+    after.filter_map(|pair| pair[1].as_str()).collect()
+}
+
+fn told(knob: &str) -> Value {
+    let mut told = pod();
+    told["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
+    told["metadata"]["annotations"]["groupage.dev/app-listen"] = json!(knob);
+    told
+}
+
+#[test]
+fn a_whole_number_may_be_written_as_a_float() {
+    let mut plain = pod();
+    plain["spec"]["containers"][0]["ports"][0]["containerPort"] = json!(8080.0);
+    plain["spec"]["terminationGracePeriodSeconds"] = json!(120.0);
+    plain["spec"]["securityContext"] = json!({"runAsUser": 0.0});
+    let whole = injected(&plain, &context());
+    assert_eq!(captures(&whole), ["http:8080@15080"]);
+    let sidecar = &whole["spec"]["initContainers"][0];
+    assert_eq!(sidecar["securityContext"]["runAsUser"], 65532);
+    assert!(sidecar["env"].as_array().unwrap().contains(&json!({"name": "GROUPAGE_GRACE", "value": "120s"})));
+    assert_eq!(uninject(&whole).unwrap().pod, plain);
+    plain["spec"]["containers"][0]["ports"][0]["containerPort"] = json!(8080.5);
+    assert_ne!(inject(&plain, &context()).injected().map(|whole| captures(&whole.pod).len()), Some(1));
+}
+
+#[test]
+fn an_empty_protocol_is_tcp() {
+    let mut plain = pod();
+    plain["spec"]["containers"][0]["ports"][0]["protocol"] = json!("");
+    assert_eq!(captures(&injected(&plain, &context())), ["http:8080@15080"]);
+    plain["spec"]["containers"][0]["ports"][0]["protocol"] = json!("UDP");
+    assert_eq!(skipped(&plain, &context()), Skip::UdpOnly);
+}
+
+#[test]
+fn a_port_that_only_probes_know_goes_to_loopback_with_the_declared_ones() {
+    let mut plain = told("env:HOST=127.0.0.1");
+    let app = &mut plain["spec"]["containers"][0];
+    app["startupProbe"] = json!({"tcpSocket": {"port": 8083}});
+    app["livenessProbe"] = json!({"grpc": {"port": 9190}});
+    app["readinessProbe"] = json!({"httpGet": {"path": "/ready", "port": 15021}});
+    plain["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": "second", "image": "x"}));
+    let whole = injected(&plain, &context());
+    assert_eq!(captures(&whole), ["http:8080@pod", ":9190@pod", ":8083@pod"], "15021 is Istio's");
+    let app = &whole["spec"]["containers"][0];
+    // 9190 is the application's here.
+    assert_eq!(app["startupProbe"]["httpGet"], json!({"path": "/connect/8083", "port": 9191}));
+    assert_eq!(app["livenessProbe"], json!({"grpc": {"port": 9190}}));
+    assert_eq!(injected(&whole, &context()), whole);
+    assert_eq!(uninject(&whole).unwrap().pod, plain);
+    plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Named");
+    assert_eq!(captures(&injected(&plain, &context())), ["http:8080@15080"], "what is not moved needs nobody");
+    plain["metadata"]["annotations"] = json!({"groupage.dev/inject": "enabled", "groupage.dev/capture": "Loopback"});
+    assert_eq!(captures(&injected(&plain, &context())), ["http:8080@pod"], "nor what nobody is told to move");
+}
+
+#[test]
+fn a_server_is_told_by_several_knobs() {
+    let mut plain = told("app/arg:--http-address=127.0.0.1, arg:--origins=a,b,env:GRPC=127.0.0.1:1,arg:--grpc ::1");
+    plain["spec"]["containers"][0]["args"] = json!(["serve", "--grpc", "0.0.0.0"]);
+    let whole = injected(&plain, &context());
+    let app = &whole["spec"]["containers"][0];
+    assert_eq!(app["args"], json!(["serve", "--grpc", "::1", "--http-address=127.0.0.1", "--origins=a,b"]));
+    assert_eq!(app["env"], json!([{"name": "GRPC", "value": "127.0.0.1:1"}]));
+    assert_eq!(injected(&whole, &context()), whole);
+    assert_eq!(uninject(&whole).unwrap().pod, plain);
+}
+
+#[test]
+fn two_flags_in_one_argument_and_knobs_of_two_containers_are_refused() {
+    for knob in ["arg:--http=127.0.0.1 --grpc=127.0.0.1", "app/env:A=1,other/env:B=2", "env:A=1,arg:", "arg:-a,env:B"] {
+        let Outcome::Refused(problems) = inject(&told(knob), &context()) else { panic!("{knob}") };
+        assert!(problems[0].message.contains("several of them by comma"), "{}", problems[0].message);
+    }
+}
+
+#[test]
+fn a_shell_is_known_by_its_flags_too() {
+    for (command, says) in [
+        (json!(["/bin/bash", "-lc"]), true),
+        (json!(["sh", "-e", "-xc"]), true),
+        (json!(["/bin/sh", "-c"]), true),
+        (json!(["serve", "-rpc"]), false),
+        (json!(["bash", "--rc"]), false),
+    ] {
+        let mut plain = told("arg:--host=127.0.0.1");
+        plain["spec"]["containers"][0]["command"] = command.clone();
+        plain["spec"]["containers"][0]["args"] = json!(["serve x"]);
+        let warned = report(&plain).warnings.iter().any(|warning| warning.contains("runs a shell"));
+        assert_eq!(warned, says, "{command}");
+    }
+}
+
+#[test]
+fn a_new_name_stands_nowhere_else_in_the_pod() {
+    let mut plain = pod();
+    let other = json!({"name": "other", "image": "x", "ports": [{"name": "gpg-8080", "containerPort": 7000}]});
+    plain["spec"]["containers"].as_array_mut().unwrap().push(other);
+    plain["metadata"]["annotations"]["groupage.dev/ports"] = json!("http");
+    let whole = injected(&plain, &context());
+    assert_eq!(whole["spec"]["containers"][0]["ports"][0]["name"], "gpg-8080-2");
+    assert_eq!(uninject(&whole).unwrap().pod, plain);
+}
+
+#[test]
+fn a_number_that_was_edited_in_an_injected_manifest_keeps_its_name_and_its_probe() {
+    let mut plain = pod();
+    plain["spec"]["containers"][0]["readinessProbe"] = json!({"httpGet": {"path": "/", "port": "http"}});
+    let mut edited = injected(&plain, &context());
+    edited["spec"]["containers"][0]["ports"][0]["containerPort"] = json!(8081);
+    plain["spec"]["containers"][0]["ports"][0]["containerPort"] = json!(8081);
+    assert_eq!(uninject(&edited).unwrap().pod, plain);
+    assert_eq!(captures(&injected(&edited, &context())), ["http:8081@15080"]);
+    // The port itself is gone: a probe by its name would find nobody.
+    edited["spec"]["containers"][0]["ports"] = json!([{"name": "web", "containerPort": 8080}]);
+    let undone = uninject(&edited).unwrap();
+    assert_eq!(undone.pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["port"], 8080);
+    assert_eq!(undone.warnings.len(), 2, "{:?}", undone.warnings);
+}
