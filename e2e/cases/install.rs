@@ -56,7 +56,7 @@ async fn the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it(spac
     if !manifest.trim_end().ends_with(rendered.join("\n").trim_end()) {
         return Err("manifests/install.yaml is not what the chart renders: run manifests/render.sh".into());
     }
-    let all = space.cluster.groupage(&["install", "--namespace", &space.name], "").await?;
+    let all = space.cluster.groupage(&["install", "--create-namespace", "--namespace", &space.name], "").await?;
     // In a namespace that is there: a dry run makes none for what comes after it.
     let apply = ["apply", "--server-side", "--dry-run=server", "--force-conflicts"];
     let taken = space.cluster.kubectl.run_with(&[&apply[..], &["--filename", "-"]].concat(), &all).await?;

@@ -197,7 +197,12 @@ impl Args {
         let stream_address = match self.stream_address.as_deref() {
             None | Some("") => format!("https://{}.{namespace}.svc:{STREAM_PORT}", self.stream_service),
             Some("off") => String::new(),
-            Some(address) => address.to_owned(),
+            Some(address) if config::is_controller(address) => address.to_owned(),
+            Some(address) => {
+                return Err(format!(
+                    "--stream-address {address:?} is none that a sidecar can dial: give https://HOST:PORT, or off"
+                ));
+            }
         };
         let callers = self.webhook_client_ca.as_ref().map(|path| {
             let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -401,6 +406,10 @@ mod tests {
         let literal = args(&["--stream-address=https://[fd00::1]:9444"]).config(&pod()).unwrap();
         assert!(literal.names.contains(&"fd00::1".to_owned()), "{:?}", literal.names);
         assert_eq!(args(&["--stream-address=off"]).config(&pod()).unwrap().stream_address, "");
+        for wrong in ["nonsense here", "https://x:9444/path", "https://x:99999", "http://x"] {
+            let refused = args(&[&format!("--stream-address={wrong}")]).config(&pod()).unwrap_err();
+            assert!(refused.contains("give https://HOST:PORT"), "{wrong}: {refused}");
+        }
     }
 
     #[test]

@@ -185,11 +185,38 @@ async fn rolled_out(api: &Api<DynamicObject>, workload: &WorkloadName) -> Result
     while let Some(object) =
         seen.try_next().await.map_err(|error| format!("cannot watch {}: {error}", workload.shown()))?
     {
-        if is_rolled_out(workload.kind, &json!(object)) {
+        let object = json!(object);
+        if is_rolled_out(workload.kind, &object) {
             return Ok(());
+        }
+        if let Some(why) = stuck(workload, &object) {
+            return Err(format!("{} does not roll out: {why}", workload.shown()));
         }
     }
     Err(format!("the watch of {} ended", workload.shown()))
+}
+
+/// Why a rollout will not end however long one waits, and what to do.
+fn stuck(workload: &WorkloadName, object: &Value) -> Option<String> {
+    let number = |path: &str| object.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+    if object["spec"]["paused"] == true {
+        return Some(format!("it is paused; kubectl rollout resume {}", workload.shown()));
+    }
+    if object["spec"]["updateStrategy"]["type"] == "OnDelete" {
+        return Some(
+            "its updateStrategy is OnDelete: delete its pods, and those that come are as they shall be".to_owned(),
+        );
+    }
+    let partition = number("/spec/updateStrategy/rollingUpdate/partition");
+    if partition > 0 {
+        return Some(format!("its updateStrategy leaves the pods below partition {partition} as they are"));
+    }
+    if number("/status/observedGeneration") < number("/metadata/generation") {
+        return None;
+    }
+    let conditions = object["status"]["conditions"].as_array()?;
+    let late = conditions.iter().find(|condition| condition["reason"] == "ProgressDeadlineExceeded")?;
+    Some(format!("{}; kubectl get pods says why", late["message"].as_str().unwrap_or("it does not progress")))
 }
 
 fn is_rolled_out(kind: &str, object: &Value) -> bool {
@@ -304,6 +331,20 @@ mod tests {
             "status": {"observedGeneration": 1, "desiredNumberScheduled": 3, "updatedNumberScheduled": 3, "numberAvailable": 3},
         });
         assert!(is_rolled_out("DaemonSet", &set));
+    }
+
+    #[test]
+    fn a_rollout_that_cannot_end_is_not_waited_for() {
+        let why = |object: Value| stuck(&WorkloadName::parse("deploy/web").unwrap(), &object).unwrap_or_default();
+        assert!(why(json!({"spec": {"paused": true}})).contains("kubectl rollout resume"));
+        assert!(why(json!({"spec": {"updateStrategy": {"type": "OnDelete"}}})).contains("delete its pods"));
+        assert!(why(json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": 2}}}})).contains("partition 2"));
+        let late = |observed: u64| {
+            json!({"metadata": {"generation": 2}, "status": {"observedGeneration": observed,
+            "conditions": [{"type": "Progressing", "reason": "ProgressDeadlineExceeded", "message": "timed out"}]}})
+        };
+        assert!(why(late(2)).starts_with("timed out"));
+        assert_eq!(why(late(1)), "", "that was the rollout before");
     }
 
     #[test]

@@ -21,6 +21,10 @@ pub(super) struct Args {
     /// The namespace of the controller
     #[arg(short, long, default_value = NAMESPACE)]
     namespace: String,
+    /// Print the namespace too, as one in which only restricted pods run. For `groupage-system` it is always printed; another one is taken for yours, and
+    /// removing what was printed would remove it with all that is in it
+    #[arg(long)]
+    create_namespace: bool,
     /// The image of the controller and of the sidecars
     #[arg(long, default_value = IMAGE)]
     image: String,
@@ -58,7 +62,10 @@ fn text(args: &Args) -> Result<String, String> {
     if !plain(&args.image) {
         return Err(format!("{:?} is no reference of an image", args.image));
     }
-    let install = INSTALL.replace(NAMESPACE, &args.namespace).replace(IMAGE, &args.image);
+    let own = args.namespace == NAMESPACE || args.create_namespace;
+    // The manifest begins with the namespace.
+    let all = if own { INSTALL } else { INSTALL.split_once("\n---\n").map_or(INSTALL, |(_, others)| others) };
+    let install = all.replace(NAMESPACE, &args.namespace).replace(IMAGE, &args.image);
     Ok(if args.without_crds { install } else { format!("{CRDS}---\n{install}") })
 }
 
@@ -67,7 +74,19 @@ mod tests {
     use super::*;
 
     fn args(namespace: &str, image: &str) -> Args {
-        Args { namespace: namespace.to_owned(), image: image.to_owned(), without_crds: false }
+        Args { namespace: namespace.to_owned(), create_namespace: false, image: image.to_owned(), without_crds: false }
+    }
+
+    #[test]
+    fn a_namespace_that_is_somebodys_is_not_taken_over() {
+        let printed = |namespace: &str, create_namespace: bool| {
+            let text = text(&Args { create_namespace, ..args(namespace, IMAGE) }).unwrap();
+            let found = crate::cli::yaml::documents(&text).unwrap();
+            found.iter().filter(|document| document.value["kind"] == "Namespace").count()
+        };
+        assert_eq!([printed(NAMESPACE, false), printed("ml", false), printed("ml", true)], [1, 0, 1]);
+        let count = |args: &Args| crate::cli::yaml::documents(&text(args).unwrap()).unwrap().len();
+        assert_eq!(count(&args("ml", IMAGE)) + 1, count(&args(NAMESPACE, IMAGE)), "and nothing else is left out");
     }
 
     #[test]

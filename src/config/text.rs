@@ -321,13 +321,14 @@ fn is_knob(text: &str) -> bool {
 pub fn knobs(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for part in text.split(',') {
-        let begun = part.trim_start();
+        let begun = part.trim_start_matches(' ');
         match found.last_mut() {
-            Some(last) if !is_knob(begun) => {
+            Some(_) if is_knob(begun) => found.push(begun.to_owned()),
+            Some(last) => {
                 last.push(',');
                 last.push_str(part);
             }
-            _ => found.push(begun.to_owned()),
+            None => found.push(part.to_owned()),
         }
     }
     found
@@ -501,7 +502,10 @@ mod tests {
         refuses(&QUANTITY, &["", ".", "m", "1e3", "1.2.3", "-1", "1 Mi", "48MiB", "lots"]);
         accepts(&APP_LISTEN, &["env:MLSERVER_HOST=127.0.0.1", "env:X=", "arg:--host=127.0.0.1", "server/env:A=/b=c"]);
         accepts(&APP_LISTEN, &["arg:--http=::1,arg:--grpc ::1, env:A=b,c", "a/env:A=b,arg:-x"]);
-        refuses(&APP_LISTEN, &["arg:--http=::1 --grpc=::1", "env:A=b,arg:", "a/env:A=b,c/env:A=b"]);
+        refuses(
+            &APP_LISTEN,
+            &[" arg:x", "arg:x,\u{85}arg:y", "arg:--http=::1 --grpc=::1", "env:A=b,arg:", "a/env:A=b,c/env:A=b"],
+        );
         refuses(&APP_LISTEN, &["", "env:", "env:=x", "env:X", "arg:", "MLSERVER_HOST=x", "Server/env:A=b", "env:A=\n"]);
     }
 }
