@@ -13,10 +13,10 @@ use crate::config::tree;
 use crate::config::units::{CHARS_MAX, format_duration, format_size};
 
 /// On and under these a key that is absent is filled in later, from an annotation, another policy or the chart (R23), or counts as absent (`generic`,
-/// whose keys exclude each other): a default here would be taken for something that the user wrote. So also the mode, which the installation may have set, and
-/// a route's timeout, of which a pod's grace is held to be too short only where somebody has said it.
-const FILLED_LATER: [&str; 8] =
-    ["limits", "scheduling", "profileRef", "injection", "proxy", "generic", "mode", "timeout"];
+/// whose keys exclude each other): a default here would be taken for something that the user wrote.
+const FILLED_LATER: [&str; 6] = ["limits", "scheduling", "profileRef", "injection", "proxy", "generic"];
+/// So also these two: the installation may have set a mode, and a pod's grace is told to be too short only for a timeout that somebody has said.
+const SAID: [&str; 2] = ["mode", "routes[].timeout"];
 
 /// A duration, but for its range: the units, each at most once, largest first.
 const DURATION: &str = "^(0|([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?([0-9]+us)?)$";
@@ -158,7 +158,7 @@ fn default(key: &'static Key, path: &str) -> Option<Json> {
     let Otherwise::Is(text) = key.default else { return None };
     let filled_later = path.split('.').any(|name| FILLED_LATER.contains(&name.trim_end_matches("[]")));
     // An empty list or text is no more than an absent one.
-    if filled_later || matches!(text, "" | "[]" | "{}") {
+    if filled_later || SAID.contains(&path) || matches!(text, "" | "[]" | "{}") {
         return None;
     }
     let mut check = Check::default();
