@@ -1,6 +1,6 @@
 //! The server of a [`super::Shadow`]: what an execution would take, learned from calls that pass one by one.
 //!
-//! A call that finds the server without another one shows what it takes. Where calls never do, the time between two answers of a busy server stands for it. A
+//! A call that has the server for itself until its answer shows what it takes. Where calls never do, the time between two answers of a busy server stands for it. A
 //! client's own batch shows what several items take; beyond the largest of those, [`Cost`] takes half of a lone call's time as shared by all items. How many
 //! calls the server runs side by side is at least the work that it did in a while, in times of lone calls, over the while; where that is less than one, it is slower
 //! under load than lone calls say.
@@ -48,7 +48,7 @@ pub(super) struct Server {
 /// What is known of a cost class.
 #[derive(Debug, Clone, Default)]
 struct Class {
-    /// Of calls that found the server without another one.
+    /// Of calls that had the server for themselves.
     lone: Cost,
     /// Of answers of a busy server, if it ran them one after the other.
     busy: Cost,
@@ -69,7 +69,7 @@ struct Gathered {
 #[derive(Debug, Clone, Copy)]
 struct Passing {
     sent: Tick,
-    /// No other was on its way when it was sent.
+    /// No other was on its way since it was sent.
     lone: bool,
     /// What it is; `None` where it says nothing of what merged calls take.
     work: Option<(CostClassId, u32, Weight)>,
@@ -110,6 +110,10 @@ impl Server {
             self.passing.pop_first();
         }
         let lone = self.passing.is_empty();
+        // Of a burst the first one may be the last to reach the server: it says what it takes only if no other came before its answer.
+        if self.passing.len() == 1 {
+            self.passing.values_mut().for_each(|only| only.lone = false);
+        }
         self.passing.insert(id, Passing { sent: now, lone, work });
     }
 
