@@ -45,6 +45,7 @@ impl Rollout<'_> {
             if let Some(kept) = self.decided(experiment, &control) {
                 return self.all(&kept);
             }
+            self.so_far(experiment, &control);
         }
         self.places(&self.live(experiment), experiment.period, experiment.switchback)
     }
@@ -72,6 +73,31 @@ impl Rollout<'_> {
             arms: experiment.arms.iter().map(|arm| ArmState::of(&arm.profile)).collect(),
         };
         self.tell(false, "ExperimentStarted", message);
+    }
+
+    /// Says how far it is, and what it waits for.
+    fn so_far(&mut self, experiment: &Experiment, control: &str) {
+        let live = self.state.arms.iter().filter(|arm| !arm.stopped);
+        let Some(fewest) = live.min_by_key(|arm| arm.samples).filter(|_| self.state.phase == Phase::Progressing) else {
+            return;
+        };
+        let most = self.state.arms.iter().map(|arm| arm.samples).max().unwrap_or(0);
+        let (reason, message) = if fewest.samples == 0 && most >= experiment.samples_min {
+            (
+                "WaitingForCalls",
+                format!(
+                    "{} had no call, nothing can be told of it: clients that keep their connections may keep to pods of other arms",
+                    fewest.profile
+                ),
+            )
+        } else if fewest.samples < experiment.samples_min {
+            let (profile, calls, least) = (&fewest.profile, fewest.samples, experiment.samples_min);
+            ("WaitingForCalls", format!("compared with {control}: {profile} had {calls} calls, {least} are needed for a winner"))
+        } else {
+            ("Progressing", format!("compared with {control}: {}", self.compared()))
+        };
+        reason.clone_into(&mut self.state.reason);
+        self.state.message = message;
     }
 
     /// What follows from a finding about an arm: the profile that has won, if it has.

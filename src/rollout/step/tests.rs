@@ -27,6 +27,8 @@ struct World {
     ways: BTreeMap<String, (f64, f64)>,
     draw: Draw,
     calls: u64,
+    /// The profile whose pods nobody calls.
+    shunned: Option<&'static str>,
     /// Another controller takes over after every look.
     restarts: bool,
     told: Vec<&'static str>,
@@ -64,6 +66,7 @@ impl World {
             ways: ways.iter().map(|(name, times, failing)| ((*name).to_owned(), (*times, *failing))).collect(),
             draw: Draw::new(5, 1),
             calls: 300,
+            shunned: None,
             restarts: false,
             told: Vec::new(),
             verdicts: Vec::new(),
@@ -87,7 +90,8 @@ impl World {
             let mut counts = Counts::default();
             let (times, failing) =
                 profile.as_ref().and_then(|profile| self.ways.get(profile)).copied().unwrap_or((1.0, 0.0));
-            for _ in 0..if profile.is_some() { self.calls } else { 0 } {
+            let called = profile.is_some() && profile.as_deref() != self.shunned;
+            for _ in 0..if called { self.calls } else { 0 } {
                 if self.draw.chance(failing) {
                     counts.errors += 1;
                 } else {
@@ -357,6 +361,30 @@ fn an_experiment_whose_other_arms_are_worse_or_alike_keeps_the_first() {
     world.looks(150);
     assert_eq!((world.state.reason.as_str(), world.on("a")), ("Inconclusive", 10), "{}", world.state.message);
     assert_eq!(world.verdicts[0].outcome, Outcome::Undecided);
+}
+
+#[test]
+fn an_experiment_says_how_far_it_is_and_what_it_waits_for() {
+    let mut world = World::new(2, &[]).wanting("x", experiment(false));
+    world.shunned = Some("b");
+    let said = |world: &World| (world.state.reason.clone(), world.state.message.clone());
+    world.looks(5);
+    assert_eq!(
+        said(&world),
+        (
+            "WaitingForCalls".to_owned(),
+            "compared with a: b had 0 calls, 2000 are needed for a winner".to_owned()
+        )
+    );
+    world.looks(10);
+    let (reason, message) = said(&world);
+    assert_eq!(reason, "WaitingForCalls");
+    assert!(message.starts_with("b had no call, nothing can be told of it: "), "{message}");
+    world.shunned = None;
+    world.looks(10);
+    let (reason, message) = said(&world);
+    assert_eq!(reason, "Progressing");
+    assert!(message.starts_with("compared with a: p99 ") && message.contains(" beside it"), "{message}");
 }
 
 #[test]

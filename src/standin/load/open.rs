@@ -69,7 +69,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Pool {
-    idle: Vec<Arc<Lane>>,
+    /// In the order in which they fell idle; the first is used next, so that all are used alike. A Service spreads connections, not calls: the one used last
+    /// would lead nearly all calls of a fast server to one pod.
+    idle: VecDeque<Arc<Lane>>,
     connections: usize,
     backlog: VecDeque<Arrival>,
 }
@@ -179,7 +181,7 @@ async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
     for _ in 0..config.connections_min.min(config.connections_max) {
         shared.pool().connections += 1;
         let (lane, inbox) = shared.connect().await?;
-        shared.pool().idle.push(Arc::clone(&lane));
+        shared.pool().idle.push_back(Arc::clone(&lane));
         lanes.spawn(read(Arc::clone(&shared), lane, inbox));
     }
     let begin = now();
@@ -249,7 +251,7 @@ async fn read(shared: Arc<Shared>, lane: Arc<Lane>, mut inbox: Inbox) {
             }
             match pool.backlog.pop_front() {
                 None if keep => {
-                    pool.idle.push(Arc::clone(&lane));
+                    pool.idle.push_back(Arc::clone(&lane));
                     continue;
                 }
                 None => return,
@@ -305,7 +307,7 @@ impl Shared {
 
     fn way(&self, arrival: Arrival) -> Way {
         let mut pool = self.pool();
-        while let Some(lane) = pool.idle.pop() {
+        while let Some(lane) = pool.idle.pop_front() {
             if lane.alive.load(Ordering::Acquire) {
                 return Way::Send(lane);
             }

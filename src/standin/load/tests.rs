@@ -87,6 +87,30 @@ async fn an_open_load_offers_its_rate_whatever_the_server_does() {
 }
 
 #[tokio::test]
+async fn an_open_load_uses_all_its_connections_alike() {
+    let (first, second) = (server(free()).await, server(free()).await);
+    // As a Service does it: every connection leads to one of two, whichever is its turn.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = Target::Tcp(listener.local_addr().unwrap());
+    let to = [first.target().clone(), second.target().clone()];
+    let service = tokio::spawn(async move {
+        for turn in 0.. {
+            let (mut from, _) = listener.accept().await.unwrap();
+            let Target::Tcp(to) = to[turn % 2].clone() else { unreachable!() };
+            tokio::spawn(async move {
+                let mut to = tokio::net::TcpStream::connect(to).await.unwrap();
+                tokio::io::copy_bidirectional(&mut from, &mut to).await.ok();
+            });
+        }
+    });
+    let report = open(OpenConfig::new(target, Calls::new(Route::Embed, 1, 1), 500.0, MOMENT * 4)).finish().await;
+    assert!(report.unwrap().served > 40);
+    let calls = [first.stats().calls, second.stats().calls];
+    assert!(calls.iter().all(|one| *one * 3 > calls.iter().sum::<u64>()), "{calls:?}");
+    service.abort();
+}
+
+#[tokio::test]
 async fn latency_counts_from_the_scheduled_time_also_where_calls_wait_for_a_connection() {
     let slow = ServerConfig { base: Duration::from_millis(20), ..free() };
     let running = server(slow).await;
