@@ -24,6 +24,7 @@ mod stand_in;
 mod status;
 mod stream;
 mod validate;
+mod ways;
 mod yaml;
 
 use std::ffi::OsStr;

@@ -115,12 +115,16 @@ async fn a_token_of_somebody_else_opens_none(space: &Space) -> Verdict {
     let bundle = installation.believed().await?.pop().unwrap_or_default();
     let ca: String = String::from_utf8(bundle)?.lines().map(|line| format!("            {line}\n")).collect();
     let stolen = space.token_of(&victim, "groupage.dev").await?;
+    // It says what the victim's says, and somebody else signed it.
+    let (said, signature) = stolen.rsplit_once('.').ok_or("a token has three parts")?;
+    let made_up = format!("{said}.{}", signature.chars().rev().collect::<String>());
     // Who, with whose token, as whom, and what becomes of it.
     let thieves = [
         ("wrong-audience", space.token_of(&victim, "somebody.else").await?, &victim, "unauthorized"),
         ("of-the-api-server", space.token("default", None).await?, &victim, "unauthorized"),
         ("no-token", "no-token".to_owned(), &victim, "unauthorized"),
-        ("of-a-pod-that-is-gone", ended, &plain, "unauthorized"),
+        ("made-up", made_up, &victim, "unauthorized"),
+        ("of-a-pod-that-is-gone", ended, &plain, "forbidden"),
         ("not-injected", space.token_of(&other, "groupage.dev").await?, &other, "forbidden"),
         ("stolen-for-itself", stolen, &other, "goaway"),
     ];

@@ -17,8 +17,10 @@ use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use serde_json::{Value, json};
 
 use super::cluster::{self, Target, explain};
+use super::ways::Ways;
 use crate::config::parse_duration;
-use crate::injector::{CONTAINER, INJECT, INJECTED, STATUS};
+use crate::controller::world;
+use crate::injector::{CONTAINER, INJECT, INJECTED};
 
 /// The oldest version that the chart takes.
 const VERSION_MIN: u32 = 30;
@@ -96,6 +98,8 @@ struct Facts {
     crds: Vec<Value>,
     webhook: Value,
     controller: Value,
+    /// Where the controller is looked for.
+    home: String,
     namespaces: Vec<Value>,
     pods: Vec<Value>,
     policies: Vec<Value>,
@@ -141,9 +145,13 @@ fn worst(findings: &[Finding]) -> Level {
 
 async fn gather(client: &Client, namespace: &str) -> Result<Facts, String> {
     let version = client.apiserver_version().await.map_err(|error| explain(&error))?;
-    let mut facts = Facts { minor: version.minor.trim_end_matches('+').parse().ok(), ..Facts::default() };
+    let mut facts = Facts {
+        minor: version.minor.trim_end_matches('+').parse().ok(),
+        home: namespace.to_owned(),
+        ..Facts::default()
+    };
     let all = ListParams::default();
-    let mut refused = Vec::new();
+    let (ways, mut refused) = Ways::read(client, None).await;
     let mut take = |what: &str, found: Result<Vec<Value>, kube::Error>| match found {
         Ok(found) => found,
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
@@ -167,7 +175,7 @@ async fn gather(client: &Client, namespace: &str) -> Result<Facts, String> {
     let controller = Api::<Deployment>::namespaced(client.clone(), namespace).get_opt(CONTROLLER).await;
     facts.controller = take("controller", controller.map(one)).pop().unwrap_or_default();
     facts.namespaces = take("namespaces", Api::<Namespace>::all(client.clone()).list(&all).await.map(values));
-    facts.pods = take("pods", pods(client).await);
+    facts.pods = take("pods", pods(client, &ways).await);
     let policies = cluster::ours("BatchPolicy", "batchpolicies");
     let policies = Api::<DynamicObject>::all_with(client.clone(), &policies).list(&all).await;
     facts.policies = take("policies", policies.map(values));
@@ -176,13 +184,13 @@ async fn gather(client: &Client, namespace: &str) -> Result<Facts, String> {
 }
 
 /// All pods, a page at a time, each as far as it is looked at: a cluster has thousands, and the chart's test little memory.
-async fn pods(client: &Client) -> Result<Vec<Value>, kube::Error> {
+async fn pods(client: &Client, ways: &Ways) -> Result<Vec<Value>, kube::Error> {
     let api = Api::<Pod>::all(client.clone());
     let mut params = ListParams::default().limit(PAGE);
     let mut found = Vec::new();
     loop {
         let page = api.list(&params).await?;
-        found.extend(page.items.iter().map(in_short));
+        found.extend(page.items.iter().map(|pod| in_short(pod, ways)));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(found),
@@ -191,25 +199,27 @@ async fn pods(client: &Client) -> Result<Vec<Value>, kube::Error> {
 }
 
 /// What is looked at of a pod.
-fn in_short(pod: &Pod) -> Value {
+fn in_short(pod: &Pod, ways: &Ways) -> Value {
     let spec = pod.spec.as_ref();
     let names = |containers: Vec<&Container>| -> Vec<Value> {
         containers.iter().map(|container| json!({"name": container.name})).collect()
     };
-    let annotations = pod.metadata.annotations.iter().flatten();
-    let ours: BTreeMap<_, _> = annotations.filter(|(key, _)| [INJECT, STATUS].contains(&key.as_str())).collect();
+    let asks = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(INJECT));
+    let annotations: BTreeMap<_, _> = asks.map(|word| (INJECT, word)).into_iter().collect();
     json!({
         "metadata": {
             "name": pod.metadata.name,
             "namespace": pod.metadata.namespace,
             "labels": pod.metadata.labels,
-            "annotations": ours,
+            "annotations": annotations,
         },
         "spec": {
             "containers": names(spec.iter().flat_map(|spec| &spec.containers).collect()),
             "initContainers": names(spec.iter().flat_map(|spec| spec.init_containers.iter().flatten()).collect()),
         },
         "status": {"phase": pod.status.as_ref().and_then(|status| status.phase.as_ref())},
+        // Our own word, no field of a pod.
+        "around": ways.around(&world::from_pod(pod).1),
     })
 }
 
@@ -304,8 +314,8 @@ fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
             say("controller", Level::Error, format!("deployment/{CONTROLLER} is not there"), hint);
         }
         (false, 0) => {
-            let hint = Some("kubectl logs -n groupage-system deployment/groupage-controller");
-            say("controller", Level::Error, "no replica of the controller is ready".to_owned(), hint);
+            let hint = format!("kubectl logs -n {} deployment/{CONTROLLER}", facts.home);
+            say("controller", Level::Error, "no replica of the controller is ready".to_owned(), Some(&hint));
         }
         (false, ready) => say("controller", Level::Ok, format!("{ready} replicas of the controller are ready"), None),
     }
@@ -384,11 +394,11 @@ fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Op
     let around: Vec<String> = facts
         .pods
         .iter()
-        .filter(|pod| pod["metadata"]["annotations"][STATUS].as_str().is_some_and(|text| text.contains("\"bypass\"")))
+        .filter(|pod| !ended(pod) && pod["around"].as_array().is_some_and(|ways| !ways.is_empty()))
         .map(pod_name)
         .collect();
     if !around.is_empty() {
-        let hint = Some("groupage status -o wide; refer to the port by its name, or see groupage.dev/capture");
+        let hint = Some("groupage status -A -o wide; refer to the port by its name, or see groupage.dev/capture");
         say("injection", Level::Warning, format!("traffic goes around the sidecar of {}", several(&around)), hint);
     }
 }
@@ -402,11 +412,9 @@ fn has_sidecar(pod: &Value) -> bool {
 
 fn policies(policies: &[Value], say: &mut impl FnMut(&'static str, Level, String, Option<&str>)) {
     for policy in policies {
-        let name = format!(
-            "batchpolicy/{} in {}",
-            policy["metadata"]["name"].as_str().unwrap_or("?"),
-            policy["metadata"]["namespace"].as_str().unwrap_or("?")
-        );
+        let word = |key: &str| policy["metadata"][key].as_str().unwrap_or("?");
+        let (own, space) = (word("name"), word("namespace"));
+        let name = format!("batchpolicy/{own} in {space}");
         let conditions = policy["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
         let bad: Vec<&Value> = conditions.iter().filter(|condition| condition["status"] == "False").collect();
         if conditions.is_empty() {
@@ -417,7 +425,7 @@ fn policies(policies: &[Value], say: &mut impl FnMut(&'static str, Level, String
                 "policy",
                 Level::Warning,
                 format!("{name}: {}=False ({}): {}", word("type"), word("reason"), word("message")),
-                Some("kubectl describe bpol"),
+                Some(&format!("kubectl describe bpol -n {space} {own}")),
             );
         } else {
             say("policy", Level::Ok, format!("{name} is in force"), None);
@@ -479,6 +487,7 @@ fn shown(findings: &[Finding], output: Output) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::injector::STATUS;
 
     fn sound() -> Facts {
         Facts {
@@ -547,14 +556,18 @@ mod tests {
 
     #[test]
     fn a_pod_in_short_has_all_that_is_looked_at() {
+        let record =
+            json!({"capture": [{"port": 80, "bypass": ["hostPort 80 leads to the application itself"]}]}).to_string();
         let pod = json!({
-            "metadata": {"name": "p", "namespace": "ml", "labels": {INJECTED: "true"}, "annotations": {INJECT: "enabled", STATUS: "{}", "other": "x"}},
+            "metadata": {"name": "p", "namespace": "ml", "labels": {INJECTED: "true"}, "annotations": {INJECT: "enabled", STATUS: record, "other": "x"}},
             "spec": {"containers": [{"name": "model", "image": "i"}], "initContainers": [{"name": CONTAINER}]},
             "status": {"phase": "Running"},
         });
-        let short = in_short(&serde_json::from_value(pod).unwrap());
+        let short = in_short(&serde_json::from_value(pod).unwrap(), &Ways::default());
         assert!(has_sidecar(&short) && pod_name(&short) == "ml/p");
-        assert_eq!(short["metadata"]["annotations"], json!({INJECT: "enabled", STATUS: "{}"}));
+        assert_eq!(short["metadata"]["annotations"], json!({INJECT: "enabled"}));
+        let facts = Facts { pods: vec![short.clone()], ..sound() };
+        assert_eq!(first(&facts), (Level::Warning, "traffic goes around the sidecar of ml/p".to_owned()));
         assert_eq!(
             (&short["metadata"]["labels"][INJECTED], &short["status"]["phase"]),
             (&json!("true"), &json!("Running"))

@@ -2,16 +2,16 @@
 //!
 //! They do what a user would do by hand, wait until it has reached the pods, and say what to write down where the cluster is kept in git.
 
+mod wait;
+
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
-use futures_util::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::Selector;
-use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::{Value, json};
 
 use super::cluster::{self, Cluster, Target, WorkloadName, explain};
@@ -129,20 +129,7 @@ async fn change(
     // Before anything is written.
     api.get_metadata(&workload.name).await.map_err(|error| format!("{}: {}", workload.shown(), explain(&error)))?;
     if let Some(policy) = &policy {
-        let api: Api<DynamicObject> = Api::namespaced_with(
-            cluster.client.clone(),
-            &cluster.namespace,
-            &cluster::ours("BatchPolicy", "batchpolicies"),
-        );
-        api.patch(&workload.name, &PatchParams::apply(FIELD_MANAGER), &Patch::Apply(policy)).await.map_err(
-            |error| {
-                format!(
-                    "batchpolicy/{}: {}; are the CRDs installed? groupage install | kubectl apply -f -",
-                    workload.name,
-                    explain(&error)
-                )
-            },
-        )?;
+        apply(&cluster, workload, policy).await?;
         println!("batchpolicy/{} applied", workload.name);
     }
     let patched = api
@@ -158,14 +145,14 @@ async fn change(
         workload.shown(),
         if wanted { "annotated" } else { "annotated as disabled" }
     );
-    match tokio::time::timeout(timeout, rolled_out(&api, workload)).await {
+    let space = cluster.namespace.as_str();
+    match tokio::time::timeout(timeout, wait::rolled_out(&api, workload, space)).await {
         Ok(done) => done?,
         Err(_) => {
             return Err(format!(
-                "{} has not rolled out after {}; kubectl rollout status {}",
+                "{0} has not rolled out after {1}; kubectl rollout status -n {space} {0}",
                 workload.shown(),
-                common.timeout,
-                workload.shown()
+                common.timeout
             ));
         }
     }
@@ -175,70 +162,54 @@ async fn change(
         workload.shown(),
         super::yaml::write(&json!({"metadata": {"annotations": annotations}}))?
     );
-    Ok(told(&pods, workload, wanted))
+    Ok(told(&pods, workload, &cluster.namespace, wanted))
 }
 
-/// Waits until every pod is of the newest template and ready, as `kubectl rollout status` does.
-async fn rolled_out(api: &Api<DynamicObject>, workload: &WorkloadName) -> Result<(), String> {
-    let only = watcher::Config::default().fields(&format!("metadata.name={}", workload.name));
-    let mut seen = std::pin::pin!(watcher(api.clone(), only).default_backoff().applied_objects());
-    while let Some(object) =
-        seen.try_next().await.map_err(|error| format!("cannot watch {}: {error}", workload.shown()))?
+/// Writes the policy, unless one of its name is for something else.
+async fn apply(cluster: &Cluster, workload: &WorkloadName, policy: &Value) -> Result<(), String> {
+    let api: Api<DynamicObject> = Api::namespaced_with(
+        cluster.client.clone(),
+        &cluster.namespace,
+        &cluster::ours("BatchPolicy", "batchpolicies"),
+    );
+    let name = &workload.name;
+    let failed = |error: &kube::Error| {
+        // A kind that is not there, and not an object.
+        let hint = match error {
+            kube::Error::Api(status) if status.code == 404 => {
+                "; are the CRDs installed? groupage install | kubectl apply --server-side -f -"
+            }
+            _ => "",
+        };
+        format!("batchpolicy/{name}: {}{hint}", explain(error))
+    };
+    let there = api.get_opt(name).await.map_err(|error| failed(&error))?;
+    if let Some(targets) = there.and_then(|there| elsewhere(&there.data, workload)) {
+        return Err(format!(
+            "batchpolicy/{name} in {} is for {targets} and not for {}: write one of another name, groupage enable --dry-run prints it",
+            cluster.namespace,
+            workload.shown()
+        ));
+    }
+    let applied = api.patch(name, &PatchParams::apply(FIELD_MANAGER), &Patch::Apply(policy)).await;
+    applied.map(drop).map_err(|error| failed(&error))
+}
+
+/// Whom a policy is for, where that is not this workload alone.
+fn elsewhere(policy: &Value, workload: &WorkloadName) -> Option<String> {
+    let targets = policy["spec"]["targetRefs"].as_array().map_or(&[][..], Vec::as_slice);
+    if let [one] = targets
+        && one["kind"] == workload.kind
+        && one["name"] == workload.name.as_str()
     {
-        let object = json!(object);
-        if is_rolled_out(workload.kind, &object) {
-            return Ok(());
-        }
-        if let Some(why) = stuck(workload, &object) {
-            return Err(format!("{} does not roll out: {why}", workload.shown()));
-        }
-    }
-    Err(format!("the watch of {} ended", workload.shown()))
-}
-
-/// Why a rollout will not end however long one waits, and what to do.
-fn stuck(workload: &WorkloadName, object: &Value) -> Option<String> {
-    let number = |path: &str| object.pointer(path).and_then(Value::as_u64).unwrap_or(0);
-    if object["spec"]["paused"] == true {
-        return Some(format!("it is paused; kubectl rollout resume {}", workload.shown()));
-    }
-    if object["spec"]["updateStrategy"]["type"] == "OnDelete" {
-        return Some(
-            "its updateStrategy is OnDelete: delete its pods, and those that come are as they shall be".to_owned(),
-        );
-    }
-    let partition = number("/spec/updateStrategy/rollingUpdate/partition");
-    if partition > 0 {
-        return Some(format!("its updateStrategy leaves the pods below partition {partition} as they are"));
-    }
-    if number("/status/observedGeneration") < number("/metadata/generation") {
         return None;
     }
-    let conditions = object["status"]["conditions"].as_array()?;
-    let late = conditions.iter().find(|condition| condition["reason"] == "ProgressDeadlineExceeded")?;
-    Some(format!("{}; kubectl get pods says why", late["message"].as_str().unwrap_or("it does not progress")))
-}
-
-fn is_rolled_out(kind: &str, object: &Value) -> bool {
-    let number = |path: &str| object.pointer(path).and_then(Value::as_u64);
-    if number("/status/observedGeneration").unwrap_or(0) < number("/metadata/generation").unwrap_or(0) {
-        return false;
-    }
-    let (wanted, updated, ready, all) = match kind {
-        "DaemonSet" => (
-            number("/status/desiredNumberScheduled").unwrap_or(0),
-            number("/status/updatedNumberScheduled"),
-            number("/status/numberAvailable"),
-            None,
-        ),
-        _ => (
-            number("/spec/replicas").unwrap_or(1),
-            number("/status/updatedReplicas"),
-            number("/status/availableReplicas"),
-            number("/status/replicas"),
-        ),
+    let told = |target: &Value| {
+        let word = |key: &str| target[key].as_str().unwrap_or("*").to_owned();
+        format!("{}/{}", word("kind").to_ascii_lowercase(), word("name"))
     };
-    updated.unwrap_or(0) >= wanted && ready.unwrap_or(0) >= wanted && all.is_none_or(|all| all <= wanted)
+    let named = targets.iter().map(told).collect::<Vec<_>>().join(", ");
+    Some(if named.is_empty() { "pods of any workload".to_owned() } else { named })
 }
 
 /// The pods of a workload that have not ended and are not on their way out.
@@ -264,7 +235,7 @@ fn lives(pod: &Pod) -> bool {
 }
 
 /// Says what the pods have now; success where it is what was wanted.
-fn told(pods: &[Pod], workload: &WorkloadName, wanted: bool) -> ExitCode {
+fn told(pods: &[Pod], workload: &WorkloadName, space: &str, wanted: bool) -> ExitCode {
     let mut other = 0;
     for pod in pods {
         let name = pod.metadata.name.as_deref().unwrap_or("?");
@@ -285,7 +256,7 @@ fn told(pods: &[Pod], workload: &WorkloadName, wanted: bool) -> ExitCode {
             }
             (None, true) => {
                 other += 1;
-                println!("× pod/{name} has no container {CONTAINER}: {}; groupage check", events(workload));
+                println!("× pod/{name} has no container {CONTAINER}: {}; groupage check", events(workload, space));
             }
         }
     }
@@ -296,9 +267,9 @@ fn told(pods: &[Pod], workload: &WorkloadName, wanted: bool) -> ExitCode {
 }
 
 /// How to ask why: what is said of a pod that got no sidecar is said of what made it.
-fn events(workload: &WorkloadName) -> String {
+fn events(workload: &WorkloadName, space: &str) -> String {
     let WorkloadName { kind, name } = workload;
-    format!("kubectl get events --field-selector involvedObject.kind={kind},involvedObject.name={name}")
+    format!("kubectl get events -n {space} --field-selector involvedObject.kind={kind},involvedObject.name={name}")
 }
 
 /// What goes around a pod's sidecar, from the record of its injection.
@@ -312,40 +283,6 @@ fn bypasses(status: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_rollout_is_over_when_only_new_pods_are_left_and_they_are_ready() {
-        let deployment = |generation: u64, updated: u64, available: u64, all: u64| {
-            json!({
-                "metadata": {"generation": 2}, "spec": {"replicas": 2},
-                "status": {"observedGeneration": generation, "updatedReplicas": updated, "availableReplicas": available, "replicas": all},
-            })
-        };
-        assert!(is_rolled_out("Deployment", &deployment(2, 2, 2, 2)));
-        for not_yet in [deployment(1, 2, 2, 2), deployment(2, 1, 2, 3), deployment(2, 2, 1, 2), deployment(2, 2, 2, 3)]
-        {
-            assert!(!is_rolled_out("Deployment", &not_yet), "{not_yet}");
-        }
-        let set = json!({
-            "metadata": {"generation": 1},
-            "status": {"observedGeneration": 1, "desiredNumberScheduled": 3, "updatedNumberScheduled": 3, "numberAvailable": 3},
-        });
-        assert!(is_rolled_out("DaemonSet", &set));
-    }
-
-    #[test]
-    fn a_rollout_that_cannot_end_is_not_waited_for() {
-        let why = |object: Value| stuck(&WorkloadName::parse("deploy/web").unwrap(), &object).unwrap_or_default();
-        assert!(why(json!({"spec": {"paused": true}})).contains("kubectl rollout resume"));
-        assert!(why(json!({"spec": {"updateStrategy": {"type": "OnDelete"}}})).contains("delete its pods"));
-        assert!(why(json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": 2}}}})).contains("partition 2"));
-        let late = |observed: u64| {
-            json!({"metadata": {"generation": 2}, "status": {"observedGeneration": observed,
-            "conditions": [{"type": "Progressing", "reason": "ProgressDeadlineExceeded", "message": "timed out"}]}})
-        };
-        assert!(why(late(2)).starts_with("timed out"));
-        assert_eq!(why(late(1)), "", "that was the rollout before");
-    }
 
     #[test]
     fn pods_that_have_ended_are_not_judged_and_any_selector_is_kept() {
@@ -370,6 +307,18 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_that_is_for_something_else_is_not_taken_over() {
+        let workload = WorkloadName::parse("sts/web").unwrap();
+        let target = |kind: &str, name: &str| json!({"group": "apps", "kind": kind, "name": name});
+        let of = |targets: &[Value]| elsewhere(&json!({"spec": {"targetRefs": targets}}), &workload);
+        assert_eq!(of(&[target("StatefulSet", "web")]), None);
+        assert_eq!(of(&[target("Deployment", "web")]).as_deref(), Some("deployment/web"));
+        let both = of(&[target("StatefulSet", "web"), target("StatefulSet", "other")]);
+        assert_eq!(both.as_deref(), Some("statefulset/web, statefulset/other"));
+        assert_eq!(of(&[]).as_deref(), Some("pods of any workload"), "by label, or all of the namespace");
+    }
+
+    #[test]
     fn a_disabled_workload_gets_no_sidecar_whoever_else_asks() {
         let mut template = json!({
             "metadata": {"labels": {INJECT: "enabled"}, "annotations": {INJECT: "enabled", "groupage.dev/mode": "Observe"}},
@@ -385,7 +334,7 @@ mod tests {
     #[test]
     fn who_has_no_sidecar_is_led_to_the_events_of_its_workload() {
         let workload = WorkloadName::parse("deploy/web").unwrap();
-        assert!(events(&workload).ends_with("involvedObject.kind=Deployment,involvedObject.name=web"));
+        assert!(events(&workload, "ml").ends_with("involvedObject.kind=Deployment,involvedObject.name=web"));
     }
 
     #[test]

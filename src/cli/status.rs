@@ -5,19 +5,19 @@
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use kube::api::{Api, DynamicObject, ListParams};
+use kube::api::{Api, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
 use super::cluster::{self, Target, explain};
-use crate::controller::attach::{Subject, choose, selected_by};
-use crate::controller::world::{self, Key, Table, World, within};
-use crate::injector::{INJECTED, STATUS, around};
+use super::ways::{self, Ways, table};
+use crate::controller::attach::{Subject, choose};
+use crate::controller::world::{self, Key, World};
+use crate::injector::{INJECTED, STATUS};
 
 /// The annotation that says what is done with a pod's calls, before its policy.
 const MODE: &str = "groupage.dev/mode";
@@ -76,12 +76,12 @@ struct Row {
 /// What a cluster says of now.
 #[derive(Debug, Default)]
 struct Known {
-    /// What decides which policy a pod follows, and what goes around its sidecar.
-    world: World,
-    /// The policies as they are, with their statuses.
-    policies: Vec<Value>,
-    /// Whether all of it could be read; else what a pod was injected with counts.
-    whole: bool,
+    /// What decides which policy a pod follows; `None` where it could not all be read, and what a pod was injected with counts.
+    world: Option<World>,
+    /// The policies as they are, with their statuses; `None` where they could not be read.
+    policies: Option<Vec<Value>>,
+    /// What goes around sidecars.
+    ways: Ways,
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
@@ -94,7 +94,10 @@ pub(super) fn run(args: &Args) -> ExitCode {
         };
         let injected = ListParams::default().labels(&format!("{INJECTED}=true"));
         let pods = pods.list(&injected).await.map_err(|error| explain(&error))?;
-        let known = Known::read(&found.client, space).await;
+        let (known, refused) = Known::read(&found.client, space).await;
+        for why in refused {
+            eprintln!("‼ cannot read {why}; shown instead is what pods were injected with");
+        }
         let rows: Vec<Row> = pods.items.iter().map(|pod| row(pod, &known)).collect();
         match args.output {
             Output::Json => println!("{:#}", json!(rows)),
@@ -103,7 +106,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
                 println!("no pod has a sidecar here; groupage enable deploy/NAME adds it");
             }
             Output::Table | Output::Wide => {
-                print!("{}", table(&rows, args.output == Output::Wide, args.all_namespaces));
+                print!("{}", shown(&rows, args.output == Output::Wide, args.all_namespaces));
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -113,59 +116,32 @@ pub(super) fn run(args: &Args) -> ExitCode {
 // === impl Known ===
 
 impl Known {
-    /// Reads it. Without the CRDs there are no policies, and the pods have their sidecars all the same; the same of pools.
-    async fn read(client: &Client, space: Option<&str>) -> Self {
-        let list = async |resource: ApiResource| {
-            let api: Api<DynamicObject> = match space {
-                Some(space) => Api::namespaced_with(client.clone(), space, &resource),
-                None => Api::all_with(client.clone(), &resource),
-            };
-            api.list(&ListParams::default()).await.map(|list| list.items).ok()
+    /// Reads it, and says what could not be read. Without the CRDs there are no policies, and the pods have their sidecars all the same.
+    async fn read(client: &Client, space: Option<&str>) -> (Self, Vec<String>) {
+        let (ways, mut refused) = Ways::read(client, space).await;
+        let mut read = async |resource: ApiResource| {
+            ways::list(client, space, &resource).await.map_err(|why| refused.push(why)).ok()
         };
-        let kind = |group: &str, kind: &str| ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
-        let policies = list(cluster::ours("BatchPolicy", "batchpolicies")).await.unwrap_or_default();
-        let sets = list(kind("apps", "ReplicaSet")).await;
-        let services = list(kind("", "Service")).await;
-        let networks = list(kind("networking.k8s.io", "NetworkPolicy")).await;
-        let pools = list(kind("inference.networking.k8s.io", "InferencePool")).await;
-        let whole = sets.is_some() && services.is_some() && networks.is_some();
-        let world = World {
-            policies: world_table(policies.iter().map(world::from_policy)),
-            replica_sets: world_table(sets.iter().flatten().map(|set| world::from_owner(&set.metadata))),
-            services: referrers("v1", "Service", services),
-            networks: referrers("networking.k8s.io/v1", "NetworkPolicy", networks),
-            pools: pools.map(|pools| referrers("inference.networking.k8s.io/v1", "InferencePool", Some(pools))),
+        let policies = read(cluster::ours("BatchPolicy", "batchpolicies")).await;
+        let sets = read(ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", "ReplicaSet"))).await;
+        let world = policies.as_ref().zip(sets).map(|(policies, sets)| World {
+            policies: table(policies.iter().map(world::from_policy)),
+            replica_sets: table(sets.iter().map(|set| world::from_owner(&set.metadata))),
             ..World::default()
-        };
-        Self { world, policies: policies.iter().map(|policy| json!(policy)).collect(), whole }
+        });
+        let policies = policies.map(|policies| policies.iter().map(|policy| json!(policy)).collect());
+        (Self { world, policies, ways }, refused)
     }
 
     /// The policy that a pod follows, by the controller's own rule.
-    fn policy(&self, pod: &world::Pod) -> Option<String> {
+    fn policy(&self, pod: &world::Pod, recorded: Option<String>) -> Option<String> {
+        let Some(world) = &self.world else { return recorded };
         let namespace = pod.meta.key.namespace.as_str();
-        let workload = self.world.workload(namespace, pod.owner.as_ref(), &pod.labels);
+        let workload = world.workload(namespace, pod.owner.as_ref(), &pod.labels);
         let subject =
             Subject { namespace, labels: &pod.labels, annotations: &pod.annotations, workload: workload.as_ref() };
-        choose(&self.world, subject).policy().map(|policy| policy.meta.key.name.clone())
+        choose(world, subject).policy().map(|policy| policy.meta.key.name.clone())
     }
-
-    /// What goes around a pod's sidecar now.
-    fn around(&self, pod: &world::Pod, status: &str) -> Option<Vec<String>> {
-        let World { services, networks, pools, .. } = &self.world;
-        let namespace = pod.meta.key.namespace.as_str();
-        let tables = [Some(services), Some(networks), pools.as_ref()];
-        let objects = tables.into_iter().flatten().flat_map(|table| within(table, namespace));
-        let objects = objects.map(|(_, object)| &**object).filter(|object| selected_by(object, &pod.labels));
-        around(status, &pod.labels, &objects.collect::<Vec<_>>())
-    }
-}
-
-fn world_table<T>(items: impl Iterator<Item = (Key, T)>) -> Table<T> {
-    Arc::new(items.map(|(key, item)| (key, Arc::new(item))).collect())
-}
-
-fn referrers(version: &str, kind: &str, items: Option<Vec<DynamicObject>>) -> Table<Value> {
-    world_table(items.into_iter().flatten().map(|item| world::from_referrer(version, kind, item)))
 }
 
 fn row(pod: &Pod, known: &Known) -> Row {
@@ -173,26 +149,20 @@ fn row(pod: &Pod, known: &Known) -> Row {
     let (Key { namespace, name }, pod) = world::from_pod(pod);
     let record = pod.annotations.get(STATUS).map(String::as_str).unwrap_or_default();
     let status: Value = serde_json::from_str(record).unwrap_or_default();
-    let recorded = || {
-        let ports = status["capture"].as_array().map_or(&[][..], Vec::as_slice);
-        let ways = ports.iter().filter_map(|port| port["bypass"].as_array()).flatten();
-        ways.filter_map(Value::as_str).map(str::to_owned).collect()
-    };
-    let (followed, around) = if known.whole {
-        (known.policy(&pod), known.around(&pod, record).unwrap_or_default())
-    } else {
-        (text(&status, "/policy"), recorded())
-    };
+    let followed = known.policy(&pod, text(&status, "/policy"));
+    let around = known.ways.around(&pod);
     let own = |policy: &&Value| {
         policy["metadata"]["namespace"] == namespace.as_str()
             && followed.as_deref().is_some_and(|name| policy["metadata"]["name"] == name)
     };
-    let policy = known.policies.iter().find(own).unwrap_or(&Value::Null);
+    let policy = known.policies.iter().flatten().find(own).unwrap_or(&Value::Null);
     let tunings = policy["status"]["podTunings"].as_array().map_or(&[][..], Vec::as_slice);
     let tuned = tunings.iter().find(|tuned| tuned["pod"] == name.as_str()).unwrap_or(&Value::Null);
     let said = pod.annotations.get(MODE).map(|said| said.trim());
     let said = MODES.into_iter().find(|mode| said.is_some_and(|said| said.eq_ignore_ascii_case(mode)));
-    let mode = said.map(str::to_owned).or_else(|| text(policy, "/spec/mode")).unwrap_or_else(|| "Batch".to_owned());
+    let mode = said.map(str::to_owned).or_else(|| text(policy, "/spec/mode"));
+    // A policy that may not be read may say anything.
+    let mode = mode.unwrap_or_else(|| if known.policies.is_some() { "Batch" } else { "-" }.to_owned());
     // What batching would have done is all that there is to say of it where it only looks.
     let predicted = mode == "Observe" && policy["status"]["predicted"].is_object();
     let summary = &policy["status"][if predicted { "predicted" } else { "summary" }];
@@ -215,7 +185,7 @@ fn row(pod: &Pod, known: &Known) -> Row {
     }
 }
 
-fn table(rows: &[Row], wide: bool, all: bool) -> String {
+fn shown(rows: &[Row], wide: bool, all: bool) -> String {
     let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
     let mut head = vec!["POD", "READY", "POLICY", "MODE", "BATCH", "P99", "SLO", "SAVED", "CAPTURED", "VERSION"];
     if all {
@@ -270,6 +240,7 @@ fn table(rows: &[Row], wide: bool, all: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kube::api::DynamicObject;
 
     fn pod(annotations: &Value) -> Pod {
         serde_json::from_value(json!({
@@ -299,12 +270,12 @@ mod tests {
             },
         });
         let world = World {
-            policies: world_table(policies.iter().map(|policy| world::from_policy(&object(policy)))),
-            replica_sets: world_table(std::iter::once(world::from_owner(&object(&set).metadata))),
-            services: referrers("v1", "Service", Some(services.iter().map(object).collect())),
+            policies: table(policies.iter().map(|policy| world::from_policy(&object(policy)))),
+            replica_sets: table(std::iter::once(world::from_owner(&object(&set).metadata))),
             ..World::default()
         };
-        Known { world, policies: policies.to_vec(), whole: true }
+        let ways = Ways::of("v1", "Service", services.iter().map(object).collect());
+        Known { world: Some(world), policies: Some(policies.to_vec()), ways }
     }
 
     fn policy(namespace: &str, spec: &Value, status: &Value) -> Value {
@@ -327,7 +298,7 @@ mod tests {
         let told = row(&pod(&early()), &known);
         assert_eq!((told.policy.as_deref(), told.mode.as_str(), told.batch), (Some("web"), "Batch", Some(11)));
         assert!(told.ready && told.captured && !told.predicted);
-        let text = table(&[told], true, false);
+        let text = shown(&[told], true, false);
         assert_eq!(text.lines().count(), 2);
         assert!(text.contains(" 88ms   150ms   91%") && text.contains("p99 212ms over slo 150ms"), "{text}");
     }
@@ -346,7 +317,7 @@ mod tests {
         let predicted = json!({"batchItems": {"p50": 11}, "latencyP99": "88ms", "saved": "91%"});
         let status = json!({"summary": {"latencyP99": "70ms"}, "predicted": predicted});
         let told = row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Observe"}), &status)], &[]));
-        let text = table(&[told], false, false);
+        let text = shown(&[told], false, false);
         assert!(text.contains(" ~11 ") && text.contains(" ~88ms ") && text.contains(" ~91% "), "{text}");
         let told = row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Batch"}), &status)], &[]));
         assert_eq!((told.predicted, told.latency_p99.as_deref()), (false, Some("70ms")), "an old prediction");
@@ -362,7 +333,7 @@ mod tests {
         };
         let told = row(&pod(&early()), &known(&[], &[service(json!(8080))]));
         assert!(!told.captured && told.around[0].starts_with("svc/web:80"), "{:?}", told.around);
-        assert!(table(&[told], true, false).contains("svc/web:80"));
+        assert!(shown(&[told], true, false).contains("svc/web:80"));
         assert!(row(&pod(&early()), &known(&[], &[service(json!("http"))])).captured);
     }
 
@@ -376,6 +347,6 @@ mod tests {
         let bare =
             Pod { metadata: kube::core::ObjectMeta { name: Some("a".into()), ..Default::default() }, ..Pod::default() };
         let told = row(&bare, &Known::default());
-        assert_eq!(told, Row { pod: "a".to_owned(), mode: "Batch".to_owned(), captured: true, ..Row::default() });
+        assert_eq!(told, Row { pod: "a".to_owned(), mode: "-".to_owned(), captured: true, ..Row::default() });
     }
 }

@@ -1,6 +1,8 @@
-//! What a token says of itself, before anybody has said that it is one: for how long it may be believed once it is reviewed, and whether it is meant for us.
+//! What a token says of itself, before anybody has said that it is one: whose it is, whether it is meant for us, and for how long it may be believed once it
+//! is reviewed.
 //!
-//! Nothing here makes a token true. It saves reviews of what is certainly none of ours, and bounds how long a review is kept.
+//! Nothing here makes a token true. It saves reviews of what is certainly none of ours, and bounds how long a review is kept. Tokens of pods say more than
+//! their subject since Kubernetes 1.20: `{"kubernetes.io": {"pod": {"name": …, "uid": …}}}` (`serviceaccount/claims.go` of the API server).
 
 use serde::Deserialize;
 
@@ -16,6 +18,33 @@ pub(super) struct Claims {
     /// Until when it holds, in seconds since 1970.
     #[serde(default)]
     pub(super) exp: Option<u64>,
+    #[serde(default, rename = "kubernetes.io")]
+    bound: Bound,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+struct Bound {
+    #[serde(default)]
+    pod: Option<BoundPod>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct BoundPod {
+    uid: String,
+}
+
+// === impl Claims ===
+
+impl Claims {
+    /// The UID of the pod that it says it is bound to.
+    pub(super) fn pod(&self) -> Option<&str> {
+        self.bound.pod.as_ref().map(|pod| pod.uid.as_str())
+    }
+
+    #[cfg(test)]
+    pub(super) fn ending(exp: Option<u64>) -> Self {
+        Self { aud: vec![], exp, bound: Bound::default() }
+    }
 }
 
 /// The claims of a token; `None` where it is no JWT.
@@ -90,10 +119,14 @@ mod tests {
     fn claims_are_read_of_what_looks_like_a_token_and_of_nothing_else() {
         // {"aud":["groupage.dev"],"exp":1700000000,"iss":"x"} and {"aud":"one"}
         let many = "h.eyJhdWQiOlsiZ3JvdXBhZ2UuZGV2Il0sImV4cCI6MTcwMDAwMDAwMCwiaXNzIjoieCJ9.s";
-        let expected = Claims { aud: vec!["groupage.dev".to_owned()], exp: Some(1_700_000_000) };
+        let expected = Claims { aud: vec!["groupage.dev".to_owned()], ..Claims::ending(Some(1_700_000_000)) };
         assert_eq!(claims(many), Some(expected));
+        // {"aud":["groupage.dev"],"kubernetes.io":{"namespace":"a","pod":{"name":"p","uid":"u-7"}}}
+        let bound = "h.eyJhdWQiOlsiZ3JvdXBhZ2UuZGV2Il0sImt1YmVybmV0ZXMuaW8iOnsibmFtZXNwYWNlIjoiYSIsInBvZCI6eyJuYW1lIjoicCIsInVpZCI6InUtNyJ9fX0.s";
+        assert_eq!(claims(bound).unwrap().pod(), Some("u-7"));
+        assert_eq!(claims(many).unwrap().pod(), None);
         assert_eq!(claims("h.eyJhdWQiOiJvbmUifQ.s").map(|claims| claims.aud), Some(vec!["one".to_owned()]));
-        assert_eq!(claims("h.e30.s"), Some(Claims { aud: vec![], exp: None }));
+        assert_eq!(claims("h.e30.s"), Some(Claims::ending(None)));
         for wrong in
             ["", "opaque", "a.b", "a.b.c", "h.e30.s.x", "h.!!.s", &format!("h.e30.{}", "s".repeat(TOKEN_BYTES_MAX))]
         {

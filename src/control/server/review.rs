@@ -2,7 +2,8 @@
 //!
 //! A review is kept until the token ends, at most five minutes, under the token's digest, so that a sidecar that comes back costs nothing and an API server
 //! that is away shuts nobody out who was there a moment ago. At most 50 a second are asked: after a controller's start ten thousand pods come within minutes,
-//! and serve on what they have meanwhile (`kubernetes.md` §4).
+//! and serve on what they have meanwhile (`kubernetes.md` §4). Who makes tokens up must not use these up for all: only a token that says it is of a pod that was
+//! injected is reviewed, and only one a second of each.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,6 +26,8 @@ pub const AUDIENCE: &str = "groupage.dev";
 
 /// Reviews a second, and at once (`kubernetes.md` §4).
 const REVIEWS: (u64, u64) = (50, 50);
+/// Between two reviews for one pod: a sidecar comes back no sooner, and with the token it had.
+const POD_EVERY: Duration = Duration::from_secs(1);
 /// How long a review may take; a stream waits for it.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one is believed: a pod's token is withdrawn with the pod, so not for long.
@@ -53,6 +56,8 @@ pub struct Reviews {
 struct Known {
     /// By the token's digest: whose it is, and until when that is believed.
     identities: HashMap<[u8; 32], (Identity, Tick)>,
+    /// By a pod's UID: when a review for it may be asked again. Pods that are known, and so no more than are kept above.
+    next: HashMap<String, Tick>,
     meter: Meter,
 }
 
@@ -62,8 +67,8 @@ impl Reviews {
     /// Asks by this client, whose account must be allowed to create a `TokenReview`.
     #[must_use]
     pub fn new(client: kube::Client, pods: Arc<dyn Pods>, clock: Clock) -> Self {
-        let meter = Meter::new(clock.now(), REVIEWS.0, REVIEWS.1);
-        Self { api: Api::all(client), pods, clock, known: Mutex::new(Known { identities: HashMap::new(), meter }) }
+        let known = Mutex::new(Known::new(clock.now()));
+        Self { api: Api::all(client), pods, clock, known }
     }
 
     async fn whose(&self, token: &str) -> Result<Identity, Refusal> {
@@ -71,8 +76,12 @@ impl Reviews {
         if !claims.aud.iter().any(|aud| aud == AUDIENCE) {
             return Err(Refusal::Invalid("the token is meant for somebody else"));
         }
+        let Some(pod) = claims.pod() else { return Err(Refusal::Forbidden("the token is bound to no pod")) };
+        if self.pods.find(pod).is_none() {
+            return Err(Refusal::Forbidden("the token's pod was not injected, or is not known yet"));
+        }
         let digest = *blake3::hash(token.as_bytes()).as_bytes();
-        let known = self.known().find(self.clock.now(), &digest)?;
+        let known = self.known().find(self.clock.now(), &digest, pod)?;
         let identity = match known {
             Some(identity) => identity,
             None => {
@@ -131,15 +140,30 @@ impl fmt::Debug for Reviews {
 // === impl Known ===
 
 impl Known {
-    /// What is known of a token; `None` where it has to be reviewed, and may be.
-    fn find(&mut self, now: Tick, digest: &[u8; 32]) -> Result<Option<Identity>, Refusal> {
+    fn new(now: Tick) -> Self {
+        let meter = Meter::new(now, REVIEWS.0, REVIEWS.1);
+        Self { identities: HashMap::new(), next: HashMap::new(), meter }
+    }
+
+    /// What is known of a token that says it is of this pod; `None` where it has to be reviewed, and may be.
+    fn find(&mut self, now: Tick, digest: &[u8; 32], pod: &str) -> Result<Option<Identity>, Refusal> {
         if let Some((identity, until)) = self.identities.get(digest) {
             if now < *until {
                 return Ok(Some(identity.clone()));
             }
             self.identities.remove(digest);
         }
-        if self.meter.take(now, 1) { Ok(None) } else { Err(Refusal::Busy(self.meter.wait(now, 1))) }
+        if let Some(next) = self.next.get(pod).filter(|next| now < **next) {
+            return Err(Refusal::Busy(next.since(now)));
+        }
+        if !self.meter.take(now, 1) {
+            return Err(Refusal::Busy(self.meter.wait(now, 1)));
+        }
+        if self.next.len() >= REVIEWS_MAX {
+            self.next.retain(|_, next| now < *next);
+        }
+        self.next.insert(pod.to_owned(), now.after(POD_EVERY));
+        Ok(None)
     }
 
     fn keep(&mut self, now: Tick, digest: [u8; 32], identity: &Identity, kept: Duration) {
@@ -225,22 +249,37 @@ mod tests {
 
     #[test]
     fn a_review_is_believed_until_the_token_ends_and_five_minutes_at_most() {
-        let kept = |exp| kept_for(&Claims { aud: vec![], exp }, 1000).as_secs();
+        let kept = |exp| kept_for(&Claims::ending(exp), 1000).as_secs();
         assert_eq!([kept(Some(1060)), kept(Some(999)), kept(Some(9000)), kept(None)], [60, 0, 300, 300]);
     }
 
     #[test]
     fn kept_reviews_cost_nothing_and_others_no_more_than_the_budget() {
         let someone = Identity { uid: "u".into(), name: "n".into(), namespace: "ns".into() };
-        let mut known = Known { identities: HashMap::new(), meter: Meter::new(Tick(0), REVIEWS.0, REVIEWS.1) };
+        let mut known = Known::new(Tick(0));
         known.keep(Tick(0), [0; 32], &someone, Duration::from_secs(60));
         for at in 0..50 {
-            assert_eq!(known.find(Tick(0), &[1; 32]), Ok(None), "{at}");
-            assert_eq!(known.find(Tick(0), &[0; 32]), Ok(Some(someone.clone())));
+            assert_eq!(known.find(Tick(0), &[1; 32], &format!("u-{at}")), Ok(None), "{at}");
+            assert_eq!(known.find(Tick(0), &[0; 32], "u"), Ok(Some(someone.clone())));
         }
-        assert_eq!(known.find(Tick(0), &[1; 32]), Err(Refusal::Busy(Duration::from_millis(20))));
-        assert_eq!(known.find(Tick::from_millis(20), &[1; 32]), Ok(None));
-        assert_eq!(known.find(Tick::from_millis(60_000), &[0; 32]), Ok(None), "it is over");
+        assert_eq!(known.find(Tick(0), &[1; 32], "v"), Err(Refusal::Busy(Duration::from_millis(20))));
+        assert_eq!(known.find(Tick::from_millis(20), &[1; 32], "v"), Ok(None));
+        assert_eq!(known.find(Tick::from_millis(60_000), &[0; 32], "u"), Ok(None), "it is over");
         assert!(known.identities.is_empty());
+    }
+    #[test]
+    fn tokens_made_up_for_one_pod_use_up_nobody_elses_reviews() {
+        let mut known = Known::new(Tick(0));
+        assert_eq!(known.find(Tick(0), &[0; 32], "mine"), Ok(None));
+        for at in 1..200 {
+            let now = Tick::from_millis(4 * at);
+            assert!(matches!(known.find(now, &[1; 32], "mine"), Err(Refusal::Busy(_))), "{at}");
+        }
+        assert_eq!(known.find(Tick::from_millis(900), &[2; 32], "another"), Ok(None));
+        assert_eq!(
+            known.find(Tick::from_millis(900), &[1; 32], "mine"),
+            Err(Refusal::Busy(Duration::from_millis(100)))
+        );
+        assert_eq!(known.find(Tick::from_millis(1000), &[1; 32], "mine"), Ok(None));
     }
 }

@@ -92,7 +92,10 @@ impl Rollout<'_> {
             )
         } else if fewest.samples < experiment.samples_min {
             let (profile, calls, least) = (&fewest.profile, fewest.samples, experiment.samples_min);
-            ("WaitingForCalls", format!("compared with {control}: {profile} had {calls} calls, {least} are needed for a winner"))
+            (
+                "WaitingForCalls",
+                format!("compared with {control}: {profile} had {calls} calls, {least} are needed for a winner"),
+            )
         } else {
             ("Progressing", format!("compared with {control}: {}", self.compared()))
         };

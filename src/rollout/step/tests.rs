@@ -371,10 +371,7 @@ fn an_experiment_says_how_far_it_is_and_what_it_waits_for() {
     world.looks(5);
     assert_eq!(
         said(&world),
-        (
-            "WaitingForCalls".to_owned(),
-            "compared with a: b had 0 calls, 2000 are needed for a winner".to_owned()
-        )
+        ("WaitingForCalls".to_owned(), "compared with a: b had 0 calls, 2000 are needed for a winner".to_owned())
     );
     world.looks(10);
     let (reason, message) = said(&world);

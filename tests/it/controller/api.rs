@@ -158,7 +158,8 @@ impl Api {
     /// A token that is meant for us and bound to a pod of the store, as the kubelet gets one.
     pub(super) fn token(&self, namespace: &str, pod: &str) -> String {
         let object = self.get("pods", namespace, pod).unwrap_or_else(|| panic!("no pod {namespace}/{pod}"));
-        let claims = json!({"aud": ["groupage.dev"], "exp": 4_000_000_000_u64, "sub": format!("{namespace}/{pod}")});
+        let bound = json!({"namespace": namespace, "pod": {"name": pod, "uid": object["metadata"]["uid"]}});
+        let claims = json!({"aud": ["groupage.dev"], "exp": 4_000_000_000_u64, "kubernetes.io": bound});
         let token = format!("e30.{}.x", base64url(claims.to_string().as_bytes()));
         let extra = json!({
             "authentication.kubernetes.io/pod-name": [pod],

@@ -1,0 +1,135 @@
+//! What goes around the sidecars of a cluster, from the objects as they are now.
+//!
+//! A pod carries a record of what went around its sidecar when it was made; Services and the like change after. The rule is the controller's own. Where not all
+//! of them may be read, the record counts.
+
+use std::sync::Arc;
+
+use kube::Client;
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::Value;
+
+use super::cluster::explain;
+use crate::controller::attach::selected_by;
+use crate::controller::world::{self, Key, Pod, Table, within};
+use crate::injector::{STATUS, around};
+
+/// What leads to pods, by kind.
+#[derive(Debug, Default)]
+pub(super) struct Ways {
+    tables: Vec<Table<Value>>,
+    /// Whether all kinds could be read.
+    whole: bool,
+}
+
+/// All objects of a kind in a namespace, or everywhere; none of a kind that the cluster does not know.
+///
+/// # Errors
+/// Why they cannot be read, for people.
+pub(super) async fn list(
+    client: &Client,
+    space: Option<&str>,
+    resource: &ApiResource,
+) -> Result<Vec<DynamicObject>, String> {
+    let api: Api<DynamicObject> = match space {
+        Some(space) => Api::namespaced_with(client.clone(), space, resource),
+        None => Api::all_with(client.clone(), resource),
+    };
+    match api.list(&ListParams::default()).await {
+        Ok(found) => Ok(found.items),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        Err(error) => Err(format!("{}: {}", resource.plural, explain(&error))),
+    }
+}
+
+/// Objects by name, as the controller keeps them.
+pub(super) fn table<T>(items: impl Iterator<Item = (Key, T)>) -> Table<T> {
+    Arc::new(items.map(|(key, item)| (key, Arc::new(item))).collect())
+}
+
+// === impl Ways ===
+
+impl Ways {
+    /// Reads them, and says what could not be read.
+    pub(super) async fn read(client: &Client, space: Option<&str>) -> (Self, Vec<String>) {
+        let mut ways = Self { whole: true, ..Self::default() };
+        let mut refused = Vec::new();
+        let kinds = [
+            ("", "v1", "Service"),
+            ("networking.k8s.io", "v1", "NetworkPolicy"),
+            ("inference.networking.k8s.io", "v1", "InferencePool"),
+        ];
+        for (group, version, kind) in kinds {
+            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+            match list(client, space, &resource).await {
+                Ok(found) => ways.add(&resource.api_version, kind, found),
+                Err(why) => {
+                    ways.whole = false;
+                    refused.push(why);
+                }
+            }
+        }
+        (ways, refused)
+    }
+
+    /// Those of one kind, where there are no others.
+    #[cfg(test)]
+    pub(super) fn of(api_version: &str, kind: &str, found: Vec<DynamicObject>) -> Self {
+        let mut ways = Self { whole: true, ..Self::default() };
+        ways.add(api_version, kind, found);
+        ways
+    }
+
+    fn add(&mut self, api_version: &str, kind: &str, found: Vec<DynamicObject>) {
+        self.tables.push(table(found.into_iter().map(|one| world::from_referrer(api_version, kind, one))));
+    }
+
+    /// What goes around a pod's sidecar.
+    pub(super) fn around(&self, pod: &Pod) -> Vec<String> {
+        let record = pod.annotations.get(STATUS).map(String::as_str).unwrap_or_default();
+        if !self.whole {
+            return recorded(record);
+        }
+        let objects = self.tables.iter().flat_map(|table| within(table, &pod.meta.key.namespace));
+        let objects = objects.map(|(_, object)| &**object).filter(|object| selected_by(object, &pod.labels));
+        around(record, &pod.labels, &objects.collect::<Vec<_>>()).unwrap_or_default()
+    }
+}
+
+/// What went around a sidecar when its pod was made.
+fn recorded(record: &str) -> Vec<String> {
+    let status: Value = serde_json::from_str(record).unwrap_or_default();
+    let ports = status["capture"].as_array().map_or(&[][..], Vec::as_slice);
+    let ways = ports.iter().filter_map(|port| port["bypass"].as_array()).flatten();
+    ways.filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn services_of_now_count_and_the_record_where_they_cannot_be_read() {
+        let capture = json!([{"container": "c", "name": "http", "port": 8080, "mode": "Named", "listen": 15080,
+            "bypass": ["hostPort 80 leads to the application itself"]}]);
+        let record = json!({"version": "0.1.0", "form": "native", "metrics": 9190, "admin": 9191, "hash": "h", "capture": capture});
+        let pod = serde_json::from_value(json!({"metadata": {
+            "name": "web-1", "namespace": "ml", "labels": {"app": "web"}, "annotations": {STATUS: record.to_string()},
+        }}));
+        let (_, pod) = world::from_pod(&pod.unwrap());
+        let service = |port: Value| {
+            serde_json::from_value::<DynamicObject>(json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "ml"},
+                "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": port}]},
+            }))
+            .unwrap()
+        };
+        let found = |service: DynamicObject| Ways::of("v1", "Service", vec![service]).around(&pod);
+        let numeric = found(service(json!(8080)));
+        assert!(numeric.iter().any(|way| way.starts_with("svc/web:80")), "{numeric:?}");
+        assert!(!found(service(json!("http"))).iter().any(|way| way.starts_with("svc/web:80")));
+        assert_eq!(Ways::default().around(&pod), ["hostPort 80 leads to the application itself"]);
+    }
+}
