@@ -2,7 +2,7 @@
 //!
 //! 1. Throughput: closed-loop clients through the proxy, as a share of the stand-in's own rate when it is given full batches directly.
 //! 2. Idle latency: what a lone call pays, over kept and over fresh upstream connections.
-//! 3. Pass-through: CPU per call against nginx, both with kept HTTP/1.1 connections.
+//! 3. Pass-through: CPU per call against nginx, both with kept HTTP/1.1 connections, and what it takes to tell what batching would do (`Observe`).
 //! 4. Idle process: memory, context switches, and memory after a peak of connections.
 //!
 //! Shared machines are noisy: figures are ratios within the run, medians of repetitions. With `--test` (as `cargo test` calls it) everything runs tiny.
@@ -163,15 +163,18 @@ async fn pass_through(scale: Scale) {
     println!("pass-through: CPU per call, 8 clients, kept HTTP/1.1 connections on both sides");
     let mock = stand_in(Duration::ZERO, None).await;
     let ours = Process::groupage(&mock.url(), "mode: Passthrough\n");
+    let observing = Process::groupage(&mock.url(), "mode: Observe\n");
     let Some(nginx) = Nginx::start(mock.addr()) else {
         println!("  SKIPPED: nginx is missing; install it with: apt-get install nginx-light");
         return;
     };
-    let (mut of_ours, mut of_nginx) = (Vec::new(), Vec::new());
+    let [mut of_ours, mut of_observing, mut of_nginx] = [const { Vec::new() }; 3];
     for _ in 0..scale.repeats {
-        for (addr, process, out) in
-            [(ours.listen, &ours.pids, &mut of_ours), (nginx.listen, &nginx.pids, &mut of_nginx)]
-        {
+        for (addr, process, out) in [
+            (ours.listen, &ours.pids, &mut of_ours),
+            (observing.listen, &observing.pids, &mut of_observing),
+            (nginx.listen, &nginx.pids, &mut of_nginx),
+        ] {
             let before = process::cpu(process);
             let report = closed(load(Scale { warm_up: Duration::ZERO, ..scale }, addr, 8, 1)).await;
             assert_eq!((report.wrong, report.failed), (0, 0), "every answer is checked");
@@ -179,8 +182,9 @@ async fn pass_through(scale: Scale) {
             out.push(spent.as_secs_f64() * 1e6 / report.served.max(1) as f64);
         }
     }
-    let (ours, nginx) = (median(of_ours), median(of_nginx));
+    let (ours, observing, nginx) = (median(of_ours), median(of_observing), median(of_nginx));
     println!("  groupage {ours:>6.1} us   nginx {nginx:>6.1} us   ratio {:.2}", ours / nginx);
+    println!("  mode Observe {observing:>6.1} us   {:.2} times pass-through", observing / ours);
 }
 
 async fn idle_process(scale: Scale) {
