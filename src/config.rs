@@ -19,6 +19,7 @@ mod finding;
 mod generic;
 mod peers;
 mod policy;
+pub mod quantity;
 mod rules;
 mod schema;
 mod text;

@@ -21,7 +21,6 @@ mod knob;
 mod overrides;
 mod policy;
 mod ports;
-mod quantity;
 mod referrers;
 mod refuse;
 mod resources;
@@ -43,7 +42,6 @@ pub use context::{Context, Controller, NamedPolicy, NamedProfile, Namespace, Sid
 pub use policy::settings;
 pub use referrers::KINDS as REFERRERS;
 pub use refuse::Skip;
-pub use resources::{is_cpu, is_memory};
 pub use template::{Place, places};
 
 use self::overrides::Overrides;

@@ -11,11 +11,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::EXIT_INTERNAL;
 use crate::api::v1alpha1::Mode;
 use crate::clock::Clock;
+use crate::config::quantity::{CPU, MEMORY};
 use crate::config::{self, ControllerPod, Machine};
 use crate::controller::watch::Timing;
 use crate::controller::{Certificate, Config, LEASE, Running, SECRET, WEBHOOKS, prepared, start};
 use crate::error::BoxError;
-use crate::injector::{SidecarDefaults, is_cpu, is_memory};
+use crate::injector::SidecarDefaults;
 use crate::telemetry::log::{self, Format};
 
 /// How long the last log lines may take.
@@ -165,12 +166,11 @@ fn log_level(text: &str) -> Result<String, String> {
 }
 
 fn cpu(text: &str) -> Result<String, String> {
-    is_cpu(text).then(|| text.to_owned()).ok_or_else(|| "it may be a quantity such as 50m, up to 64".to_owned())
+    CPU.holds(text).then(|| text.to_owned()).ok_or_else(|| format!("it may be {}", CPU.allowed()))
 }
 
 fn memory(text: &str) -> Result<String, String> {
-    let allowed = "it may be a quantity such as 128Mi, from 16Mi to 64Gi";
-    is_memory(text).then(|| text.to_owned()).ok_or_else(|| allowed.to_owned())
+    MEMORY.holds(text).then(|| text.to_owned()).ok_or_else(|| format!("it may be {}", MEMORY.allowed()))
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

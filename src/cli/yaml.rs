@@ -7,7 +7,7 @@
 mod place;
 mod scalar;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span};
@@ -45,8 +45,17 @@ pub(super) struct Unreadable {
 
 /// A collection that is being read.
 enum Open {
-    List { items: Vec<Value>, anchor: usize },
-    Map { map: Map<String, Value>, key: Option<Key>, merges: Vec<Value>, anchor: usize },
+    List {
+        items: Vec<Value>,
+        anchor: usize,
+    },
+    /// `own` are the keys that it says itself.
+    Map {
+        map: Map<String, Value>,
+        own: BTreeSet<String>,
+        key: Option<Key>,
+        anchor: usize,
+    },
 }
 
 /// A key of a map.
@@ -62,6 +71,8 @@ struct Reader {
     anchors: BTreeMap<usize, (Value, usize)>,
     root: Option<Value>,
     start: (usize, usize, bool),
+    /// A document has begun.
+    begun: bool,
     nodes: usize,
 }
 
@@ -82,6 +93,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, Unreadable> {
         anchors: BTreeMap::new(),
         root: None,
         start: (0, 1, false),
+        begun: false,
         nodes: 0,
     };
     for next in Parser::new_from_str(text) {
@@ -132,8 +144,12 @@ impl Reader {
         let fail = |message: String| Unreadable { line, message };
         match event {
             Event::DocumentStart(marked, _) => {
-                // An explicit start is where its text begins; without one it begins where the last has ended.
-                let from = if marked { span.start.byte_offset().unwrap_or(len) } else { self.start.0 };
+                if self.begun && !marked {
+                    let why = "a document begins after ... without ---, and kubectl leaves it out: write --- before it";
+                    return Err(fail(why.to_owned()));
+                }
+                self.begun = true;
+                let from = if marked { span.start.byte_offset().unwrap_or(len) } else { 0 };
                 self.end(from);
                 // Comments and directives before the first marker are the first document's.
                 let from = if self.documents.is_empty() { 0 } else { from };
@@ -173,13 +189,11 @@ impl Reader {
             }
             Event::SequenceStart(_, anchor, _) => self.open.push(Open::List { items: Vec::new(), anchor }),
             Event::MappingStart(_, anchor, _) => {
-                self.open.push(Open::Map { map: Map::new(), key: None, merges: Vec::new(), anchor });
+                self.open.push(Open::Map { map: Map::new(), own: BTreeSet::new(), key: None, anchor });
             }
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
                 Some(Open::List { items, anchor }) => self.node(Value::Array(items), anchor, line)?,
-                Some(Open::Map { map, merges, anchor, .. }) => {
-                    self.node(Value::Object(merged(map, merges, line)?), anchor, line)?;
-                }
+                Some(Open::Map { map, anchor, .. }) => self.node(Value::Object(map), anchor, line)?,
                 None => {}
             },
             Event::UnresolvedAlias(name) => return Err(fail(format!("there is no anchor {name}"))),
@@ -193,18 +207,16 @@ impl Reader {
     }
 
     fn key(&mut self, text: &str, plain: bool, line: usize) -> Result<(), Unreadable> {
-        let Some(Open::Map { map, key, .. }) = self.open.last_mut() else { return Ok(()) };
+        let Some(Open::Map { own, key, .. }) = self.open.last_mut() else { return Ok(()) };
         if plain && text == "<<" {
             *key = Some(Key::Merge);
             return Ok(());
         }
         let fail = |message: String| Unreadable { line, message };
         let name = if plain { scalar::key(text).map_err(fail)? } else { text.to_owned() };
-        if map.contains_key(&name) {
+        if !own.insert(name.clone()) {
             return Err(fail(format!("the key {name} stands twice")));
         }
-        // Its place is taken at once, so that a second one is seen.
-        map.insert(name.clone(), Value::Null);
         *key = Some(Key::Named(name));
         Ok(())
     }
@@ -221,9 +233,9 @@ impl Reader {
         }
         match self.open.last_mut() {
             Some(Open::List { items, .. }) => items.push(value),
-            Some(Open::Map { map, key, merges, .. }) => match key.take() {
+            Some(Open::Map { map, key, .. }) => match key.take() {
                 Some(Key::Named(name)) => drop(map.insert(name, value)),
-                Some(Key::Merge) => merges.push(value),
+                Some(Key::Merge) => merge(map, value).map_err(|message| Unreadable { line, message })?,
                 None => {}
             },
             None => self.root = Some(value),
@@ -249,23 +261,18 @@ fn count(value: &Value) -> usize {
     }
 }
 
-/// Lays merge keys (`<<`) under a map: what it says itself holds, and of several the first.
-fn merged(mut map: Map<String, Value>, merges: Vec<Value>, line: usize) -> Result<Map<String, Value>, Unreadable> {
-    for merge in merges {
-        let sources = match merge {
-            Value::Array(sources) => sources,
-            source => vec![source],
-        };
-        for source in sources {
-            let Value::Object(source) = source else {
-                return Err(Unreadable { line, message: "<< takes a map or a list of maps".to_owned() });
-            };
-            for (key, value) in source {
-                map.entry(key).or_insert(value);
-            }
-        }
+/// Puts what a merge key (`<<`) names into a map, over keys that stand before it, as go-yaml v2 does (`decode.go`, `merge`): YAML says that a map's own keys
+/// hold wherever they stand, but what is applied is what `kubectl` reads. Of several maps the first holds.
+fn merge(map: &mut Map<String, Value>, named: Value) -> Result<(), String> {
+    let sources = match named {
+        Value::Array(sources) => sources,
+        source => vec![source],
+    };
+    for source in sources.into_iter().rev() {
+        let Value::Object(source) = source else { return Err("<< takes a map or a list of maps".to_owned()) };
+        map.extend(source);
     }
-    Ok(map)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -322,6 +329,23 @@ mod tests {
         let text = "base: &b {x: 1, v: 2}\nz: {<<: *b, v: 3}\nw: {<<: [{x: 9}, *b]}\n";
         assert_eq!(values(text), [json!({"base": {"x": 1, "v": 2}, "z": {"x": 1, "v": 3}, "w": {"x": 9, "v": 2}})]);
         refused("a: *nobody\n", "no YAML");
+        refused("a: &a [1]\nb: {<<: *a}\n", "<< takes a map");
+    }
+
+    #[test]
+    fn a_merge_key_holds_over_what_stands_before_it_as_for_kubectl() {
+        let text = "b: &b {x: 1, v: 2}\nl: {v: 3, <<: *b, x: 4}\nm:\n  x: 9\n  <<: [*b, {v: 5, w: 6}]\n";
+        assert_eq!(
+            values(text),
+            [json!({"b": {"x": 1, "v": 2}, "l": {"v": 2, "x": 4}, "m": {"x": 1, "v": 2, "w": 6}})]
+        );
+        refused("{x: 1, <<: {x: 2}, x: 3}", "the key x stands twice");
+    }
+
+    #[test]
+    fn a_document_that_kubectl_would_not_see_is_not_lost_in_silence() {
+        refused("a: 1\n...\nb: 2\n", "line 3: a document begins after ... without ---");
+        assert_eq!(values("a: 1\n...\n---\nb: 2\n...\n"), [json!({"a": 1}), json!({"b": 2})]);
     }
 
     #[test]

@@ -301,7 +301,11 @@ impl Check {
                 }
                 Err(Refusal(_)) => None,
             },
-            Shape::Map(_) | Shape::Names(..) | Shape::List(..) | Shape::OneOrList(..) => None,
+            Shape::Quantity(amount) if short(text).is_some_and(|text| amount.holds(text)) => {
+                // The API server takes texts alone here.
+                (!is_number(text, *plain)).then(|| Json::from(text.as_str()))
+            }
+            Shape::Quantity(_) | Shape::Map(_) | Shape::Names(..) | Shape::List(..) | Shape::OneOrList(..) => None,
         };
         json.or_else(|| self.wrong_leaf(shape, node, path, text, *plain))
     }
@@ -322,6 +326,9 @@ impl Check {
             }
             Shape::Time(..) if text.bytes().all(|b| b.is_ascii_digit()) => {
                 finding = finding.help(format!("a duration needs a unit, such as {shown}ms"));
+            }
+            Shape::Quantity(_) if is_number(text, plain) => {
+                finding = finding.help(format!("write it in quotes: \"{shown}\""))
             }
             Shape::Share if !text.ends_with('%') => finding = finding.help("a share is written with %, such as 10%"),
             _ => {}
@@ -344,6 +351,11 @@ impl Check {
 /// A text that is no longer than a value with a unit may be.
 fn short(text: &str) -> Option<&str> {
     (text.len() <= CHARS_MAX).then_some(text)
+}
+
+/// Whether a scalar without quotes is a number to YAML.
+fn is_number(text: &str, plain: bool) -> bool {
+    plain && text.parse::<f64>().is_ok()
 }
 
 /// The nearest of some words, where one is near enough to have been meant.

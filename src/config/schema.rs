@@ -3,9 +3,10 @@
 //! One table serves the check of a file, the defaults, the listing of what is in effect and the reference page, so the four cannot disagree. The
 //! words of the table are those of `policy.yaml` in the design; what a key means stands at its field in `api::v1alpha1`.
 
+use super::quantity::{Amount, CPU, MEMORY};
 use super::text::{
     ADDRESS, ADDRESS_OR_OFF, ANY, APP_LISTEN, CAPTURED_PORT, FIELD, FILE, HEADER, LEVEL, LOCAL_OR_OFF, METHOD, NAME,
-    PATH, POINTER, QUANTITY, RESULT_WEIGHT, ROUTE_PATH, Text, UPSTREAM, WEIGHT,
+    PATH, POINTER, RESULT_WEIGHT, ROUTE_PATH, Text, UPSTREAM, WEIGHT,
 };
 
 /// A key of a map.
@@ -63,6 +64,8 @@ pub(super) enum Shape {
     Word(&'static [&'static str], &'static [&'static str]),
     /// A text with a rule.
     Text(&'static Text),
+    /// What is asked of a node, as Kubernetes writes it.
+    Quantity(&'static Amount),
     /// A whole number, or a map.
     IntOrMap(u64, u64, &'static [Key]),
 }
@@ -452,11 +455,11 @@ const INJECTION: &[Key] = &[
     key("capture", Word(&["Auto", "Named", "Loopback", "Redirect"], &[]), Is("Auto")),
     key("ports", List(&Shape::Text(&CAPTURED_PORT), 64), Is("[]")),
     text("appListen", &APP_LISTEN, Absent("none")),
-    text("cpuRequest", &QUANTITY, Is("50m")),
-    text("memoryRequest", &QUANTITY, Is("48Mi")),
-    text("memoryLimit", &QUANTITY, Is("128Mi")),
+    key("cpuRequest", Shape::Quantity(&CPU), Is("50m")),
+    key("memoryRequest", Shape::Quantity(&MEMORY), Is("48Mi")),
+    key("memoryLimit", Shape::Quantity(&MEMORY), Is("128Mi")),
     text("logLevel", &LEVEL, Is("info")),
-    key("drainTimeout", Time(MS, HOUR), Absent("the pod's grace less 5s")),
+    key("drainTimeout", Time(SECOND, HOUR), Absent("the pod's grace less 5s")),
     key("nativeSidecar", Word(&["Auto", "Always", "Never"], &[]), Is("Auto")),
 ];
 
@@ -511,6 +514,7 @@ impl Shape {
             Switch => "true, false".to_owned(),
             Word(words, _) => words.join(", "),
             Self::Text(rule) => rule.allowed.to_owned(),
+            Self::Quantity(amount) => amount.allowed(),
             IntOrMap(min, max, keys) => {
                 let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
                 format!("a whole number from {min} to {max}, or {{{}}}", names.join(", "))

@@ -10,8 +10,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::access::{at, list, text};
-use super::{Code, Context, Holder, NamedPolicy, Problem, policy, resources};
+use super::{Code, Context, Holder, NamedPolicy, Problem, policy};
 use crate::api::v1alpha1::{Capture, Mode, NativeSidecar, Port, Word};
+use crate::config::quantity::{CPU, MEMORY};
 use crate::config::{self, format_duration, parse_duration};
 
 /// The prefix of our annotations.
@@ -104,11 +105,11 @@ impl Overrides {
         let capture = reader.read("capture", "Auto, Named, Loopback or Redirect", word::<Capture>);
         let ports = reader.read("ports", "names and numbers of ports, separated by commas", ports);
         let app_listen = reader.read("app-listen", APP_LISTEN, AppListen::parse);
-        let cpu = |text: &str| resources::is_cpu(text).then(|| text.to_owned());
-        let memory = |text: &str| resources::is_memory(text).then(|| text.to_owned());
-        let cpu_request = reader.read("cpu-request", "a quantity such as 50m, from 1m to 64", cpu);
-        let memory_request = reader.read("memory-request", "a quantity such as 48Mi, from 16Mi to 64Gi", memory);
-        let memory_limit = reader.read("memory-limit", "a quantity such as 128Mi, from 16Mi to 64Gi", memory);
+        let cpu = |text: &str| CPU.holds(text).then(|| text.to_owned());
+        let memory = |text: &str| MEMORY.holds(text).then(|| text.to_owned());
+        let cpu_request = reader.read("cpu-request", &CPU.allowed(), cpu);
+        let memory_request = reader.read("memory-request", &MEMORY.allowed(), memory);
+        let memory_limit = reader.read("memory-limit", &MEMORY.allowed(), memory);
         let level = |text: &str| config::is_log_level(text).then(|| text.to_owned());
         let log_level = reader.read("log-level", "a level such as info, or a log filter", level);
         let drain_timeout = reader.read("drain-timeout", "a duration such as 25s", drain);
@@ -130,9 +131,9 @@ impl Overrides {
             capture: capture.or_else(|| known_word(under.capture)).unwrap_or(Capture::Auto),
             ports: ports.unwrap_or_else(|| usable(under.ports)),
             app_listen,
-            cpu_request: cpu_request.or_else(|| known(under.cpu_request, resources::is_cpu)),
-            memory_request: memory_request.or_else(|| known(under.memory_request, resources::is_memory)),
-            memory_limit: memory_limit.or_else(|| known(under.memory_limit, resources::is_memory)),
+            cpu_request: cpu_request.or_else(|| known(under.cpu_request, |text| CPU.holds(text))),
+            memory_request: memory_request.or_else(|| known(under.memory_request, |text| MEMORY.holds(text))),
+            memory_limit: memory_limit.or_else(|| known(under.memory_limit, |text| MEMORY.holds(text))),
             log_level: log_level
                 .or_else(|| known(under.log_level, config::is_log_level))
                 .unwrap_or_else(|| context.sidecar.log_level.clone()),

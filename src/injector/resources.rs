@@ -6,36 +6,21 @@ use serde_json::{Value, json};
 
 use super::access::{at, list, text};
 use super::overrides::Overrides;
-use super::quantity::{self, Milli};
 use super::{Context, Skip, Skipped};
+use crate::config::quantity::{self, Milli};
 
 /// The CPU of a sidecar in a Guaranteed pod, where nobody chose one: there it is a limit too, and at 50m a call would wait up to 95 of each 100 ms.
 const GUARANTEED_CPU: &str = "200m";
 /// The most CPU of a sidecar whose pod limits everybody's: its calls have one thread unless somebody says otherwise (`--threads`), so one core slows it down least.
 const LIMITED_CPU: Milli = 1000;
-/// Less memory is not enough to start in.
+/// Less memory is not enough to start in: [`quantity::MEMORY`].
 const MEMORY_MIN: Milli = (16 << 20) * 1000;
-/// More than a sidecar could use: a slip of the pen would keep the pod from every node.
-const MEMORY_MAX: Milli = (64 << 30) * 1000;
-const CPU_MAX: Milli = 64 * 1000;
 
 /// Resources, and what there is to say about them.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Resources {
     pub(super) value: Value,
     pub(super) notes: Vec<String>,
-}
-
-/// Whether a sidecar can have this much CPU.
-#[must_use]
-pub fn is_cpu(text: &str) -> bool {
-    quantity::parse(text).is_some_and(|cpu| (1..=CPU_MAX).contains(&cpu))
-}
-
-/// Whether a sidecar can have this much memory.
-#[must_use]
-pub fn is_memory(text: &str) -> bool {
-    quantity::parse(text).is_some_and(|memory| (MEMORY_MIN..=MEMORY_MAX).contains(&memory))
 }
 
 /// The sidecar's resources in this pod.

@@ -22,6 +22,9 @@ const SAID: [&str; 2] = ["mode", "routes[].timeout"];
 const DURATION: &str = "^(0|([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?([0-9]+us)?)$";
 /// Exactly what a share may be.
 const SHARE: &str = r"^0*(100(\.0{1,4})?|[0-9]{1,2}(\.[0-9]{1,4})?)%$";
+/// A quantity of Kubernetes that is not negative, but for its range.
+const QUANTITY: &str =
+    r"^\+?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,2})?$";
 /// Units of a size and how many bytes each is.
 const UNITS: [(&str, u64); 4] = [("", 1), ("Ki", 1 << 10), ("Mi", 1 << 20), ("Gi", 1 << 30)];
 
@@ -88,6 +91,14 @@ pub(super) fn value(schema: &mut Json, shape: &'static Shape, path: &str, rules:
         Shape::Switch => {}
         Shape::Word(words, _) => schema["enum"] = json!(words),
         Shape::Text(rule) => text(schema, rule),
+        Shape::Quantity(amount) => {
+            lay(schema, json!({ "pattern": QUANTITY, "maxLength": CHARS_MAX }));
+            let rule = format!(
+                "!isQuantity(self) || (quantity(self).compareTo(quantity('{}')) >= 0 && quantity(self).compareTo(quantity('{}')) <= 0)",
+                amount.min, amount.max
+            );
+            push(schema, json!({ "rule": rule, "message": format!("must be {}", amount.allowed()) }));
+        }
     }
 }
 

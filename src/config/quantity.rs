@@ -3,13 +3,46 @@
 //! After the grammar of `k8s.io/apimachinery/pkg/api/resource`. Finer than a thousandth is rounded up, as there. The kube crates hold quantities as texts.
 
 /// A quantity's value times a thousand.
-pub(super) type Milli = i128;
+pub type Milli = i128;
+
+/// What a sidecar may ask of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Amount {
+    /// The least.
+    pub min: &'static str,
+    /// The most.
+    pub max: &'static str,
+    such_as: &'static str,
+}
+
+/// Cores; more is a slip of the pen that would keep the pod from every node.
+pub const CPU: Amount = Amount { min: "1m", max: "64", such_as: "50m" };
+/// Memory: with less it could not start, more it could not use.
+pub const MEMORY: Amount = Amount { min: "16Mi", max: "64Gi", such_as: "128Mi" };
 
 /// Larger ones are cut to this, as there; so no sum of those in a pod overflows.
 const VALUE_MAX: Milli = (i64::MAX as Milli) * 1000;
 
+// === impl Amount ===
+
+impl Amount {
+    /// Whether a text is a quantity within it.
+    #[must_use]
+    pub fn holds(&self, text: &str) -> bool {
+        let ends = parse(self.min).zip(parse(self.max));
+        ends.zip(parse(text)).is_some_and(|((min, max), value)| (min..=max).contains(&value))
+    }
+
+    /// What it takes, in words.
+    #[must_use]
+    pub fn allowed(&self) -> String {
+        format!("a quantity such as {}, from {} to {}", self.such_as, self.min, self.max)
+    }
+}
+
 /// Reads a quantity; `None` where it is none.
-pub(super) fn parse(text: &str) -> Option<Milli> {
+#[must_use]
+pub fn parse(text: &str) -> Option<Milli> {
     let split = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '+' | '-' | '.'))).unwrap_or(text.len());
     let (number, suffix) = text.split_at_checked(split)?;
     let (multiplier, divisor) = scale(suffix)?;
@@ -59,12 +92,14 @@ fn scale(suffix: &str) -> Option<(i128, i128)> {
 }
 
 /// A CPU quantity as text.
-pub(super) fn cpu(milli: Milli) -> String {
+#[must_use]
+pub fn cpu(milli: Milli) -> String {
     if milli % 1000 == 0 { (milli / 1000).to_string() } else { format!("{milli}m") }
 }
 
 /// A memory quantity as text, in whole bytes and with a binary suffix where it is even.
-pub(super) fn memory(milli: Milli) -> String {
+#[must_use]
+pub fn memory(milli: Milli) -> String {
     let bytes = milli / 1000;
     for (suffix, size) in [("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)] {
         if bytes > 0 && bytes % size == 0 {
@@ -92,6 +127,17 @@ mod tests {
         same("1n", "1m"); // rounded up to what is counted in
         assert!(parse("100M").unwrap() < parse("100Mi").unwrap());
         assert_eq!(parse("-1").unwrap(), -1000);
+    }
+
+    #[test]
+    fn an_amount_has_two_ends() {
+        let held = |amount: &Amount, texts: &[&str]| texts.iter().map(|text| amount.holds(text)).collect::<Vec<_>>();
+        assert_eq!(held(&CPU, &["0", "1m", "0.5", "64", "64001m", "500M"]), [false, true, true, true, false, false]);
+        assert_eq!(
+            held(&MEMORY, &["0", "1Ki", "16Mi", "64Gi", "1Ti", "128"]),
+            [false, false, true, true, false, false]
+        );
+        assert_eq!(CPU.allowed(), "a quantity such as 50m, from 1m to 64");
     }
 
     #[test]
