@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::manifests::Model;
-use super::policies::{POLICY, until_counted, until_said};
+use super::policies::{POLICY, until_counted, until_said, until_said_within};
 use super::{Case, case};
 use crate::Verdict;
 use crate::caller::Caller;
@@ -25,7 +25,7 @@ async fn pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_aft
     installation.scale(2).await?;
     installation.ready().await?;
     told?;
-    let message = until_said(space, "model", "TrafficCaptured=False/SidecarMissing").await?;
+    let message = until_said_within(space, "model", "TrafficCaptured=False/SidecarMissing", REPORTED_MAX).await?;
     let event = until("the event", REPORTED_MAX, async || {
         let args = ["get", "events", "--field-selector", "reason=SidecarMissing,involvedObject.kind=Deployment"];
         let events = space.kubectl(&[&args[..], &["--output=jsonpath={.items[*].message}"]].concat()).await?;

@@ -179,6 +179,8 @@ impl Starting {
             flag("root-ca-file", self.key("ca.crt")),
             flag("leader-elect", "false"),
             flag("use-service-account-credentials", "true"),
+            // Cases take the API server away for longer than a node's silence is borne by default.
+            flag("node-monitor-grace-period", "5m"),
         ];
         self.kube(manager, &args)?;
         let scheduler = "kube-scheduler";

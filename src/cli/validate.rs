@@ -21,9 +21,12 @@ enum Output {
 /// Files to check.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// A policy file; may be given more than once
-    #[arg(short = 'f', long = "file", value_name = "FILE", required = true)]
+    /// The same with a flag, as kubectl takes it; may be given more than once
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// Policy files, or - for standard input
+    #[arg(value_name = "FILE", required_unless_present = "files")]
+    more: Vec<PathBuf>,
     /// How to print
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
@@ -40,7 +43,9 @@ pub(super) struct ConfigArgs {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    let verdict = config::validate(&args.files, args.output == Output::Json, std::io::stdout().is_terminal());
+    let stdin = |path: &PathBuf| if path.as_os_str() == "-" { PathBuf::from("/dev/stdin") } else { path.clone() };
+    let files: Vec<PathBuf> = args.files.iter().chain(&args.more).map(stdin).collect();
+    let verdict = config::validate(&files, args.output == Output::Json, std::io::stdout().is_terminal());
     print!("{}", verdict.output);
     ExitCode::from(verdict.exit)
 }

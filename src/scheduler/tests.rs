@@ -327,7 +327,9 @@ async fn passed(calls: u32, answered_first: bool) -> Seen {
 #[tokio::test]
 async fn calls_that_pass_teach_also_when_they_are_read_long_after() {
     // Nothing runs in between: the task reads the first one when the last one has been answered.
-    assert_eq!(passed(12, false).await.calls, 4);
+    // The first eight are learned from. A machine that pauses in one of them makes an outlier of it, which is left out.
+    let seen = passed(64, false).await.calls;
+    assert!((32..=56).contains(&seen), "{seen}");
 }
 
 #[tokio::test]

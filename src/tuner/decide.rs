@@ -264,6 +264,9 @@ impl Look<'_> {
                 climb.unwrap_or_else(|| Climb { knob, from: Vec::new(), before: before.clone(), retreat: false });
             climb.from.push(from);
             self.history.climb = Some(climb);
+        } else {
+            // What is looser than the climb's end is no step of it: going back along it would be a leap.
+            self.history.climb = None;
         }
         self.history.step = Some(Step { from, knob, way, before });
         self.set(to, word, text)

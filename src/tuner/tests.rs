@@ -337,6 +337,42 @@ fn another_leader_carries_on_and_a_new_pod_begins_with_what_is_known() {
     assert_eq!(proposals[0].proposal.told, told);
 }
 
+/// Up for long, a step down, up again in vain, and late again while it goes back: the way back led over the step down, and up by more than a step.
+#[test]
+fn a_way_back_ends_where_the_settings_were_loosened_in_between() {
+    let late = |over: u64| Observation { over: Duration::from_secs(over), ..seen(1000, 300, 0) };
+    let lost = |over: u64| Observation { over: Duration::from_secs(over), ..seen(1000, 0, 50) };
+    let few = seen(1000, 10, 0);
+    let reports = [
+        (1, late(44)),
+        (2, late(10)),
+        (1, lost(10)),
+        (4, late(10)),
+        (2, late(32)),
+        (1, lost(10)),
+        (1, few),
+        (2, lost(53)),
+        (1, late(10)),
+        (1, lost(10)),
+        (6, late(10)),
+        (8, lost(10)),
+        (8, late(10)),
+        (1, late(29)),
+        (1, lost(10)),
+        (2, lost(29)),
+        (1, late(10)),
+        (1, lost(10)),
+        (3, late(10)),
+    ];
+    let mut world = World::new(bounds());
+    for (times, report) in reports {
+        world.looks(times, &report);
+    }
+    for pair in world.told.windows(2) {
+        assert!(bounded(pair[0], pair[1]), "{:?} to {:?}", pair[0], pair[1]);
+    }
+}
+
 /// Anything that a sidecar may report, honest or not.
 fn any_seen() -> impl Strategy<Value = Observation> {
     (

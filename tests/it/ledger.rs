@@ -104,7 +104,9 @@ fn hold(policies: &[String]) {
         let shared = if policies.len() > 1 { 0.25 } else { 0.5 };
         // Who is passed alone meets a refused connection or a reset alone too: nobody sends it again.
         let innocent = 0.97 - 0.15 * aside;
-        assert!(report.innocent_served_ratio() >= innocent, "innocent served {}", report.innocent_served_ratio());
+        // A pause of the machine that is longer than a call's timeout loses what was under way: whom no replay could have saved are left out.
+        let served = report.innocent_served_ratio_replayable();
+        assert!(served >= innocent, "innocent served {served}");
         assert!(shared_ratio >= shared, "shared {shared_ratio}");
         let metrics = proxy.metrics.clone();
         let stats = &metrics.stats;

@@ -223,7 +223,14 @@ async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
 async fn read(shared: Arc<Shared>, lane: Arc<Lane>, mut inbox: Inbox) {
     loop {
         let answer = inbox.answer().await;
-        let arrival = lane.pending().take();
+        let arrival = {
+            let mut pending = lane.pending();
+            if answer.is_err() {
+                // Under the lock: who has taken the lane out of the pool sees that nobody reads it any more.
+                lane.alive.store(false, Ordering::Release);
+            }
+            pending.take()
+        };
         let keep = match (answer, arrival) {
             (Ok(answer), Some(arrival)) => {
                 let outcome = shared.config.calls.get(arrival.turn).outcome(&answer);
@@ -231,7 +238,6 @@ async fn read(shared: Arc<Shared>, lane: Arc<Lane>, mut inbox: Inbox) {
                 !answer.close
             }
             (Err(_), Some(arrival)) => {
-                lane.alive.store(false, Ordering::Release);
                 if inbox.rest().is_empty() && !arrival.retried {
                     // Closed while idle: what every client sends again.
                     shared.pool().backlog.push_front(Arrival { retried: true, ..arrival });
@@ -259,8 +265,7 @@ async fn read(shared: Arc<Shared>, lane: Arc<Lane>, mut inbox: Inbox) {
             }
         };
         if keep {
-            // A write that fails shows as a broken read.
-            lane.send(&shared, next).await.ok();
+            lane.send(&shared, next).await;
         } else {
             // This task lives on as the reader of a new connection.
             shared.pool().connections += 1;
@@ -286,22 +291,23 @@ impl Shared {
     }
 
     async fn dispatch(self: &Arc<Self>, arrival: Arrival, lanes: &mut JoinSet<()>) {
-        match self.way(arrival) {
-            Way::Send(lane) => {
-                // A write that fails shows as a broken read.
-                lane.send(self, arrival).await.ok();
+        loop {
+            match self.way(arrival) {
+                // One that was closed in between has no reader: another one then.
+                Way::Send(lane) if !lane.send(self, arrival).await => continue,
+                Way::Send(_) | Way::Wait => {}
+                Way::Connect => {
+                    let shared = Arc::clone(self);
+                    lanes.spawn(async move {
+                        if let Some((lane, inbox)) = Self::open_lane(&shared, arrival).await {
+                            read(shared, lane, inbox).await;
+                        }
+                    });
+                    while lanes.try_join_next().is_some() {}
+                }
+                Way::GiveUp => self.end(Outcome::Unsent, arrival),
             }
-            Way::Connect => {
-                let shared = Arc::clone(self);
-                lanes.spawn(async move {
-                    if let Some((lane, inbox)) = Self::open_lane(&shared, arrival).await {
-                        read(shared, lane, inbox).await;
-                    }
-                });
-                while lanes.try_join_next().is_some() {}
-            }
-            Way::Wait => {}
-            Way::GiveUp => self.end(Outcome::Unsent, arrival),
+            return;
         }
     }
 
@@ -327,7 +333,7 @@ impl Shared {
     async fn open_lane(shared: &Arc<Self>, arrival: Arrival) -> Option<(Arc<Lane>, Inbox)> {
         match shared.connect().await {
             Ok((lane, inbox)) => {
-                lane.send(shared, arrival).await.ok();
+                lane.send(shared, arrival).await;
                 Some((lane, inbox))
             }
             Err(_) => {
@@ -361,14 +367,22 @@ impl Lane {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn send(&self, shared: &Shared, arrival: Arrival) -> io::Result<()> {
-        *self.pending() = Some(arrival);
+    /// Sends a call; `false` where nobody would read its answer. A write that fails shows as a broken read.
+    async fn send(&self, shared: &Shared, arrival: Arrival) -> bool {
+        {
+            let mut pending = self.pending();
+            if !self.alive.load(Ordering::Acquire) {
+                return false;
+            }
+            *pending = Some(arrival);
+        }
         let request = &shared.config.calls.get(arrival.turn).request;
         match self.outbox.try_send(request) {
-            Ok(n) if n == request.len() => Ok(()),
-            Ok(n) => self.outbox.send_shared(request.get(n..).unwrap_or_default()).await,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.outbox.send_shared(request).await,
-            Err(error) => Err(error),
+            Ok(n) if n == request.len() => {}
+            Ok(n) => drop(self.outbox.send_shared(request.get(n..).unwrap_or_default()).await),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => drop(self.outbox.send_shared(request).await),
+            Err(_) => {}
         }
+        true
     }
 }

@@ -175,17 +175,18 @@ async fn many_deadlines_in_the_past_leave_the_normal_calls_alone() {
 
 #[tokio::test]
 async fn what_passes_has_one_idle_time_over_both_directions_and_no_timeout() {
-    let spec = json!({"proxy": {"client": {"passThroughIdleTimeout": "100ms"}}});
-    let (proxy, mut hand) = by_hand(spec).await;
+    let idle = |idle: &str| json!({"proxy": {"client": {"passThroughIdleTimeout": idle}}});
+    let (proxy, mut hand) = by_hand(idle("100ms")).await;
     let caller = proxy.call(proxy.request("GET", "/silent", &[], None));
     let mut turn = hand.turn().await;
     assert_failure(&caller.answer().await, 504, "GRP3303", "upstream_timeout");
     turn.closed().await;
-    // Something moves: chunks that come within the idle time, for longer than it in all.
-    let caller = proxy.call(proxy.request("GET", "/slow", &[], None));
-    let mut turn = hand.turn().await;
+    // Something moves: chunks that come well within the idle time, for longer than it in all.
+    let (patient, mut slow) = by_hand(idle("1s")).await;
+    let caller = patient.call(patient.request("GET", "/slow", &[], None));
+    let mut turn = slow.turn().await;
     turn.part(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
-    let mut ticks = tokio::time::interval(Duration::from_millis(20));
+    let mut ticks = tokio::time::interval(Duration::from_millis(150));
     for _ in 0..10 {
         ticks.tick().await;
         turn.chunk(b"x").await;

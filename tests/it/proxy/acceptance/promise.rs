@@ -38,9 +38,14 @@ async fn a_promise_is_kept_to_whom_it_can_be_kept_and_the_others_hear_so() {
     let many = middle(&proxy, 64, (ms(400), ms(1000)), Report::p99).await;
     assert!(many.refused + many.failed > 0 && many.p99() < SLO.mul_f64(1.5), "{many:?}");
     assert!(goodput(&many, SLO) >= 0.4 * ceiling, "{many:?}");
-    let over = arrivals(&proxy, 1.5 * ceiling, ms(2000)).await;
-    let good = goodput(&over, SLO);
-    assert!(over.refused + over.failed > 0, "it was too much");
+    let mut goods = Vec::new();
+    for _ in 0..3 {
+        let over = arrivals(&proxy, 1.5 * ceiling, ms(1000)).await;
+        assert!(over.refused + over.failed > 0, "it was too much");
+        goods.push(goodput(&over, SLO));
+    }
+    goods.sort_by(f64::total_cmp);
+    let good = goods[1];
     // Nine in ten where nothing else runs; beside other work on the same cores the way there takes a part of every deadline.
     assert!(good >= 0.5 * ceiling, "{good} of {ceiling}");
 }
