@@ -99,10 +99,10 @@ async fn a_model_that_becomes_slower_is_learned_anew(space: &Space) -> Verdict {
     let caller = Caller::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let load = caller.load("model:80", Route::Predict, 100.0).await?;
-    let before = learned(space, &pod, 0.004, 0.008).await?;
+    let before = learned(space, &pod, 0.004, 0.012).await?;
     let curve = Some((Duration::from_millis(40), Duration::from_micros(50)));
     change_model(space, &pod.name_any(), &ModelChange { curve, ..ModelChange::default() }).await?;
-    let after = learned(space, &pod, 0.035, 0.050).await?;
+    let after = learned(space, &pod, 0.035, 0.060).await?;
     let report = load.end().await?;
     if report.wrong > 0 {
         return Err(format!("{report:?}").into());

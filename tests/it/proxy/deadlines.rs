@@ -40,19 +40,20 @@ async fn the_callers_own_deadline_ends_its_wait_in_the_queue_and_it_is_never_sen
 #[tokio::test]
 async fn the_callers_own_deadline_ends_its_wait_in_flight_and_gives_the_slot_back() {
     let (proxy, mut hand) = by_hand(json!({})).await;
-    let caller = proxy.call(due(&proxy, LATE, "50", 1));
+    // Longer than a machine pauses: it has to be upstream before.
+    let caller = proxy.call(due(&proxy, LATE, "500", 1));
     let mut turn = hand.turn().await;
     assert_failure(&caller.answer().await, 504, "GRP3201", "deadline");
     turn.closed().await;
     proxy.idle().await;
     // The caller's header reached the server as it was: a call alone keeps its bytes.
-    assert_eq!(header(&turn.request.headers, LATE), "50");
+    assert_eq!(header(&turn.request.headers, LATE), "500");
 }
 
 #[tokio::test]
 async fn one_members_deadline_in_flight_is_nobody_elses() {
     let (proxy, mut hand) = by_hand(json!({})).await;
-    let requests = vec![proxy.predict(1), due(&proxy, LATE, "100", 2), proxy.predict(3)];
+    let requests = vec![proxy.predict(1), due(&proxy, LATE, "500", 2), proxy.predict(3)];
     let (mut callers, turn) = proxy.share(&mut hand, requests).await;
     assert_eq!(turn.instances(), [1, 2, 3]);
     assert_failure(&callers.remove(1).answer().await, 504, "GRP3201", "deadline");
@@ -83,7 +84,7 @@ async fn a_shared_call_carries_the_latest_deadline_where_every_member_has_one() 
 
 #[tokio::test]
 async fn the_slo_ends_calls_in_the_queue_only() {
-    let (proxy, mut hand) = by_hand(json!({"slo": {"latencyP99": "60ms"}})).await;
+    let (proxy, mut hand) = by_hand(json!({"slo": {"latencyP99": "300ms"}})).await;
     let (first, turn) = proxy.occupy(&mut hand).await;
     let late = proxy.call(proxy.predict(1));
     assert_failure(&late.answer().await, 504, "GRP3201", "deadline");
@@ -122,7 +123,7 @@ async fn an_slo_that_no_execution_can_meet_sheds_nothing() {
 /// Case 52 of the acceptance list.
 #[tokio::test]
 async fn a_routes_timeout_ends_a_silent_call_without_sending_it_again() {
-    let (proxy, mut hand) = by_hand(learning(&json!({"routes": [{"path": PREDICT, "timeout": "80ms"}]}))).await;
+    let (proxy, mut hand) = by_hand(learning(&json!({"routes": [{"path": PREDICT, "timeout": "400ms"}]}))).await;
     let alone = proxy.call(proxy.predict(1));
     let mut turn = hand.turn().await;
     assert_failure(&alone.answer().await, 504, "GRP3303", "upstream_timeout");
