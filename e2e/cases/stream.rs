@@ -71,7 +71,7 @@ async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Spa
         report.offered,
         report.lost()
     );
-    if middle > IN_FORCE_MAX || report.lost() > 0 {
+    if middle > IN_FORCE_MAX || slowest > IN_FORCE_MAX * 2 || report.lost() > 0 {
         return Err(format!("{told}: {report:?}").into());
     }
     until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;

@@ -17,7 +17,7 @@ use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use serde_json::{Value, json};
 
 use super::cluster::{self, Target, explain};
-use super::ways::Ways;
+use super::ways::{self, Ways};
 use crate::config::parse_duration;
 use crate::controller::world;
 use crate::injector::{CONTAINER, INJECT, INJECTED};
@@ -31,8 +31,6 @@ const WEBHOOK: &str = "groupage-injector";
 const CONTROLLER: &str = "groupage-controller";
 /// Pods that are named in one finding; the rest is counted.
 const NAMED_MAX: usize = 5;
-/// Pods that are asked for at once: `kubectl`'s number.
-const PAGE: u32 = 500;
 
 /// Between two looks, while it is waited for.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -105,8 +103,19 @@ struct Facts {
     policies: Vec<Value>,
     /// The pod that was tried, as it would have been made, or why not.
     tried: Option<Result<Value, String>>,
-    /// What could not be asked.
-    refused: Vec<String>,
+    /// What could not be asked, and why.
+    refused: Vec<(&'static str, String)>,
+    /// What leads to pods and could not be asked: the records of injections are shown instead.
+    recorded: Vec<String>,
+}
+
+// === impl Facts ===
+
+impl Facts {
+    /// Whether something could be asked: what could not is not judged.
+    fn asked(&self, what: &str) -> bool {
+        self.refused.iter().all(|(refused, _)| *refused != what)
+    }
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
@@ -114,7 +123,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         let wait = parse_duration(&args.wait).ok_or_else(|| format!("--wait {:?} is no duration", args.wait))?;
         let cluster = args.target.connect().await?;
         let look = async || {
-            let mut facts = gather(&cluster.client, &args.controller_namespace).await?;
+            let mut facts = gather(&cluster.client, &args.controller_namespace, args.pre).await?;
             if let Some(namespace) = &args.try_in {
                 facts.tried = Some(tried(&cluster.client, namespace, &facts.controller).await);
             }
@@ -143,7 +152,7 @@ fn worst(findings: &[Finding]) -> Level {
     findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok)
 }
 
-async fn gather(client: &Client, namespace: &str) -> Result<Facts, String> {
+async fn gather(client: &Client, namespace: &str, pre: bool) -> Result<Facts, String> {
     let version = client.apiserver_version().await.map_err(|error| explain(&error))?;
     let mut facts = Facts {
         minor: version.minor.trim_end_matches('+').parse().ok(),
@@ -151,12 +160,12 @@ async fn gather(client: &Client, namespace: &str) -> Result<Facts, String> {
         ..Facts::default()
     };
     let all = ListParams::default();
-    let (ways, mut refused) = Ways::read(client, None).await;
-    let mut take = |what: &str, found: Result<Vec<Value>, kube::Error>| match found {
+    let mut refused = Vec::new();
+    let mut take = |what: &'static str, found: Result<Vec<Value>, kube::Error>| match found {
         Ok(found) => found,
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
         Err(error) => {
-            refused.push(format!("{what}: {}", explain(&error)));
+            refused.push((what, explain(&error)));
             Vec::new()
         }
     };
@@ -166,6 +175,12 @@ async fn gather(client: &Client, namespace: &str) -> Result<Facts, String> {
         .iter()
         .filter_map(|node| node.pointer("/status/nodeInfo/kubeletVersion").and_then(Value::as_str).map(str::to_owned))
         .collect();
+    if pre {
+        facts.refused = refused;
+        return Ok(facts);
+    }
+    let (ways, recorded) = Ways::read(client, None).await;
+    facts.recorded = recorded;
     let crds = Api::<CustomResourceDefinition>::all(client.clone());
     for name in ["batchpolicies.groupage.dev", "batchprofiles.groupage.dev"] {
         facts.crds.extend(take("CRDs", crds.get_opt(name).await.map(one)));
@@ -175,27 +190,12 @@ async fn gather(client: &Client, namespace: &str) -> Result<Facts, String> {
     let controller = Api::<Deployment>::namespaced(client.clone(), namespace).get_opt(CONTROLLER).await;
     facts.controller = take("controller", controller.map(one)).pop().unwrap_or_default();
     facts.namespaces = take("namespaces", Api::<Namespace>::all(client.clone()).list(&all).await.map(values));
-    facts.pods = take("pods", pods(client, &ways).await);
+    facts.pods = take("pods", ways::pages(&Api::<Pod>::all(client.clone()), &all, |pod| in_short(&pod, &ways)).await);
     let policies = cluster::ours("BatchPolicy", "batchpolicies");
     let policies = Api::<DynamicObject>::all_with(client.clone(), &policies).list(&all).await;
     facts.policies = take("policies", policies.map(values));
     facts.refused = refused;
     Ok(facts)
-}
-
-/// All pods, a page at a time, each as far as it is looked at: a cluster has thousands, and the chart's test little memory.
-async fn pods(client: &Client, ways: &Ways) -> Result<Vec<Value>, kube::Error> {
-    let api = Api::<Pod>::all(client.clone());
-    let mut params = ListParams::default().limit(PAGE);
-    let mut found = Vec::new();
-    loop {
-        let page = api.list(&params).await?;
-        found.extend(page.items.iter().map(|pod| in_short(pod, ways)));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(found),
-        }
-    }
 }
 
 /// What is looked at of a pod.
@@ -288,15 +288,20 @@ fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
             );
         }
     }
-    for refused in &facts.refused {
+    for (what, why) in &facts.refused {
         let hint = Some("what is behind it was not checked");
-        say("kubernetes-api", Level::Warning, format!("cannot read {refused}"), hint);
+        say("kubernetes-api", Level::Warning, format!("cannot read {what}: {why}"), hint);
+    }
+    for why in &facts.recorded {
+        let hint = Some("what goes around sidecars is told as it was when their pods were made");
+        say("kubernetes-api", Level::Warning, format!("cannot read {why}"), hint);
     }
     if pre {
         return found;
     }
     let names: Vec<&str> = facts.crds.iter().filter_map(|crd| crd["metadata"]["name"].as_str()).collect();
-    for name in ["batchpolicies.groupage.dev", "batchprofiles.groupage.dev"] {
+    for name in ["batchpolicies.groupage.dev", "batchprofiles.groupage.dev"].into_iter().filter(|_| facts.asked("CRDs"))
+    {
         if names.contains(&name) {
             say("crds", Level::Ok, format!("{name} is there"), None);
         } else {
@@ -304,9 +309,12 @@ fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
             say("crds", Level::Error, format!("{name} is not there"), hint);
         }
     }
-    webhook(&facts.webhook, &mut say);
+    if facts.asked("webhook") {
+        webhook(&facts.webhook, &mut say);
+    }
     let ready = facts.controller.pointer("/status/readyReplicas").and_then(Value::as_u64).unwrap_or(0);
     match (facts.controller.is_null(), ready) {
+        _ if !facts.asked("controller") => {}
         (true, _) => {
             let hint = Some(
                 "groupage install | kubectl apply --server-side -f -, or name its namespace with --controller-namespace",
@@ -383,12 +391,15 @@ fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Op
     let ended = |pod: &&Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
     let missing: Vec<String> =
         facts.pods.iter().filter(asked).filter(|pod| !has_sidecar(pod) && !ended(pod)).map(pod_name).collect();
+    if !facts.asked("pods") {
+        return;
+    }
     if missing.is_empty() {
         let injected = facts.pods.iter().filter(|pod| pod["metadata"]["labels"][INJECTED] == "true").count();
         say("injection", Level::Ok, format!("every pod that asks for a sidecar has one ({injected})"), None);
     } else {
         let hint =
-            Some("kubectl get events says why one was skipped; one that was missed gets it when it is made again");
+            Some("kubectl get events -A says why one was skipped; one that was missed gets it when it is made again");
         say("injection", Level::Warning, format!("{} ask for a sidecar and have none", several(&missing)), hint);
     }
     let around: Vec<String> = facts
@@ -531,7 +542,8 @@ mod tests {
         breaks(|facts| facts.webhook["webhooks"][0]["failurePolicy"] = json!("Fail"), Level::Warning, "Fail");
         breaks(|facts| facts.controller = Value::Null, Level::Error, "is not there");
         breaks(|facts| facts.controller = json!({"status": {}}), Level::Error, "no replica");
-        breaks(|facts| facts.refused.push("pods: not allowed".to_owned()), Level::Warning, "cannot read pods");
+        breaks(|facts| facts.refused.push(("pods", "not allowed".to_owned())), Level::Warning, "cannot read pods: not");
+        breaks(|facts| facts.recorded.push("services: not allowed".to_owned()), Level::Warning, "cannot read services");
         breaks(
             |facts| {
                 facts.policies.push(json!({"metadata": {"name": "p", "namespace": "n"}, "status": {"conditions": [{"type": "SLOMet", "status": "False", "reason": "Slow", "message": "m"}]}}));
@@ -539,6 +551,15 @@ mod tests {
             Level::Warning,
             "SLOMet=False (Slow): m",
         );
+    }
+
+    #[test]
+    fn what_may_not_be_read_is_neither_missing_nor_fine() {
+        let what = ["CRDs", "webhook", "controller", "pods"];
+        let refused = what.map(|what| (what, "not allowed".to_owned())).into();
+        let findings = judge(&Facts { refused, ..Facts { minor: Some(33), ..Facts::default() } }, false);
+        assert_eq!(worst(&findings), Level::Warning, "{findings:?}");
+        assert!(findings.iter().all(|finding| finding.category == "kubernetes-api"), "{findings:?}");
     }
 
     #[test]

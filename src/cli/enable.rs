@@ -15,7 +15,9 @@ use kube::core::Selector;
 use serde_json::{Value, json};
 
 use super::cluster::{self, Cluster, Target, WorkloadName, explain};
+use super::ways::Ways;
 use crate::config::parse_duration;
+use crate::controller::world;
 use crate::injector::{CONTAINER, INJECT, STATUS};
 
 /// Who we are to the API server, for fields of the user's objects that we set on his word.
@@ -162,7 +164,8 @@ async fn change(
         workload.shown(),
         super::yaml::write(&json!({"metadata": {"annotations": annotations}}))?
     );
-    Ok(told(&pods, workload, &cluster.namespace, wanted))
+    let ways = Ways::read(&cluster.client, Some(&cluster.namespace)).await.0;
+    Ok(told(&pods, &ways, workload, &cluster.namespace, wanted))
 }
 
 /// Writes the policy, unless one of its name is for something else.
@@ -185,11 +188,13 @@ async fn apply(cluster: &Cluster, workload: &WorkloadName, policy: &Value) -> Re
     };
     let there = api.get_opt(name).await.map_err(|error| failed(&error))?;
     if let Some(targets) = there.and_then(|there| elsewhere(&there.data, workload)) {
-        return Err(format!(
-            "batchpolicy/{name} in {} is for {targets} and not for {}: write one of another name, groupage enable --dry-run prints it",
-            cluster.namespace,
-            workload.shown()
-        ));
+        let (space, shown) = (&cluster.namespace, workload.shown());
+        let hint = if targets.split(", ").any(|target| target == shown) {
+            "set its slo.latencyP99, or leave --slo-p99 out".to_owned()
+        } else {
+            "write one of another name, groupage enable --dry-run prints it".to_owned()
+        };
+        return Err(format!("batchpolicy/{name} in {space} is for {targets}, not for {shown} alone: {hint}"));
     }
     let applied = api.patch(name, &PatchParams::apply(FIELD_MANAGER), &Patch::Apply(policy)).await;
     applied.map(drop).map_err(|error| failed(&error))
@@ -235,15 +240,15 @@ fn lives(pod: &Pod) -> bool {
 }
 
 /// Says what the pods have now; success where it is what was wanted.
-fn told(pods: &[Pod], workload: &WorkloadName, space: &str, wanted: bool) -> ExitCode {
+fn told(pods: &[Pod], ways: &Ways, workload: &WorkloadName, space: &str, wanted: bool) -> ExitCode {
     let mut other = 0;
     for pod in pods {
         let name = pod.metadata.name.as_deref().unwrap_or("?");
         let status = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(STATUS));
         match (status, wanted) {
-            (Some(status), true) => {
+            (Some(_), true) => {
                 println!("√ pod/{name} has the sidecar");
-                for line in bypasses(status) {
+                for line in ways.around(&world::from_pod(pod).1) {
                     println!("  ‼ {line}");
                 }
             }
@@ -270,14 +275,6 @@ fn told(pods: &[Pod], workload: &WorkloadName, space: &str, wanted: bool) -> Exi
 fn events(workload: &WorkloadName, space: &str) -> String {
     let WorkloadName { kind, name } = workload;
     format!("kubectl get events -n {space} --field-selector involvedObject.kind={kind},involvedObject.name={name}")
-}
-
-/// What goes around a pod's sidecar, from the record of its injection.
-fn bypasses(status: &str) -> Vec<String> {
-    let status: Value = serde_json::from_str(status).unwrap_or_default();
-    let ports = status["capture"].as_array().cloned().unwrap_or_default();
-    let lines = ports.iter().flat_map(|port| port["bypass"].as_array().cloned().unwrap_or_default());
-    lines.filter_map(|line| line.as_str().map(|line| format!("{line} and goes around the sidecar"))).collect()
 }
 
 #[cfg(test)]
@@ -335,13 +332,5 @@ mod tests {
     fn who_has_no_sidecar_is_led_to_the_events_of_its_workload() {
         let workload = WorkloadName::parse("deploy/web").unwrap();
         assert!(events(&workload, "ml").ends_with("involvedObject.kind=Deployment,involvedObject.name=web"));
-    }
-
-    #[test]
-    fn what_goes_around_a_sidecar_is_told() {
-        let status =
-            r#"{"capture":[{"port":8080,"bypass":["svc/web:80 has the number 8080 as targetPort"]},{"port":1}]}"#;
-        assert_eq!(bypasses(status), ["svc/web:80 has the number 8080 as targetPort and goes around the sidecar"]);
-        assert_eq!(bypasses("no json"), [] as [String; 0]);
     }
 }

@@ -66,7 +66,8 @@ struct Row {
     saved: Option<String>,
     /// Batch, latency and what was saved are what batching would have done: the mode is `Observe`.
     predicted: bool,
-    captured: bool,
+    /// `None` where it cannot be known.
+    captured: Option<bool>,
     /// What goes around the sidecar.
     around: Vec<String>,
     tuning: Option<String>,
@@ -93,12 +94,12 @@ pub(super) fn run(args: &Args) -> ExitCode {
             None => Api::all(found.client.clone()),
         };
         let injected = ListParams::default().labels(&format!("{INJECTED}=true"));
-        let pods = pods.list(&injected).await.map_err(|error| explain(&error))?;
+        let pods = ways::pages(&pods, &injected, |pod| pod).await.map_err(|error| explain(&error))?;
         let (known, refused) = Known::read(&found.client, space).await;
         for why in refused {
             eprintln!("‼ cannot read {why}; shown instead is what pods were injected with");
         }
-        let rows: Vec<Row> = pods.items.iter().map(|pod| row(pod, &known)).collect();
+        let rows: Vec<Row> = pods.iter().map(|pod| row(pod, &known)).collect();
         match args.output {
             Output::Json => println!("{:#}", json!(rows)),
             Output::Yaml => print!("{}", super::yaml::write(&json!(rows))?),
@@ -119,14 +120,15 @@ impl Known {
     /// Reads it, and says what could not be read. Without the CRDs there are no policies, and the pods have their sidecars all the same.
     async fn read(client: &Client, space: Option<&str>) -> (Self, Vec<String>) {
         let (ways, mut refused) = Ways::read(client, space).await;
-        let mut read = async |resource: ApiResource| {
-            ways::list(client, space, &resource).await.map_err(|why| refused.push(why)).ok()
-        };
-        let policies = read(cluster::ours("BatchPolicy", "batchpolicies")).await;
-        let sets = read(ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", "ReplicaSet"))).await;
+        let policies = cluster::ours("BatchPolicy", "batchpolicies");
+        let policies = ways::list(client, space, &policies, |policy| policy).await;
+        let sets = ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", "ReplicaSet"));
+        let sets = ways::list(client, space, &sets, |set| world::from_owner(&set.metadata)).await;
+        let policies = policies.map_err(|why| refused.push(why)).ok();
+        let sets = sets.map_err(|why| refused.push(why)).ok();
         let world = policies.as_ref().zip(sets).map(|(policies, sets)| World {
             policies: table(policies.iter().map(world::from_policy)),
-            replica_sets: table(sets.iter().map(|set| world::from_owner(&set.metadata))),
+            replica_sets: table(sets.into_iter()),
             ..World::default()
         });
         let policies = policies.map(|policies| policies.iter().map(|policy| json!(policy)).collect());
@@ -161,8 +163,8 @@ fn row(pod: &Pod, known: &Known) -> Row {
     let said = pod.annotations.get(MODE).map(|said| said.trim());
     let said = MODES.into_iter().find(|mode| said.is_some_and(|said| said.eq_ignore_ascii_case(mode)));
     let mode = said.map(str::to_owned).or_else(|| text(policy, "/spec/mode"));
-    // A policy that may not be read may say anything.
-    let mode = mode.unwrap_or_else(|| if known.policies.is_some() { "Batch" } else { "-" }.to_owned());
+    // A policy that cannot be found may say anything.
+    let mode = mode.unwrap_or_else(|| if known.world.is_some() { "Batch" } else { "-" }.to_owned());
     // What batching would have done is all that there is to say of it where it only looks.
     let predicted = mode == "Observe" && policy["status"]["predicted"].is_object();
     let summary = &policy["status"][if predicted { "predicted" } else { "summary" }];
@@ -175,7 +177,7 @@ fn row(pod: &Pod, known: &Known) -> Row {
         slo: text(policy, "/spec/slo/latencyP99"),
         saved: text(summary, "/saved"),
         predicted,
-        captured: around.is_empty(),
+        captured: if known.ways.whole() || !around.is_empty() { Some(around.is_empty()) } else { None },
         around,
         tuning: text(tuned, "/message").or_else(|| text(tuned, "/reason")),
         version: text(&status, "/version"),
@@ -211,7 +213,7 @@ fn shown(rows: &[Row], wide: bool, all: bool) -> String {
             guess(row.latency_p99.clone()),
             or_dash(&row.slo),
             guess(row.saved.clone()),
-            yes(row.captured),
+            row.captured.map_or_else(|| "-".to_owned(), yes),
             or_dash(&row.version),
         ];
         if all {
@@ -297,7 +299,7 @@ mod tests {
         let known = known(&[other, policy("ml", &spec, &status)], &[]);
         let told = row(&pod(&early()), &known);
         assert_eq!((told.policy.as_deref(), told.mode.as_str(), told.batch), (Some("web"), "Batch", Some(11)));
-        assert!(told.ready && told.captured && !told.predicted);
+        assert!(told.ready && told.captured == Some(true) && !told.predicted);
         let text = shown(&[told], true, false);
         assert_eq!(text.lines().count(), 2);
         assert!(text.contains(" 88ms   150ms   91%") && text.contains("p99 212ms over slo 150ms"), "{text}");
@@ -332,9 +334,9 @@ mod tests {
             })
         };
         let told = row(&pod(&early()), &known(&[], &[service(json!(8080))]));
-        assert!(!told.captured && told.around[0].starts_with("svc/web:80"), "{:?}", told.around);
+        assert!(told.captured == Some(false) && told.around[0].starts_with("svc/web:80"), "{:?}", told.around);
         assert!(shown(&[told], true, false).contains("svc/web:80"));
-        assert!(row(&pod(&early()), &known(&[], &[service(json!("http"))])).captured);
+        assert_eq!(row(&pod(&early()), &known(&[], &[service(json!("http"))])).captured, Some(true));
     }
 
     #[test]
@@ -343,10 +345,16 @@ mod tests {
         record["policy"] = json!("web");
         record["capture"][0]["bypass"] = json!(["hostPort 80 leads to the application itself"]);
         let told = row(&pod(&json!({STATUS: record.to_string()})), &Known::default());
-        assert_eq!((told.policy.as_deref(), told.captured), (Some("web"), false));
+        assert_eq!((told.policy.as_deref(), told.captured, told.mode.as_str()), (Some("web"), Some(false), "-"));
         let bare =
             Pod { metadata: kube::core::ObjectMeta { name: Some("a".into()), ..Default::default() }, ..Pod::default() };
         let told = row(&bare, &Known::default());
-        assert_eq!(told, Row { pod: "a".to_owned(), mode: "-".to_owned(), captured: true, ..Row::default() });
+        assert_eq!(told, Row { pod: "a".to_owned(), mode: "-".to_owned(), ..Row::default() });
+        let line = shown(&[told], false, false).lines().nth(1).unwrap().to_owned();
+        assert_eq!(
+            line.split_whitespace().collect::<Vec<_>>(),
+            ["a", "no", "-", "-", "-", "-", "-", "-", "-", "-"],
+            "no guess"
+        );
     }
 }

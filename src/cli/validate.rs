@@ -43,8 +43,7 @@ pub(super) struct ConfigArgs {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    let stdin = |path: &PathBuf| if path.as_os_str() == "-" { PathBuf::from("/dev/stdin") } else { path.clone() };
-    let files: Vec<PathBuf> = args.files.iter().chain(&args.more).map(stdin).collect();
+    let files: Vec<&PathBuf> = args.files.iter().chain(&args.more).collect();
     let verdict = config::validate(&files, args.output == Output::Json, std::io::stdout().is_terminal());
     print!("{}", verdict.output);
     ExitCode::from(verdict.exit)

@@ -15,6 +15,9 @@ use crate::controller::attach::selected_by;
 use crate::controller::world::{self, Key, Pod, Table, within};
 use crate::injector::{STATUS, around};
 
+/// Objects that are asked for at once: `kubectl`'s number.
+const PAGE: u32 = 500;
+
 /// What leads to pods, by kind.
 #[derive(Debug, Default)]
 pub(super) struct Ways {
@@ -23,23 +26,54 @@ pub(super) struct Ways {
     whole: bool,
 }
 
-/// All objects of a kind in a namespace, or everywhere; none of a kind that the cluster does not know.
+/// All objects of a kind in a namespace, or everywhere, a page at a time, each as far as it is looked at; none of a kind that the cluster does not know.
 ///
 /// # Errors
 /// Why they cannot be read, for people.
-pub(super) async fn list(
+pub(super) async fn list<T>(
     client: &Client,
     space: Option<&str>,
     resource: &ApiResource,
-) -> Result<Vec<DynamicObject>, String> {
+    take: impl Fn(DynamicObject) -> T,
+) -> Result<Vec<T>, String> {
     let api: Api<DynamicObject> = match space {
         Some(space) => Api::namespaced_with(client.clone(), space, resource),
         None => Api::all_with(client.clone(), resource),
     };
-    match api.list(&ListParams::default()).await {
-        Ok(found) => Ok(found.items),
+    match pages(&api, &ListParams::default(), take).await {
+        Ok(found) => Ok(found),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        // Who may not read a kind is told so before anybody looks whether there is one.
+        Err(kube::Error::Api(status)) if status.code == 403 && !is_served(client, &resource.group).await => {
+            Ok(Vec::new())
+        }
         Err(error) => Err(format!("{}: {}", resource.plural, explain(&error))),
+    }
+}
+
+/// Whether the cluster has kinds of this group; yes where it does not say. Everybody may ask.
+async fn is_served(client: &Client, group: &str) -> bool {
+    let groups = client.list_api_groups().await;
+    group.is_empty() || groups.map_or(true, |groups| groups.groups.iter().any(|one| one.name == group))
+}
+
+/// All that a list has, a page at a time, each as far as it is looked at: a cluster has thousands, and the chart's test little memory.
+///
+/// # Errors
+/// The API server's.
+pub(super) async fn pages<K, T>(api: &Api<K>, params: &ListParams, take: impl Fn(K) -> T) -> Result<Vec<T>, kube::Error>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let mut params = params.clone().limit(PAGE);
+    let mut found = Vec::new();
+    loop {
+        let page = api.list(&params).await?;
+        found.extend(page.items.into_iter().map(&take));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(found),
+        }
     }
 }
 
@@ -62,8 +96,9 @@ impl Ways {
         ];
         for (group, version, kind) in kinds {
             let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-            match list(client, space, &resource).await {
-                Ok(found) => ways.add(&resource.api_version, kind, found),
+            let take = |object| world::from_referrer(&resource.api_version, kind, object);
+            match list(client, space, &resource, take).await {
+                Ok(found) => ways.tables.push(table(found.into_iter())),
                 Err(why) => {
                     ways.whole = false;
                     refused.push(why);
@@ -76,13 +111,13 @@ impl Ways {
     /// Those of one kind, where there are no others.
     #[cfg(test)]
     pub(super) fn of(api_version: &str, kind: &str, found: Vec<DynamicObject>) -> Self {
-        let mut ways = Self { whole: true, ..Self::default() };
-        ways.add(api_version, kind, found);
-        ways
+        let found = found.into_iter().map(|one| world::from_referrer(api_version, kind, one));
+        Self { tables: vec![table(found)], whole: true }
     }
 
-    fn add(&mut self, api_version: &str, kind: &str, found: Vec<DynamicObject>) {
-        self.tables.push(table(found.into_iter().map(|one| world::from_referrer(api_version, kind, one))));
+    /// Whether what goes around a sidecar is known; else only what went around it when its pod was made.
+    pub(super) const fn whole(&self) -> bool {
+        self.whole
     }
 
     /// What goes around a pod's sidecar.

@@ -109,9 +109,14 @@ pub fn read(path: &Path) -> Result<Loaded, LoadError> {
 /// The file cannot be read, or is no text.
 pub fn read_text(path: &Path) -> Result<String, LoadError> {
     let name = path.display().to_string();
-    let unreadable = |error| LoadError::Unreadable { path: name.clone(), error };
+    let file = std::fs::File::open(path).map_err(|error| LoadError::Unreadable { path: name.clone(), error })?;
+    read_from(file, &name)
+}
+
+/// The same of what is open already, under a name for people.
+pub(super) fn read_from(file: impl Read, name: &str) -> Result<String, LoadError> {
+    let unreadable = |error| LoadError::Unreadable { path: name.to_owned(), error };
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(unreadable)?;
     // One byte more than is allowed shows that there is more, whatever the file's length is said to be.
     let limit = u64::try_from(FILE_BYTES_MAX + 1).unwrap_or(u64::MAX);
     file.take(limit).read_to_end(&mut bytes).map_err(unreadable)?;
@@ -122,7 +127,7 @@ pub fn read_text(path: &Path) -> Result<String, LoadError> {
             let line = 1 + error.as_bytes().iter().take(valid).filter(|byte| **byte == b'\n').count();
             let at = Spot { line, column: 1, ..Spot::default() };
             let finding = Finding::new(Code::BadValue, "", at, "the file is not UTF-8");
-            Err(Errors::of(&name, "", vec![finding]).into())
+            Err(Errors::of(name, "", vec![finding]).into())
         }
     }
 }

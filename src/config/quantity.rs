@@ -29,8 +29,10 @@ impl Amount {
     /// Whether a text is a quantity within it.
     #[must_use]
     pub fn holds(&self, text: &str) -> bool {
+        // As it is written: rounded up, less than the least would be the least.
+        let Some((value, of)) = thousandths(text) else { return false };
         let ends = parse(self.min).zip(parse(self.max));
-        ends.zip(parse(text)).is_some_and(|((min, max), value)| (min..=max).contains(&value))
+        ends.is_some_and(|(min, max)| min.saturating_mul(of) <= value && value <= max.saturating_mul(of))
     }
 
     /// What it takes, in words.
@@ -43,6 +45,13 @@ impl Amount {
 /// Reads a quantity; `None` where it is none.
 #[must_use]
 pub fn parse(text: &str) -> Option<Milli> {
+    let (value, of) = thousandths(text)?;
+    let rounded_up = value.abs().checked_add(of - 1).map_or(VALUE_MAX, |value| (value / of).min(VALUE_MAX));
+    Some(if value < 0 { -rounded_up } else { rounded_up })
+}
+
+/// A quantity times a thousand as a fraction; the largest number where it is larger.
+fn thousandths(text: &str) -> Option<(i128, i128)> {
     let split = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '+' | '-' | '.'))).unwrap_or(text.len());
     let (number, suffix) = text.split_at_checked(split)?;
     let (multiplier, divisor) = scale(suffix)?;
@@ -58,9 +67,8 @@ pub fn parse(text: &str) -> Option<Milli> {
     let all: i128 = format!("0{whole}{fraction}").parse().ok()?;
     let divisor = divisor.checked_mul(10_i128.checked_pow(places)?)?;
     let dividend = all.checked_mul(multiplier).and_then(|value| value.checked_mul(1000));
-    let rounded_up = dividend.and_then(|value| value.checked_add(divisor - 1)).map(|value| value / divisor);
-    let milli = rounded_up.map_or(VALUE_MAX, |value| value.min(VALUE_MAX));
-    Some(if negative { -milli } else { milli })
+    let (value, of) = dividend.map_or((i128::MAX, 1), |dividend| (dividend, divisor));
+    Some((if negative { -value } else { value }, of))
 }
 
 /// A suffix as multiplier and divisor.
@@ -137,6 +145,7 @@ mod tests {
             held(&MEMORY, &["0", "1Ki", "16Mi", "64Gi", "1Ti", "128"]),
             [false, false, true, true, false, false]
         );
+        assert_eq!(held(&CPU, &["1n", "500u", "0.0005", "1000u", "64.0001"]), [false, false, false, true, false]);
         assert_eq!(CPU.allowed(), "a quantity such as 50m, from 1m to 64");
     }
 

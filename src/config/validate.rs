@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::EXIT_CONFIG;
 use super::env::{Machine, Overrides};
-use super::file::{LoadError, read};
+use super::file::{LoadError, load, read, read_from};
 
 /// Findings, as `istioctl analyze` ends.
 pub const EXIT_FINDINGS: u8 = 79;
@@ -20,16 +20,22 @@ pub struct Verdict {
     pub exit: u8,
 }
 
-/// Reads every file and tells all there is to tell; as JSON for programs, else with snippets.
+/// Reads every file, `-` for standard input, and tells all there is to tell; as JSON for programs, else with snippets.
 pub fn validate<P: AsRef<Path>>(paths: &[P], as_json: bool, colour: bool) -> Verdict {
     let (mut findings, mut unreadable) = (false, false);
     let mut text = String::new();
     let mut files = Vec::new();
     for path in paths {
         let path = path.as_ref();
-        let name = path.display().to_string();
+        let stdin = path.as_os_str() == "-";
+        let name = if stdin { "standard input".to_owned() } else { path.display().to_string() };
         // Filled in as well, so that whatever would stop a start is found here.
-        let found = read(path).and_then(|loaded| {
+        let loaded = if stdin {
+            read_from(std::io::stdin().lock(), &name).and_then(|text| Ok(load(&text, &name)?))
+        } else {
+            read(path)
+        };
+        let found = loaded.and_then(|loaded| {
             super::build(Some(&loaded), &Overrides::default(), &Machine::default())?;
             Ok(loaded)
         });

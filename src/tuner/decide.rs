@@ -276,6 +276,7 @@ impl Look<'_> {
     #[expect(clippy::needless_pass_by_value, reason = "it is over with it")]
     fn roll_back(&mut self, step: Step, window: &Window) -> (Settings, Reason) {
         let long = self.history.block(self.now, step.knob, step.way);
+        let to = self.back(step.from);
         self.history.climb = None;
         let why = if step.way == Way::Looser {
             self.told_late(window, window.over)
@@ -285,10 +286,15 @@ impl Look<'_> {
         };
         let text = format!(
             "{why}: taken back, {}, not tried again for {}",
-            self.change(self.history.settings, step.from),
+            self.change(self.history.settings, to),
             millis(long)
         );
-        self.set(step.from, Word::RolledBack, text)
+        self.set(to, Word::RolledBack, text)
+    }
+
+    /// What was in force before, but for the cap on weight: that goes its own way, and a step is not taken back for it.
+    const fn back(&self, to: Settings) -> Settings {
+        Settings { batch_weight_max: self.history.settings.batch_weight_max, ..to }
     }
 
     /// Steps that made no difference go back one by one.
@@ -298,6 +304,7 @@ impl Look<'_> {
         let Some(to) = climb.from.pop() else {
             return self.hold(Word::Exhausted, "nothing within the bounds has helped".to_owned());
         };
+        let to = self.back(to);
         let long = if climb.from.is_empty() {
             Some(self.history.block(self.now, knob, Way::Tighter))
         } else {

@@ -412,6 +412,10 @@ proptest! {
             prop_assert!(told.batch_weight_max.is_none_or(|weight| (500..=8000).contains(&weight)));
         }
         for pair in world.told.windows(2) {
+            let [from, to] = [pair[0], pair[1]].map(|told| told.batch_weight_max.unwrap_or(8000));
+            prop_assert!(from.abs_diff(to) <= from.max(to) / 4 + 1, "weight {from} to {to}");
+        }
+        for pair in world.told.windows(2) {
             prop_assert!(bounded(pair[0], pair[1]), "{:?} to {:?}", pair[0], pair[1]);
         }
     }

@@ -102,11 +102,13 @@ fn hold(policies: &[String]) {
         assert_eq!(report.violations(), 0, "the books above say which");
         // An edit every few milliseconds, some of them to a plain proxy, leaves less to share.
         let shared = if policies.len() > 1 { 0.25 } else { 0.5 };
-        // Who is passed alone meets a refused connection or a reset alone too: nobody sends it again.
-        let innocent = 0.97 - 0.15 * aside;
-        // A pause of the machine that is longer than a call's timeout loses what was under way: whom no replay could have saved are left out.
-        let served = report.innocent_served_ratio_replayable();
-        assert!(served >= innocent, "innocent served {served}");
+        // A pause of the machine that is longer than a call's timeout loses what was under way, a hundredth of all; and who is passed alone meets a refused
+        // connection or a reset alone too: nobody sends it again.
+        let (served, replayable) = (report.innocent_served_ratio(), report.innocent_served_ratio_replayable());
+        assert!(
+            served >= 0.94 - 0.15 * aside && replayable >= 0.97,
+            "innocent served {served}, replayable {replayable}"
+        );
         assert!(shared_ratio >= shared, "shared {shared_ratio}");
         let metrics = proxy.metrics.clone();
         let stats = &metrics.stats;

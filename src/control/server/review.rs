@@ -3,7 +3,7 @@
 //! A review is kept until the token ends, at most five minutes, under the token's digest, so that a sidecar that comes back costs nothing and an API server
 //! that is away shuts nobody out who was there a moment ago. At most 50 a second are asked: after a controller's start ten thousand pods come within minutes,
 //! and serve on what they have meanwhile (`kubernetes.md` §4). Who makes tokens up must not use these up for all: only a token that says it is of a pod that was
-//! injected is reviewed, and only one a second of each.
+//! injected is reviewed, and only one a second of each. Who knows a pod's UID can keep that pod's sidecar waiting, which then serves on what it has.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -267,6 +267,7 @@ mod tests {
         assert_eq!(known.find(Tick::from_millis(60_000), &[0; 32], "u"), Ok(None), "it is over");
         assert!(known.identities.is_empty());
     }
+
     #[test]
     fn tokens_made_up_for_one_pod_use_up_nobody_elses_reviews() {
         let mut known = Known::new(Tick(0));

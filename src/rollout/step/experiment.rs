@@ -45,7 +45,7 @@ impl Rollout<'_> {
             if let Some(kept) = self.decided(experiment, &control) {
                 return self.all(&kept);
             }
-            self.so_far(experiment, &control);
+            self.so_far(experiment, &control, turns);
         }
         self.places(&self.live(experiment), experiment.period, experiment.switchback)
     }
@@ -76,13 +76,16 @@ impl Rollout<'_> {
     }
 
     /// Says how far it is, and what it waits for.
-    fn so_far(&mut self, experiment: &Experiment, control: &str) {
+    fn so_far(&mut self, experiment: &Experiment, control: &str, turns: bool) {
         let live = self.state.arms.iter().filter(|arm| !arm.stopped);
         let Some(fewest) = live.min_by_key(|arm| arm.samples).filter(|_| self.state.phase == Phase::Progressing) else {
             return;
         };
         let most = self.state.arms.iter().map(|arm| arm.samples).max().unwrap_or(0);
-        let (reason, message) = if fewest.samples == 0 && most >= experiment.samples_min {
+        if most == 0 {
+            return;
+        }
+        let (reason, message) = if fewest.samples == 0 && most >= experiment.samples_min && !turns {
             (
                 "WaitingForCalls",
                 format!(
@@ -92,10 +95,7 @@ impl Rollout<'_> {
             )
         } else if fewest.samples < experiment.samples_min {
             let (profile, calls, least) = (&fewest.profile, fewest.samples, experiment.samples_min);
-            (
-                "WaitingForCalls",
-                format!("compared with {control}: {profile} had {calls} calls, {least} are needed for a winner"),
-            )
+            ("WaitingForCalls", format!("{profile} had {calls} calls, {least} are needed for a winner"))
         } else {
             ("Progressing", format!("compared with {control}: {}", self.compared()))
         };

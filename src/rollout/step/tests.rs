@@ -369,10 +369,7 @@ fn an_experiment_says_how_far_it_is_and_what_it_waits_for() {
     world.shunned = Some("b");
     let said = |world: &World| (world.state.reason.clone(), world.state.message.clone());
     world.looks(5);
-    assert_eq!(
-        said(&world),
-        ("WaitingForCalls".to_owned(), "compared with a: b had 0 calls, 2000 are needed for a winner".to_owned())
-    );
+    assert_eq!(said(&world), ("WaitingForCalls".to_owned(), "b had 0 calls, 2000 are needed for a winner".to_owned()));
     world.looks(10);
     let (reason, message) = said(&world);
     assert_eq!(reason, "WaitingForCalls");

@@ -225,7 +225,7 @@ async fn read(shared: Arc<Shared>, lane: Arc<Lane>, mut inbox: Inbox) {
         let answer = inbox.answer().await;
         let arrival = {
             let mut pending = lane.pending();
-            if answer.is_err() {
+            if answer.is_err() || pending.is_none() {
                 // Under the lock: who has taken the lane out of the pool sees that nobody reads it any more.
                 lane.alive.store(false, Ordering::Release);
             }

@@ -87,8 +87,10 @@ impl Live {
         for _ in 0..3 {
             seen.push(self.watch(WINDOW / 2).await);
         }
+        let mut slots: Vec<u32> = seen.iter().flat_map(|seen| seen.slots.iter().copied()).collect();
+        slots.dedup();
         seen.sort_by(|one, other| one.rate.total_cmp(&other.rate));
-        seen.swap_remove(1)
+        Seen { slots, ..seen.swap_remove(1) }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts of a test")]

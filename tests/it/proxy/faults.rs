@@ -28,8 +28,9 @@ async fn a_server_that_is_not_there_is_a_503_at_once_and_served_as_soon_as_it_is
             assert_failure(&answer, 503, "GRP3301", "upstream_refused");
             took.push(answer.done.unwrap().duration_since(answer.sent.unwrap()));
         }
-        // The quickest: a machine may pause in any one.
-        assert!(took.iter().min().unwrap() < &std::time::Duration::from_millis(50), "{took:?}");
+        // The middle: a machine may pause in any one.
+        took.sort_unstable();
+        assert!(took[5] < std::time::Duration::from_millis(50), "{took:?}");
     }
     let mut hand = port.listen();
     within(async {
