@@ -30,6 +30,7 @@ mod sidecar;
 mod status;
 mod tell;
 mod template;
+mod told;
 mod undo;
 
 #[cfg(test)]

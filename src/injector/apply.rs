@@ -14,7 +14,6 @@ use super::{
     CONTAINER, Context, INJECTED, Injected, REDIRECT, Report, STATUS, Skip, Skipped, converge, knob, policy, resources,
     shape, tell,
 };
-use crate::api::v1alpha1::NativeSidecar;
 
 /// The annotation that `kubectl logs` and `exec` look at.
 pub(super) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -74,14 +73,10 @@ pub(super) fn apply(
     let teller = overrides.app_listen.as_ref().and_then(|knob| knob.container.as_deref());
     let candidates =
         ports::candidates(original, &context.referrers, &overrides.ports, teller, &mut draft.report.warnings)?;
-    let native = match overrides.native {
-        NativeSidecar::Always => true,
-        NativeSidecar::Never => false,
-        NativeSidecar::Auto => context.native,
-    };
+    let native = overrides.is_native(context);
     if !native && is_job(original, context) {
         return Err(Skip::JobNeedsNativeSidecar.because(
-            "a plain container would keep the pod from ending: native sidecars need Kubernetes 1.33, or groupage.dev/native-sidecar: Always",
+            "a plain container would keep the pod from ending: the sidecar is native from Kubernetes 1.33 on; from 1.29 on groupage.dev/native-sidecar: Always makes it so, and captures by app-listen or Redirect alone",
         ));
     }
     let mut numbers = Numbers::new(original, &candidates)?;
@@ -245,9 +240,11 @@ impl Draft {
     /// Tells the application to listen on loopback, and lets the sidecar listen where it listened.
     fn loopback(&mut self, original: &Value, overrides: &Overrides, planned: &[Planned]) {
         let on_loopback: Vec<&Planned> = planned.iter().filter(|planned| planned.mode == Mode::Loopback).collect();
-        let Some(first) = on_loopback.first() else { return };
-        if let Some(app_listen) = &overrides.app_listen {
-            let name = app_listen.container.clone().unwrap_or_else(|| first.port.container.clone());
+        if on_loopback.is_empty() {
+            return;
+        }
+        if let Some((app_listen, name)) = overrides.app_listen.as_ref().and_then(|it| Some((it, it.container.clone()?)))
+        {
             let Self { pod, undo, report } = self;
             let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
             let own = containers.and_then(|all| all.iter_mut().find(|own| text(own, &["name"]) == Some(&name)));
@@ -300,7 +297,7 @@ impl Draft {
     /// Lets the kubelet ask for a drain before it ends an application: a native sidecar outlives it and still holds a queue.
     fn hooks(&mut self, incoming: &Value, planned: &[Planned], metrics: u16, token: &str) {
         for container in self.applications() {
-            if !planned.iter().any(|planned| planned.port.container == container) {
+            if !planned.iter().any(|planned| planned.port.container == container && planned.mode != Mode::None) {
                 continue;
             }
             let Some(own) = self.container(&container) else { continue };

@@ -28,10 +28,9 @@ pub(super) fn about(report: &mut Report, planned: &[Planned], overrides: &Overri
         };
         report.facts.push(format!("port {} ({name}) of container {}: {how}", port.number, port.container));
         report.warnings.extend(bypass.iter().cloned());
+        let what = if port.name.is_none() { "name it as its Service does, or say" } else { "say" };
         report.warnings.extend(uncaptured.iter().map(|why| {
-            format!(
-                "{why}: not captured; name it as its Service does, or say groupage.dev/app-listen ({listen} leads through the sidecar)"
-            )
+            format!("{why}: not captured; {what} groupage.dev/app-listen ({listen} leads through the sidecar)")
         }));
     }
     report.warnings.extend(too_short(overrides, grace));

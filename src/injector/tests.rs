@@ -4,6 +4,7 @@ mod corners;
 mod draw;
 mod passes;
 mod properties;
+mod told;
 
 use std::sync::Arc;
 

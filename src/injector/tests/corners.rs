@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{Outcome, Report, Skip, inject, uninject};
+use super::super::{Context, NamedPolicy, Outcome, Report, Skip, inject, uninject};
 use super::{context, injected, pod, skipped};
 
 fn report(pod: &Value) -> Report {
@@ -136,4 +136,51 @@ fn a_number_that_was_edited_in_an_injected_manifest_keeps_its_name_and_its_probe
     let undone = uninject(&edited).unwrap();
     assert_eq!(undone.pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["port"], 8080);
     assert_eq!(undone.warnings.len(), 2, "{:?}", undone.warnings);
+}
+
+#[test]
+fn a_name_does_not_move_to_a_native_sidecar_of_a_cluster_where_services_would_not_find_it() {
+    let old = Context { native: false, ..context() };
+    let mut forced = pod();
+    forced["metadata"]["annotations"]["groupage.dev/native-sidecar"] = json!("Always");
+    let Outcome::Injected(done) = inject(&forced, &old) else { panic!("it is injected") };
+    assert_eq!(done.pod["spec"]["containers"][0], forced["spec"]["containers"][0], "no name and no hook");
+    assert!(done.report.warnings[0].contains("before Kubernetes 1.33"), "{:?}", done.report.warnings);
+    assert!(!done.report.captured);
+    forced["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1");
+    assert_eq!(captures(&injected(&forced, &old)), ["http:8080@pod"]);
+}
+
+#[test]
+fn only_a_native_sidecar_before_ours_keeps_a_name_from_moving() {
+    let with = |restart: Value| {
+        let mut plain = pod();
+        let ports = json!([{"name": "http", "containerPort": 7000}]);
+        plain["spec"]["initContainers"] = json!([{"name": "migrate", "restartPolicy": restart, "ports": ports}]);
+        plain
+    };
+    let named = |pod: &Value, context: &Context| {
+        injected(pod, context)["spec"]["containers"][0]["ports"][0]["name"] == "gpg-8080"
+    };
+    assert!(named(&with(json!(null)), &context()), "no Service looks at one that ends");
+    assert!(!named(&with(json!("Always")), &context()));
+    assert!(named(&with(json!("Always")), &Context { native: false, ..context() }), "a plain one is found first");
+    assert_eq!(captures(&injected(&with(json!(null)), &context())), ["http:8080@15080"]);
+}
+
+#[test]
+fn a_number_in_quotes_is_one_in_a_policy_too() {
+    let spec = serde_json::from_value(json!({"injection": {"ports": ["8080", "0", "9000"]}})).unwrap();
+    let policies = std::sync::Arc::from([NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() }]);
+    let context = Context { policies, ..context() };
+    assert_eq!(captures(&injected(&pod(), &context)), ["http:8080@15080", ":9000@15081"]);
+}
+
+#[test]
+fn a_container_of_which_no_port_is_captured_has_no_drain_hook() {
+    let mut plain = pod();
+    plain["spec"]["containers"][0]["ports"] = json!([{"containerPort": 8080}]);
+    let whole = injected(&plain, &context());
+    assert_eq!(whole["spec"]["containers"], plain["spec"]["containers"]);
+    assert_eq!(uninject(&whole).unwrap().pod, plain);
 }
