@@ -9,7 +9,7 @@ use super::capture::{self, Mode, Plan, Planned};
 use super::overrides::Overrides;
 use super::ports::{self, Numbers};
 use super::sidecar::{self, Parts};
-use super::status::{Captured, Hook, Probe, Reference, Renamed, Status, Undo};
+use super::status::{Captured, Hook, Probe, Reference, Renamed, Requested, Status, Undo};
 use super::{
     CONTAINER, Context, INJECTED, Injected, REDIRECT, Report, STATUS, Skip, Skipped, converge, knob, policy, resources,
     shape, tell,
@@ -38,7 +38,7 @@ pub(super) const RENAMED: &str = "gpg-";
 /// Where the sidecar says whether an application's port accepts connections; the number follows.
 pub(super) const CONNECT: &str = "/connect/";
 /// Maps and lists of a pod that an injection makes where they are absent.
-pub(super) const MADE: [&str; 8] = [
+pub(super) const MADE: [&str; 9] = [
     "metadata",
     "metadata/labels",
     "metadata/annotations",
@@ -47,6 +47,7 @@ pub(super) const MADE: [&str; 8] = [
     "spec/imagePullSecrets",
     "spec/securityContext",
     "spec/securityContext/sysctls",
+    "spec/resources/requests",
 ];
 /// The same of an application's container.
 pub(super) const MADE_IN_CONTAINERS: [&str; 3] = ["env", "args", "lifecycle"];
@@ -107,7 +108,9 @@ pub(super) fn apply(
     draft.hooks(incoming, &planned, numbers.metrics, &token);
     let (hash, fields) = draft.containers(incoming, known, &parts);
     draft.default_container(native);
+    draft.requests(&resources.whole);
     draft.report.facts.extend(resources.notes);
+    draft.report.warnings.extend(resources.warnings);
     tell::about(&mut draft.report, &planned, overrides, grace);
     let profile = overrides.policy.as_ref().and_then(|policy| {
         draft.report.warnings.extend(policy::missing_profile(&policy.spec, context));
@@ -349,6 +352,15 @@ impl Draft {
             }
         }
         (hash, fields)
+    }
+
+    /// Writes out what the API server would no longer take the pod's own requests to be.
+    fn requests(&mut self, whole: &[(String, Value)]) {
+        for (resource, amount) in whole {
+            let requests = map_mut(&mut self.pod, &["spec", "resources", "requests"]);
+            let null = requests.insert(resource.clone(), amount.clone()).is_some();
+            self.undo.requests.push(Requested { resource: resource.clone(), set: amount.clone(), null });
+        }
     }
 
     /// `kubectl logs` should go on to show the application; a native sidecar is no candidate for it.

@@ -279,7 +279,7 @@ impl Plan {
 fn unseen_name(port: &Candidate, native: bool, context: &Context) -> Option<String> {
     (native && !context.native).then(|| {
         format!(
-            "port name {} of container {} cannot move to a native sidecar before Kubernetes 1.33, where Services do not find it: leave groupage.dev/native-sidecar out",
+            "port name {} of container {} cannot move to a native sidecar before Kubernetes 1.33, where Services do not find it (native-sidecar is Always)",
             port.name.as_deref().unwrap_or_default(),
             port.container
         )

@@ -195,7 +195,7 @@ pub(super) fn not_tcp(container: &Value) -> impl Iterator<Item = (u16, &str)> {
 }
 
 /// Whether a name is one that an injection gives: what it stood for is not known here.
-fn is_given(name: &str) -> bool {
+pub(super) fn is_given(name: &str) -> bool {
     name.strip_prefix(RENAMED).is_some_and(|rest| {
         rest.starts_with(|first: char| first.is_ascii_digit()) && rest.bytes().all(|b| b.is_ascii_digit() || b == b'-')
     })
@@ -222,7 +222,7 @@ pub(super) fn unmovable(pod: &Value, port: &Candidate, native: bool) -> Option<S
     }
     if is_given(name) {
         return Some(format!(
-            "port {number} of container {container} is named {name}, as an injection names it whose record is lost: give it the name that it had"
+            "port {number} of container {container} is named {name}, which an injection writes in place of a name, and its record is lost"
         ));
     }
     let natives = list(pod, &["spec", "initContainers"]).iter();

@@ -5,6 +5,7 @@ mod draw;
 mod passes;
 mod properties;
 mod told;
+mod whole;
 
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::access::{at, at_mut, list, map_mut, text};
 use super::apply::{CONNECT, DEFAULT_CONTAINER, DRAIN, HANDLERS, MADE, MADE_IN_CONTAINERS, PROBES, RENAMED};
-use super::status::{Argument, Hook, Probe, Reference, Renamed, Status, Undo, Variable};
+use super::status::{Argument, Hook, Probe, Reference, Renamed, Requested, Status, Undo, Variable};
 use super::{CONTAINER, INJECTED, REDIRECT, STATUS, Uninjected, sidecar};
 
 /// The pod without the sidecar; `None` where there is none of ours.
@@ -87,6 +87,11 @@ fn restore(pod: &mut Value, undo: &Undo, warnings: &mut Vec<String>) {
             lost(format!("argument {} of container {}", argument.set, argument.container));
         }
     }
+    for requested in &undo.requests {
+        if !restore_request(pod, requested) {
+            lost(format!("the pod's own request of {}", requested.resource));
+        }
+    }
     if let Some(ours) = &undo.default_container
         && text(pod, &["metadata", "annotations", DEFAULT_CONTAINER]) == Some(ours)
     {
@@ -160,6 +165,17 @@ fn restore_variable(pod: &mut Value, Variable { container, name, set, was }: &Va
     match (was, env.get_mut(index)) {
         (Some(was), Some(entry)) => *entry = was.clone(),
         _ => drop(env.remove(index)),
+    }
+    true
+}
+
+fn restore_request(pod: &mut Value, Requested { resource, set, null }: &Requested) -> bool {
+    let requests = at_mut(pod, &["spec", "resources", "requests"]).and_then(Value::as_object_mut);
+    let Some(requests) = requests.filter(|requests| requests.get(resource) == Some(set)) else { return false };
+    if *null {
+        drop(requests.insert(resource.clone(), Value::Null));
+    } else {
+        drop(requests.remove(resource));
     }
     true
 }

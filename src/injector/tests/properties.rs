@@ -7,12 +7,13 @@ use super::super::{Context, Outcome, STATUS, inject, patch, places, uninject};
 use super::draw::{any_json, context, foreign, pod};
 
 /// Where an injection may change what the user wrote; a `*` is one key or index. Everything below such a place may change.
-const MAY_CHANGE: [&str; 20] = [
+const MAY_CHANGE: [&str; 21] = [
     "/metadata/labels/groupage.dev~1injected",
     "/metadata/annotations/groupage.dev~1status",
     "/metadata/annotations/kubectl.kubernetes.io~1default-container",
     "/spec/imagePullSecrets",
     "/spec/securityContext/sysctls",
+    "/spec/resources/requests",
     "/spec/containers/*/ports/*/name",
     "/spec/containers/*/livenessProbe/httpGet/port",
     "/spec/containers/*/livenessProbe/tcpSocket",
