@@ -18,6 +18,7 @@ mod context;
 mod converge;
 mod dialled;
 mod knob;
+mod lost;
 mod overrides;
 mod policy;
 mod ports;

@@ -90,7 +90,7 @@ pub(super) fn plan(
     let allowed = Allowed { wish: overrides.capture, redirect, knob, view: context.view, told };
     let native = overrides.is_native(context);
     let decide = |port: Candidate| {
-        let named = referrers::of(&port, pod, context.referrers.iter());
+        let named = referrers::of(&port, pod, &context.namespace, context.referrers.iter());
         let unmovable = ports::unmovable(pod, &port, native).or_else(|| unseen_name(&port, native, context));
         let mode = allowed.mode(&port, &named, unmovable.is_none());
         Decided { port, named, unmovable, mode }

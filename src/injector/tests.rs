@@ -2,6 +2,7 @@
 
 mod corners;
 mod draw;
+mod lost;
 mod passes;
 mod properties;
 mod told;

@@ -185,3 +185,46 @@ fn a_container_of_which_no_port_is_captured_has_no_drain_hook() {
     assert_eq!(whole["spec"]["containers"], plain["spec"]["containers"]);
     assert_eq!(uninject(&whole).unwrap().pod, plain);
 }
+
+#[test]
+fn what_a_namespace_tells_linkerd_of_a_number_counts_where_the_pod_says_nothing() {
+    let mut meshed = context();
+    meshed.namespace.annotations.insert("config.linkerd.io/opaque-ports".to_owned(), "25,8000-8080".to_owned());
+    meshed.namespace.annotations.insert("traffic.kuma.io/exclude-inbound-ports".to_owned(), "8080".to_owned());
+    let said = |pod: &Value| match inject(pod, &meshed) {
+        Outcome::Injected(done) => done.report.warnings.into_iter().find(|said| said.starts_with("annotation ")),
+        other => panic!("{other:?}"),
+    };
+    let found = said(&pod()).unwrap();
+    assert!(
+        found.starts_with("annotation config.linkerd.io/opaque-ports of the namespace names the number 8080"),
+        "{found}"
+    );
+    let mut own = pod();
+    own["metadata"]["annotations"]["config.linkerd.io/opaque-ports"] = json!("25");
+    assert_eq!(said(&own), None);
+    own["metadata"]["annotations"]["traffic.kuma.io/exclude-inbound-ports"] = json!("8080");
+    assert!(said(&own).unwrap().starts_with("annotation traffic.kuma.io/exclude-inbound-ports names"));
+}
+
+#[test]
+fn a_policy_of_cilium_for_the_whole_cluster_counts_but_for_another_namespaces() {
+    let policy = |selector: Value| {
+        let ports = json!([{"ports": [{"port": "8080", "protocol": "TCP"}]}]);
+        json!({"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "c"}, "spec": {"endpointSelector": selector, "ingress": [{"toPorts": ports}]}})
+    };
+    for (selector, counts) in [
+        (json!({}), true),
+        (json!({"matchLabels": {"k8s:app": "p"}}), true),
+        (json!({"matchLabels": {"app": "x"}}), false),
+        (json!({"matchLabels": {"app": "p", "k8s:io.kubernetes.pod.namespace": "here"}}), true),
+        (json!({"matchLabels": {"app": "p", "k8s:io.kubernetes.pod.namespace": "there"}}), false),
+        (json!(null), false),
+    ] {
+        let mut context = Context { referrers: std::sync::Arc::from([policy(selector.clone())]), ..context() };
+        context.namespace.name = "here".to_owned();
+        let Outcome::Injected(done) = inject(&pod(), &context) else { panic!("it is injected") };
+        let said = done.report.warnings.iter().any(|said| said.starts_with("ciliumclusterwidenetworkpolicy/c names"));
+        assert_eq!(said, counts, "{selector}");
+    }
+}
