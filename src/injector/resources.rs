@@ -110,7 +110,7 @@ pub(super) fn plan(pod: &Value, overrides: &Overrides, context: &Context) -> Res
     let whole = unsaid(pod);
     notes.extend(whole.iter().map(|(name, amount)| {
         let amount = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
-        format!("the pod's own request of {name} is written out, {amount} as its limit: it would become what the sidecar alone asks for")
+        format!("the pod's own request of {name} is written out as its limit, {amount}: else the API server would take it to be what the sidecar asks for")
     }));
     Ok(Resources { value, whole, notes, warnings })
 }
