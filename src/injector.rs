@@ -155,7 +155,7 @@ pub fn inject(pod: &Value, context: &Context) -> Outcome {
     if let Some(skipped) = refuse::before(original, context) {
         return Outcome::Skipped(skipped);
     }
-    let (overrides, mut warnings) = match Overrides::read(original, context) {
+    let (overrides, mut warnings) = match Overrides::read(original, known.as_ref(), context) {
         Ok(read) => read,
         Err(problems) => return Outcome::Refused(problems),
     };

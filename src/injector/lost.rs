@@ -121,18 +121,21 @@ pub(super) fn follow(pod: &Value, status: &Status) -> Undo {
     undo
 }
 
-/// Whether a container has what was changed in the one of this name.
+/// Whether a container has what was changed in the one of this name: by the strongest mark that there is, since only the first is surely ours.
 fn is_marked(own: &Value, was: &str, undo: &Undo) -> bool {
     let mut names = undo.names.iter().filter(|renamed| renamed.container == was).peekable();
     if names.peek().is_some() {
         let ports = list(own, &["ports"]);
         return names.any(|renamed| ports.iter().any(|port| text(port, &["name"]) == Some(&renamed.now)));
     }
-    let hooked = undo.hooks.iter().any(|hook| hook.container == was);
-    let drains = text(own, &["lifecycle", "preStop", "httpGet", "path"]).is_some_and(|path| path.starts_with(DRAIN));
+    let path = |keys: &[&str]| text(own, keys).unwrap_or_default();
+    if undo.hooks.iter().any(|hook| hook.container == was) {
+        return path(&["lifecycle", "preStop", "httpGet", "path"]).starts_with(DRAIN);
+    }
+    let mut probes = undo.probes.iter().filter(|probe| probe.container == was);
     let mut env = undo.env.iter().filter(|variable| variable.container == was);
     let mut args = undo.args.iter().filter(|argument| argument.container == was);
-    (hooked && drains)
+    probes.any(|probe| path(&[&probe.at, "httpGet", "path"]).starts_with(CONNECT))
         || env.any(|set| list(own, &["env"]).contains(&json!({"name": set.name, "value": set.set})))
         || args.any(|set| list(own, &[&set.list]).contains(&json!(set.set)))
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::access::at;
+use super::status::Status;
 use super::{Code, Context, Holder, NamedPolicy, Problem, policy, resources, told};
 use crate::api::v1alpha1::{Capture, Mode, NativeSidecar, Port, Word};
 use crate::config::{self, format_duration, parse_duration};
@@ -98,11 +99,15 @@ impl Overrides {
         }
     }
 
-    /// Reads what holds for a pod, with what is worth a warning.
+    /// Reads what holds for a pod, with what is worth a warning; `known` is told of an earlier pass.
     ///
     /// # Errors
     /// Every annotation that cannot be used.
-    pub(super) fn read(pod: &Value, context: &Context) -> Result<(Self, Vec<String>), Vec<Problem>> {
+    pub(super) fn read(
+        pod: &Value,
+        known: Option<&Status>,
+        context: &Context,
+    ) -> Result<(Self, Vec<String>), Vec<Problem>> {
         let mut reader = Reader { annotations: at(pod, &["metadata", "annotations"]), problems: Vec::new() };
         let mut warnings = reader.unknown();
         let named =
@@ -123,7 +128,7 @@ impl Overrides {
         let drain_timeout = reader.read("drain-timeout", "a duration such as 25s", drain);
         let native = reader.read("native-sidecar", "Auto, Always or Never", word::<NativeSidecar>);
         let ports = ports.unwrap_or_else(|| usable(under.ports));
-        let whose = |knob: AppListen| knob.settled(pod, &context.referrers, &ports);
+        let whose = |knob: AppListen| knob.settled(pod, known, &context.referrers, &ports);
         let app_listen = app_listen.map(whose).and_then(|settled| match settled {
             Ok(knob) => Some(knob),
             Err(allowed) => {
@@ -225,11 +230,11 @@ impl AppListen {
     ///
     /// # Errors
     /// What it takes in this pod.
-    fn settled(self, pod: &Value, objects: &[Value], ports: &[Port]) -> Result<Self, String> {
+    fn settled(self, pod: &Value, known: Option<&Status>, objects: &[Value], ports: &[Port]) -> Result<Self, String> {
         let container = match &self.container {
             Some(wanted) if told::is_application(pod, wanted) => Some(wanted.clone()),
             Some(_) => return Err(format!("a container of the application: {}", told::applications(pod))),
-            None => told::choose(pod, objects, &self, ports).map_err(|left| {
+            None => told::choose(pod, known, objects, &self, ports).map_err(|left| {
                 format!("CONTAINER/ before it: of the containers {} each could be meant", told::shown(&left))
             })?,
         };

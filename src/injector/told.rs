@@ -6,16 +6,18 @@ use serde_json::Value;
 
 use super::access::text;
 use super::overrides::{AppListen, Knob};
+use super::status::Status;
 use super::{knob, ports, referrers};
 use crate::api::v1alpha1::Port;
 
 /// The container that a knob is for, of the application's alone: the one that declares a port of its values, else the one in which the variable or flag stands,
-/// else the one that has a port which may be captured. `None`: the pod has no application.
+/// else the one that an earlier pass told, since others may have put containers beside it meanwhile, else the one that has a port which may be captured. `None`: the pod has no application.
 ///
 /// # Errors
 /// The containers that remain, where several do.
 pub(super) fn choose(
     pod: &Value,
+    known: Option<&Status>,
     objects: &[Value],
     app_listen: &AppListen,
     wanted: &[Port],
@@ -28,6 +30,13 @@ pub(super) fn choose(
     narrow(&mut left, |own| declares(own, &dialled));
     narrow(&mut left, |own| declares(own, &bare));
     narrow(&mut left, stands);
+    let undo = known.map(|known| &known.undo);
+    let set = |name: &str| {
+        undo.is_some_and(|undo| {
+            undo.env.iter().any(|set| set.container == name) || undo.args.iter().any(|set| set.container == name)
+        })
+    };
+    narrow(&mut left, |own| text(own, &["name"]).is_some_and(set));
     // A port that is led to and that nobody declares may be anybody's, and just as well of one that declares no other.
     let led_to = || wanted_numbers(wanted).chain(referrers::numbers(pod, objects, true)).collect::<Vec<u16>>();
     let declared = ports::applications(pod).any(|own| declares(own, &dialled));
@@ -114,7 +123,7 @@ mod tests {
     fn chosen(containers: &Value, app_listen: &str) -> Result<Option<String>, Vec<String>> {
         let service = json!({"kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80, "targetPort": 7000}]}});
         let pod = json!({"metadata": {"labels": {"app": "x"}}, "spec": {"containers": containers}});
-        choose(&pod, &[service], &AppListen::parse(app_listen).unwrap(), &[])
+        choose(&pod, None, &[service], &AppListen::parse(app_listen).unwrap(), &[])
     }
 
     fn one(name: &str) -> Result<Option<String>, Vec<String>> {

@@ -68,6 +68,20 @@ fn where_several_could_be_meant_the_pod_is_refused_and_a_policys_knob_is_left_ou
 }
 
 #[test]
+fn a_container_that_others_add_between_two_passes_leaves_the_first_one_told() {
+    let mut plain = super::pod();
+    plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
+    plain["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1");
+    let mut grown = injected(&plain, &context());
+    let late = json!({"name": "late", "image": "l", "ports": [{"containerPort": 4317}]});
+    grown["spec"]["containers"].as_array_mut().unwrap().push(late);
+    let again = injected(&grown, &context());
+    assert_eq!(again["spec"]["containers"], grown["spec"]["containers"]);
+    assert_eq!(injected(&again, &context()), again);
+    assert!(refused(&uninject(&grown).unwrap().pod, &context()).contains("app and late"));
+}
+
+#[test]
 fn another_proxys_container_is_none_of_the_application() {
     let (plain, context) = ollama("daprd/env:A=127.0.0.1");
     let said = refused(&plain, &context);
