@@ -108,7 +108,9 @@ pub(super) fn plan(
     if allowed.wish == Capture::Loopback {
         plan.untold(&allowed);
     }
-    plan.told_in_vain(&allowed);
+    if let (Some(knob), Some(told)) = (allowed.knob, &allowed.told) {
+        plan.warnings.extend(told::in_vain(knob, told, allowed.wish, &plan.ports));
+    }
     if plan.ports.len() > ports::CAPTURED_MAX {
         return Err(Skip::TooLarge.because(format!("more than {} ports would be captured", ports::CAPTURED_MAX)));
     }
@@ -239,39 +241,6 @@ impl Plan {
                 planned.port.number, planned.port.container
             )
         }));
-    }
-
-    /// Says where a knob is not turned, or is set to another port than the sidecar dials.
-    fn told_in_vain(&mut self, allowed: &Allowed<'_>) {
-        let (Some(knob), Some(told)) = (allowed.knob, &allowed.told) else { return };
-        let own = || self.ports.iter().filter(|planned| planned.port.container == *told);
-        let loopback: Vec<u16> =
-            own().filter(|planned| planned.mode == Mode::Loopback).map(|planned| planned.port.number).collect();
-        let vain = match allowed.wish {
-            _ if !loopback.is_empty() => None,
-            Capture::Named => Some("capture is Named: leave one of the two out"),
-            Capture::Redirect => Some("capture is Redirect: leave one of the two out"),
-            _ if own().next().is_none() => {
-                Some("it has no port that is captured: declare one there, or name another container")
-            }
-            // What everybody reaches by its name needs no knob.
-            Capture::Auto | Capture::Loopback => None,
-        };
-        if let Some(why) = vain {
-            self.warnings.push(format!("app-listen for container {told} is not used: {why}"));
-        }
-        let elsewhere =
-            told::dialled(knob).into_iter().filter(|number| !loopback.is_empty() && !loopback.contains(number));
-        let numbers: Vec<String> = loopback.iter().map(u16::to_string).collect();
-        let elsewhere: Vec<String> = elsewhere
-            .map(|number| {
-                format!(
-                    "app-listen tells container {told} port {number}, and the sidecar calls it at {}: write that one, or declare {number}",
-                    told::shown(&numbers)
-                )
-            })
-            .collect();
-        self.warnings.extend(elsewhere);
     }
 }
 

@@ -222,7 +222,7 @@ pub(super) fn unmovable(pod: &Value, port: &Candidate, native: bool) -> Option<S
     }
     if is_given(name) {
         return Some(format!(
-            "port {number} of container {container} is named {name}, which an injection writes in place of a name, and its record is lost"
+            "port {number} of container {container} is named {name}, as an injection names ports, and no record says what it was called"
         ));
     }
     let natives = list(pod, &["spec", "initContainers"]).iter();

@@ -1,14 +1,15 @@
-//! Which container an application's knob is for, where `app-listen` names none: the one that declares the port.
+//! Which container an application's knob is for, where `app-listen` names none: the one that declares the port. And what is said where it is turned in vain.
 //!
 //! Told the wrong one, the right one goes on to listen on every address, where the sidecar wants to listen too. So where several could be meant, nobody is taken.
 
 use serde_json::Value;
 
 use super::access::text;
+use super::capture::{Mode, Planned};
 use super::overrides::{AppListen, Knob};
 use super::status::Status;
 use super::{knob, ports, referrers};
-use crate::api::v1alpha1::Port;
+use crate::api::v1alpha1::{Capture, Port};
 
 /// The container that a knob is for, of the application's alone: the one that declares a port of its values, else the one in which the variable or flag stands,
 /// else the one that an earlier pass told, since others may have put containers beside it meanwhile, else the one that has a port which may be captured. `None`: the pod has no application.
@@ -50,6 +51,35 @@ pub(super) fn choose(
     }
 }
 
+/// What is said where a knob is not turned, or is set to another port than the sidecar calls.
+pub(super) fn in_vain(app_listen: &AppListen, container: &str, wish: Capture, planned: &[Planned]) -> Vec<String> {
+    let own = || planned.iter().filter(|planned| planned.port.container == container);
+    let loopback: Vec<u16> =
+        own().filter(|planned| planned.mode == Mode::Loopback).map(|planned| planned.port.number).collect();
+    if loopback.is_empty() {
+        let why = match wish {
+            Capture::Named => "capture is Named: leave one of the two out",
+            Capture::Redirect => "capture is Redirect: leave one of the two out",
+            _ if own().next().is_none() => {
+                "it has no port that is captured: declare one there, or name another container"
+            }
+            // What everybody reaches by its name needs no knob.
+            Capture::Auto | Capture::Loopback => return Vec::new(),
+        };
+        return vec![format!("app-listen for container {container} is not used: {why}")];
+    }
+    let numbers: Vec<String> = loopback.iter().map(u16::to_string).collect();
+    let elsewhere = dialled(app_listen).into_iter().filter(|number| !loopback.contains(number));
+    elsewhere
+        .map(|number| {
+            format!(
+                "app-listen tells container {container} port {number}, and the sidecar calls it at {}: write that one, or declare {number}",
+                shown(&numbers)
+            )
+        })
+        .collect()
+}
+
 /// Leaves those of which something is true, where it is true of any.
 fn narrow(left: &mut Vec<&Value>, is: impl Fn(&Value) -> bool) {
     if left.len() > 1 && left.iter().any(|own| is(own)) {
@@ -65,7 +95,7 @@ fn wanted_numbers(wanted: &[Port]) -> impl Iterator<Item = u16> + '_ {
 }
 
 /// The ports of addresses among a knob's values: `127.0.0.1:8080`, `http://[::1]:8080/x`.
-pub(super) fn dialled(app_listen: &AppListen) -> Vec<u16> {
+fn dialled(app_listen: &AppListen) -> Vec<u16> {
     values(app_listen).filter_map(port_of).collect()
 }
 
