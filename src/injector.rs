@@ -18,6 +18,7 @@ mod context;
 mod converge;
 mod dialled;
 mod knob;
+mod lost;
 mod overrides;
 mod policy;
 mod ports;
@@ -29,6 +30,7 @@ mod sidecar;
 mod status;
 mod tell;
 mod template;
+mod told;
 mod undo;
 
 #[cfg(test)]
@@ -151,7 +153,7 @@ pub fn inject(pod: &Value, context: &Context) -> Outcome {
     if let Some(skipped) = refuse::before(original, context) {
         return Outcome::Skipped(skipped);
     }
-    let (overrides, mut warnings) = match Overrides::read(original, context) {
+    let (overrides, mut warnings) = match Overrides::read(original, known.as_ref(), context) {
         Ok(read) => read,
         Err(problems) => return Outcome::Refused(problems),
     };

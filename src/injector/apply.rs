@@ -9,12 +9,11 @@ use super::capture::{self, Mode, Plan, Planned};
 use super::overrides::Overrides;
 use super::ports::{self, Numbers};
 use super::sidecar::{self, Parts};
-use super::status::{Captured, Hook, Probe, Reference, Renamed, Status, Undo};
+use super::status::{Captured, Hook, Probe, Reference, Renamed, Requested, Status, Undo};
 use super::{
     CONTAINER, Context, INJECTED, Injected, REDIRECT, Report, STATUS, Skip, Skipped, converge, knob, policy, resources,
     shape, tell,
 };
-use crate::api::v1alpha1::NativeSidecar;
 
 /// The annotation that `kubectl logs` and `exec` look at.
 pub(super) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -39,7 +38,7 @@ pub(super) const RENAMED: &str = "gpg-";
 /// Where the sidecar says whether an application's port accepts connections; the number follows.
 pub(super) const CONNECT: &str = "/connect/";
 /// Maps and lists of a pod that an injection makes where they are absent.
-pub(super) const MADE: [&str; 8] = [
+pub(super) const MADE: [&str; 9] = [
     "metadata",
     "metadata/labels",
     "metadata/annotations",
@@ -48,6 +47,7 @@ pub(super) const MADE: [&str; 8] = [
     "spec/imagePullSecrets",
     "spec/securityContext",
     "spec/securityContext/sysctls",
+    "spec/resources/requests",
 ];
 /// The same of an application's container.
 pub(super) const MADE_IN_CONTAINERS: [&str; 3] = ["env", "args", "lifecycle"];
@@ -74,14 +74,10 @@ pub(super) fn apply(
     let teller = overrides.app_listen.as_ref().and_then(|knob| knob.container.as_deref());
     let candidates =
         ports::candidates(original, &context.referrers, &overrides.ports, teller, &mut draft.report.warnings)?;
-    let native = match overrides.native {
-        NativeSidecar::Always => true,
-        NativeSidecar::Never => false,
-        NativeSidecar::Auto => context.native,
-    };
+    let native = overrides.is_native(context);
     if !native && is_job(original, context) {
         return Err(Skip::JobNeedsNativeSidecar.because(
-            "a plain container would keep the pod from ending: native sidecars need Kubernetes 1.33, or groupage.dev/native-sidecar: Always",
+            "a plain container would keep the pod from ending: the sidecar is native from Kubernetes 1.33 on; from 1.29 on groupage.dev/native-sidecar: Always makes it so, and captures by app-listen or Redirect alone",
         ));
     }
     let mut numbers = Numbers::new(original, &candidates)?;
@@ -112,7 +108,9 @@ pub(super) fn apply(
     draft.hooks(incoming, &planned, numbers.metrics, &token);
     let (hash, fields) = draft.containers(incoming, known, &parts);
     draft.default_container(native);
+    draft.requests(&resources.whole);
     draft.report.facts.extend(resources.notes);
+    draft.report.warnings.extend(resources.warnings);
     tell::about(&mut draft.report, &planned, overrides, grace);
     let profile = overrides.policy.as_ref().and_then(|policy| {
         draft.report.warnings.extend(policy::missing_profile(&policy.spec, context));
@@ -245,9 +243,11 @@ impl Draft {
     /// Tells the application to listen on loopback, and lets the sidecar listen where it listened.
     fn loopback(&mut self, original: &Value, overrides: &Overrides, planned: &[Planned]) {
         let on_loopback: Vec<&Planned> = planned.iter().filter(|planned| planned.mode == Mode::Loopback).collect();
-        let Some(first) = on_loopback.first() else { return };
-        if let Some(app_listen) = &overrides.app_listen {
-            let name = app_listen.container.clone().unwrap_or_else(|| first.port.container.clone());
+        if on_loopback.is_empty() {
+            return;
+        }
+        if let Some((app_listen, name)) = overrides.app_listen.as_ref().and_then(|it| Some((it, it.container.clone()?)))
+        {
             let Self { pod, undo, report } = self;
             let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
             let own = containers.and_then(|all| all.iter_mut().find(|own| text(own, &["name"]) == Some(&name)));
@@ -300,7 +300,7 @@ impl Draft {
     /// Lets the kubelet ask for a drain before it ends an application: a native sidecar outlives it and still holds a queue.
     fn hooks(&mut self, incoming: &Value, planned: &[Planned], metrics: u16, token: &str) {
         for container in self.applications() {
-            if !planned.iter().any(|planned| planned.port.container == container) {
+            if !planned.iter().any(|planned| planned.port.container == container && planned.mode != Mode::None) {
                 continue;
             }
             let Some(own) = self.container(&container) else { continue };
@@ -352,6 +352,15 @@ impl Draft {
             }
         }
         (hash, fields)
+    }
+
+    /// Writes out what the API server would no longer take the pod's own requests to be.
+    fn requests(&mut self, whole: &[(String, Value)]) {
+        for (resource, amount) in whole {
+            let requests = map_mut(&mut self.pod, &["spec", "resources", "requests"]);
+            let null = requests.insert(resource.clone(), amount.clone()).is_some();
+            self.undo.requests.push(Requested { resource: resource.clone(), set: amount.clone(), null });
+        }
     }
 
     /// `kubectl logs` should go on to show the application; a native sidecar is no candidate for it.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::Namespace;
 use super::capture::bypass;
 use super::ports::Candidate;
 use super::referrers;
@@ -29,7 +30,7 @@ pub fn around(status: &str, labels: &BTreeMap<String, String>, objects: &[&Value
         ways.extend(fixed);
         let (container, name, number) = (captured.container, captured.name, captured.port);
         let port = Candidate { container, name, number, host_port: None };
-        let named = referrers::of(&port, &pod, objects.iter().copied());
+        let named = referrers::of(&port, &pod, &Namespace::default(), objects.iter().copied());
         ways.extend(bypass(&port, captured.mode, captured.listen, named));
     }
     Some(ways)

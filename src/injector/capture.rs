@@ -9,7 +9,7 @@ use super::access::{at, list, text};
 use super::overrides::{AppListen, Overrides};
 use super::ports::{self, Candidate, Numbers};
 use super::referrers::{self, Referrers};
-use super::{Context, Skip, Skipped, View, dialled};
+use super::{Context, Skip, Skipped, View, dialled, told};
 use crate::api::v1alpha1::Capture;
 
 /// How a port is captured.
@@ -86,17 +86,18 @@ pub(super) fn plan(
         return Err(skipped);
     }
     let knob = overrides.app_listen.as_ref();
-    let told = knob.and_then(|knob| told(knob, &candidates));
+    let told = knob.and_then(|knob| knob.container.clone());
     let allowed = Allowed { wish: overrides.capture, redirect, knob, view: context.view, told };
+    let native = overrides.is_native(context);
     let decide = |port: Candidate| {
-        let named = referrers::of(&port, pod, context.referrers.iter());
-        let unmovable = ports::unmovable(pod, &port);
+        let named = referrers::of(&port, pod, &context.namespace, context.referrers.iter());
+        let unmovable = ports::unmovable(pod, &port, native).or_else(|| unseen_name(&port, native, context));
         let mode = allowed.mode(&port, &named, unmovable.is_none());
         Decided { port, named, unmovable, mode }
     };
     let mut decided: Vec<Decided> = candidates.into_iter().map(&decide).collect();
-    whole_containers(pod, allowed.told.as_deref(), &mut decided, decide);
-    let mut plan = Plan::default();
+    let mut plan =
+        Plan { warnings: whole_containers(pod, allowed.told.as_deref(), &mut decided, decide), ..Plan::default() };
     let firsts = plan.second_to_none(decided);
     if context.view == View::Files {
         plan.unseen(&firsts);
@@ -106,6 +107,9 @@ pub(super) fn plan(
     }
     if allowed.wish == Capture::Loopback {
         plan.untold(&allowed);
+    }
+    if let (Some(knob), Some(told)) = (allowed.knob, &allowed.told) {
+        plan.warnings.extend(told::in_vain(knob, told, allowed.wish, &plan.ports));
     }
     if plan.ports.len() > ports::CAPTURED_MAX {
         return Err(Skip::TooLarge.because(format!("more than {} ports would be captured", ports::CAPTURED_MAX)));
@@ -240,15 +244,27 @@ impl Plan {
     }
 }
 
+/// Why a name would lead nowhere on a native sidecar of an older cluster, which somebody asked for.
+fn unseen_name(port: &Candidate, native: bool, context: &Context) -> Option<String> {
+    (native && !context.native).then(|| {
+        format!(
+            "port name {} of container {} cannot move to a native sidecar before Kubernetes 1.33, where Services do not find it (native-sidecar is Always)",
+            port.name.as_deref().unwrap_or_default(),
+            port.container
+        )
+    })
+}
+
 /// An application's loopback knob moves all its listeners: where one port of a container is captured so, all are, and in the one that is
 /// told also those that it does not declare and that its own probes and hooks dial. One that nobody tells moves nothing: what its probes reach today they go on
-/// to reach, and the sidecar could not listen there.
+/// to reach, and the sidecar could not listen there. What is said of it: ports that move and are not captured.
 fn whole_containers(
     pod: &Value,
     told: Option<&str>,
     decided: &mut Vec<Decided>,
     decide: impl Fn(Candidate) -> Decided,
-) {
+) -> Vec<String> {
+    let mut warnings = Vec::new();
     let moved: Vec<String> =
         decided.iter().filter(|each| each.mode == Mode::Loopback).map(|each| each.port.container.clone()).collect();
     for container in ports::applications(pod) {
@@ -265,6 +281,11 @@ fn whole_containers(
         if told != Some(name) {
             continue;
         }
+        warnings.extend(ports::not_tcp(container).map(|(number, protocol)| {
+            format!(
+                "container {name}: app-listen may move port {number} ({protocol}) to loopback too, where no other pod reaches it: the sidecar captures TCP alone"
+            )
+        }));
         let declared = |number: u16| ports::declared(pod).any(|port| port.number == number) || ports::is_meshs(number);
         for number in dialled::by_itself(container).into_iter().filter(|number| !declared(*number)) {
             match decided.iter_mut().find(|known| known.port.number == number) {
@@ -277,6 +298,7 @@ fn whole_containers(
             }
         }
     }
+    warnings
 }
 
 /// What reaches the application without the sidecar, or what of the sidecar's is not reached.
@@ -307,11 +329,6 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
         bypass.push(format!("hostPort {host} leads to the application itself"));
     }
     bypass
-}
-
-/// The container that an application's knob is for: the one that it names, else the first with a candidate.
-pub(super) fn told(knob: &AppListen, candidates: &[Candidate]) -> Option<String> {
-    knob.container.clone().or_else(|| candidates.first().map(|port| port.container.clone()))
 }
 
 /// Why no redirect may be added.

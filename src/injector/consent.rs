@@ -6,6 +6,11 @@ use super::access::at;
 use super::overrides::{shown, unquoted};
 use super::{Code, Context, Holder, INJECT, Problem, Skip, Skipped};
 
+/// Whether a word means yes, as an annotation or label of a pod may say it.
+pub(super) fn is_yes(word: &str) -> bool {
+    matches!(word.trim().to_ascii_lowercase().as_str(), "enabled" | "true")
+}
+
 /// Whether the pod is to be injected; if not, why.
 ///
 /// # Errors
@@ -32,7 +37,7 @@ pub(super) fn asked(pod: &Value, context: &Context) -> Result<Option<Skipped>, P
     // The webhook's selector takes a namespace's label letter by letter, and so does everybody else.
     let exact = |word: &str| holder != Holder::Namespace || matches!(word, "enabled" | "true");
     match value.as_str().map(|word| (word, word.trim().to_ascii_lowercase())) {
-        Some((word, lower)) if matches!(lower.as_str(), "enabled" | "true") && exact(word) => Ok(None),
+        Some((word, _)) if is_yes(word) && exact(word) => Ok(None),
         Some((_, lower)) if matches!(lower.as_str(), "disabled" | "false") => {
             Ok(Some(Skip::Disabled.because(format!("the {whose} {INJECT} says {value}"))))
         }

@@ -20,7 +20,7 @@ pub struct Context {
     pub policies: Arc<[NamedPolicy]>,
     /// The profiles of the namespace.
     pub profiles: Arc<[NamedProfile]>,
-    /// Objects of the namespace that may name the pod's ports, as they are: Services, `InferencePool`s, `NetworkPolicy`s and others of [`super::REFERRERS`].
+    /// Objects of the namespace, and policies of the whole cluster, that may name the pod's ports, as they are: Services, `InferencePool`s, `NetworkPolicy`s and others of [`super::REFERRERS`].
     pub referrers: Arc<[Value]>,
     /// The installation's values.
     pub sidecar: SidecarDefaults,
@@ -55,7 +55,7 @@ pub struct Namespace {
     pub name: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Its annotations; a mesh may be asked for there.
+    /// Its annotations; a mesh may be asked for there, and told of ports.
     pub annotations: BTreeMap<String, String>,
 }
 

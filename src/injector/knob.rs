@@ -18,6 +18,16 @@ pub(super) fn turn(own: &mut Value, container: &str, knob: &Knob, undo: &mut Und
     }
 }
 
+/// Whether the variable or the flag of a knob stands in a container already.
+pub(super) fn stands(own: &Value, knob: &Knob) -> bool {
+    match knob {
+        Knob::Env(name, _) => list(own, &["env"]).iter().any(|entry| text(entry, &["name"]) == Some(name)),
+        Knob::Arg(words) => flag_of(words).is_some_and(|(flag, value)| {
+            ["command", "args"].iter().any(|key| places(list(own, &[key]), flag, value).next().is_some())
+        }),
+    }
+}
+
 /// Of a variable that is set more than once the last one counts, so that one is set.
 fn set_variable(own: &mut Value, container: &str, (name, value): (&str, &str), undo: &mut Undo, report: &mut Report) {
     let wanted = json!({"name": name, "value": value});
@@ -43,11 +53,7 @@ fn set_variable(own: &mut Value, container: &str, (name, value): (&str, &str), u
 
 /// Sets an argument wherever its flag stands, since servers differ in which of two counts; adds it where it stands nowhere.
 fn set_argument(own: &mut Value, container: &str, words: &[String], undo: &mut Undo, report: &mut Report) {
-    let Some(first) = words.first() else { return };
-    let (flag, value) = match (first.split_once('='), words.get(1)) {
-        (Some((flag, value)), _) => (flag, value),
-        (None, value) => (first.as_str(), value.map_or("", String::as_str)),
-    };
+    let Some((flag, value)) = flag_of(words) else { return };
     let before = undo.args.len();
     let mut stands = false;
     for key in ["command", "args"] {
@@ -85,6 +91,15 @@ fn set_argument(own: &mut Value, container: &str, words: &[String], undo: &mut U
             "container {container} runs a shell: the argument may not reach the server; use env: or write it into the command"
         ));
     }
+}
+
+/// The flag of an argument, and what it is set to.
+fn flag_of(words: &[String]) -> Option<(&str, &str)> {
+    let first = words.first()?;
+    Some(match (first.split_once('='), words.get(1)) {
+        (Some((flag, value)), _) => (flag, value),
+        (None, value) => (first.as_str(), value.map_or("", String::as_str)),
+    })
 }
 
 /// Whether words run a shell with a text: `-c`, or after the name of one also flags that end so (`bash -lc`, `sh -e -xc`).

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::access::{at, list, text};
-use super::{Code, Context, Holder, NamedPolicy, Problem, policy};
+use super::access::at;
+use super::status::Status;
+use super::{Code, Context, Holder, NamedPolicy, Problem, policy, told};
 use crate::api::v1alpha1::{Capture, Mode, NativeSidecar, Port, Word};
 use crate::config::quantity::{CPU, MEMORY};
 use crate::config::{self, format_duration, parse_duration};
@@ -66,7 +67,7 @@ pub(super) struct Overrides {
 /// How an application is told to listen on loopback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AppListen {
-    /// The container; `None`: the one that declares the port.
+    /// The container; `None` until it is known which one is meant.
     pub(super) container: Option<String>,
     /// At least one; a server with a listener for each protocol has a flag for each.
     pub(super) knobs: Vec<Knob>,
@@ -90,11 +91,24 @@ struct Reader<'a> {
 // === impl Overrides ===
 
 impl Overrides {
-    /// Reads what holds for a pod, with what is worth a warning.
+    /// Whether the sidecar is a native one.
+    pub(super) fn is_native(&self, context: &Context) -> bool {
+        match self.native {
+            NativeSidecar::Always => true,
+            NativeSidecar::Never => false,
+            NativeSidecar::Auto => context.native,
+        }
+    }
+
+    /// Reads what holds for a pod, with what is worth a warning; `known` is told of an earlier pass.
     ///
     /// # Errors
     /// Every annotation that cannot be used.
-    pub(super) fn read(pod: &Value, context: &Context) -> Result<(Self, Vec<String>), Vec<Problem>> {
+    pub(super) fn read(
+        pod: &Value,
+        known: Option<&Status>,
+        context: &Context,
+    ) -> Result<(Self, Vec<String>), Vec<Problem>> {
         let mut reader = Reader { annotations: at(pod, &["metadata", "annotations"]), problems: Vec::new() };
         let mut warnings = reader.unknown();
         let named =
@@ -114,22 +128,34 @@ impl Overrides {
         let log_level = reader.read("log-level", "a level such as info, or a log filter", level);
         let drain_timeout = reader.read("drain-timeout", "a duration such as 25s", drain);
         let native = reader.read("native-sidecar", "Auto, Always or Never", word::<NativeSidecar>);
-        let there = |knob: &AppListen| {
-            let names = || list(pod, &["spec", "containers"]).iter().filter_map(|own| text(own, &["name"]));
-            knob.container.as_deref().is_none_or(|wanted| names().any(|name| name == wanted))
-        };
-        if app_listen.as_ref().is_some_and(|knob| !there(knob)) {
-            reader.refuse("app-listen", "a container that the pod has");
-        }
+        let ports = ports.unwrap_or_else(|| usable(under.ports));
+        let whose = |knob: AppListen| knob.settled(pod, known, &context.referrers, &ports);
+        let app_listen = app_listen.map(whose).and_then(|settled| match settled {
+            Ok(knob) => Some(knob),
+            Err(allowed) => {
+                reader.refuse("app-listen", &allowed);
+                None
+            }
+        });
         if !reader.problems.is_empty() {
             return Err(reader.problems);
         }
         let known = |text: Option<String>, good: fn(&str) -> bool| text.filter(|text| good(text));
         // The policy is for several workloads, so what does not fit this pod is no mistake; what this version cannot read leaves the default.
-        let app_listen = app_listen.or_else(|| AppListen::parse(under.app_listen.as_deref()?).filter(there));
+        let of_policy = || AppListen::parse(under.app_listen.as_deref()?);
+        let app_listen = match (app_listen, policy.as_ref()) {
+            (None, Some(NamedPolicy { name, .. })) => of_policy().and_then(|knob| match whose(knob) {
+                Ok(knob) => Some(knob),
+                Err(allowed) => {
+                    warnings.push(format!("appListen of policy {name} is not used: for this pod it takes {allowed}"));
+                    None
+                }
+            }),
+            (app_listen, _) => app_listen,
+        };
         let overrides = Self {
             capture: capture.or_else(|| known_word(under.capture)).unwrap_or(Capture::Auto),
-            ports: ports.unwrap_or_else(|| usable(under.ports)),
+            ports,
             app_listen,
             cpu_request: cpu_request.or_else(|| known(under.cpu_request, |text| CPU.holds(text))),
             memory_request: memory_request.or_else(|| known(under.memory_request, |text| MEMORY.holds(text))),
@@ -165,7 +191,12 @@ fn word<T: serde::de::DeserializeOwned + Copy>(text: &str) -> Option<T> {
 
 /// The ports of a policy that can be.
 fn usable(ports: Option<Vec<Port>>) -> Vec<Port> {
-    let ports = ports.into_iter().flatten().filter(|port| *port != Port::Number(0));
+    // Names have a letter in them, so what is a number is one, in quotes or not.
+    let read = |port: Port| match &port {
+        Port::Name(name) => name.parse().map_or(port, Port::Number),
+        Port::Number(_) => port,
+    };
+    let ports = ports.into_iter().flatten().map(read).filter(|port| *port != Port::Number(0));
     ports.take(PORTS_MAX).collect()
 }
 
@@ -196,7 +227,22 @@ const APP_LISTEN: &str =
     "env:NAME=VALUE or arg:ARGUMENT, several of them by comma, with CONTAINER/ before them where the pod has several";
 
 impl AppListen {
-    fn parse(text: &str) -> Option<Self> {
+    /// With the container that it is for.
+    ///
+    /// # Errors
+    /// What it takes in this pod.
+    fn settled(self, pod: &Value, known: Option<&Status>, objects: &[Value], ports: &[Port]) -> Result<Self, String> {
+        let container = match &self.container {
+            Some(wanted) if told::is_application(pod, wanted) => Some(wanted.clone()),
+            Some(_) => return Err(format!("a container of the application: {}", told::applications(pod))),
+            None => told::choose(pod, known, objects, &self, ports).map_err(|left| {
+                format!("CONTAINER/ before it: of the containers {} each could be meant", told::shown(&left))
+            })?,
+        };
+        Ok(Self { container, ..self })
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let (container, rest) = match text.split_once('/') {
             // A slash may stand in a value too; a container's name has no colon.
             Some((container, rest)) if !container.is_empty() && !container.contains(':') => {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::access::{at, list, number, text};
+use super::apply::RENAMED;
 use super::{Skip, Skipped, dialled, referrers};
 use crate::api::v1alpha1::Port;
 
@@ -61,8 +62,13 @@ pub(super) fn applications(pod: &Value) -> impl Iterator<Item = &Value> {
 
 /// The containers whose ports are never captured: other proxies, and everything that runs before the application.
 pub(super) fn others(pod: &Value) -> impl Iterator<Item = &Value> {
+    proxies(pod).chain(list(pod, &["spec", "initContainers"]))
+}
+
+/// Other proxies, where they are plain containers.
+fn proxies(pod: &Value) -> impl Iterator<Item = &Value> {
     let proxy = |container: &&Value| text(container, &["name"]).is_some_and(|name| PROXIES.contains(&name));
-    list(pod, &["spec", "containers"]).iter().filter(proxy).chain(list(pod, &["spec", "initContainers"]))
+    list(pod, &["spec", "containers"]).iter().filter(proxy)
 }
 
 /// The ports that may be captured: those that the user names, else all that are declared or that a Service leads to. What nobody declares is taken to be the
@@ -123,11 +129,7 @@ fn asked_for(
 ) -> Vec<Candidate> {
     let mut chosen: Vec<Candidate> = Vec::new();
     for port in wanted {
-        let is = |candidate: &&Candidate| match port {
-            Port::Number(number) => candidate.number == *number,
-            Port::Name(name) => candidate.name.as_ref() == Some(name),
-        };
-        let mut found: Vec<Candidate> = declared.iter().filter(is).cloned().collect();
+        let mut found: Vec<Candidate> = declared.iter().filter(|candidate| is(candidate, port)).cloned().collect();
         match port {
             Port::Number(number) if found.is_empty() => {
                 found.extend(undeclared(*number));
@@ -144,6 +146,18 @@ fn asked_for(
         chosen.extend(found);
     }
     chosen
+}
+
+fn is(candidate: &Candidate, port: &Port) -> bool {
+    match port {
+        Port::Number(number) => candidate.number == *number,
+        Port::Name(name) => candidate.name.as_ref() == Some(name),
+    }
+}
+
+/// Whether a declared port is one of those that the user names; of all where none is named.
+pub(super) fn is_wanted(candidate: &Candidate, wanted: &[Port]) -> bool {
+    wanted.is_empty() || wanted.iter().any(|port| is(candidate, port))
 }
 
 /// The TCP ports that a container declares.
@@ -174,11 +188,25 @@ pub(super) fn is_tcp(port: &Value) -> bool {
     matches!(text(port, &["protocol"]), None | Some("" | "TCP"))
 }
 
-/// Why the name of a port cannot be moved to the sidecar, if it cannot.
+/// The ports of a container that are not TCP, with their protocols.
+pub(super) fn not_tcp(container: &Value) -> impl Iterator<Item = (u16, &str)> {
+    let ports = list(container, &["ports"]).iter().filter(|port| !is_tcp(port));
+    ports.filter_map(|port| Some((number(at(port, &["containerPort"]))?, text(port, &["protocol"])?)))
+}
+
+/// Whether a name is one that an injection gives: what it stood for is not known here.
+pub(super) fn is_given(name: &str) -> bool {
+    name.strip_prefix(RENAMED).is_some_and(|rest| {
+        rest.starts_with(|first: char| first.is_ascii_digit()) && rest.bytes().all(|b| b.is_ascii_digit() || b == b'-')
+    })
+}
+
+/// Why the name of a port cannot be moved to the sidecar, if it cannot; `native`: the sidecar is a native one.
 ///
-/// A Service finds the first container of the pod that has the name, the containers before the native sidecars (`FindPort` in Kubernetes). So it is the first
-/// application's to move; every application's port can be renamed, another proxy's cannot, and it would be found before the sidecar.
-pub(super) fn unmovable(pod: &Value, port: &Candidate) -> Option<String> {
+/// A Service finds the first container of the pod that has the name, the containers before the native sidecars, and never looks at init containers that end
+/// (`FindPort` in Kubernetes). So it is the first application's to move; every application's port can be renamed, another proxy's cannot, and it would be found
+/// before the sidecar. A plain sidecar is found before every native one.
+pub(super) fn unmovable(pod: &Value, port: &Candidate, native: bool) -> Option<String> {
     let Candidate { container, name, number, .. } = port;
     let Some(name) = name else {
         return Some(format!("port {number} of container {container} has no name that could be moved"));
@@ -192,7 +220,14 @@ pub(super) fn unmovable(pod: &Value, port: &Candidate) -> Option<String> {
             first.number, first.container
         ));
     }
-    let other = others(pod).find(has).map(name_of)?;
+    if is_given(name) {
+        return Some(format!(
+            "port {number} of container {container} is named {name}, as an injection names ports, and no record says what it was called"
+        ));
+    }
+    let natives = list(pod, &["spec", "initContainers"]).iter();
+    let natives = natives.filter(|own| native && text(own, &["restartPolicy"]) == Some("Always"));
+    let other = proxies(pod).chain(natives).find(has).map(name_of)?;
     Some(format!("container {other} has a port named {name} too, which callers would reach instead"))
 }
 

@@ -4,24 +4,33 @@ mod egress;
 
 use serde_json::Value;
 
+use super::Namespace;
 use super::access::{at, labelled, list, number, selected, text, whole};
 use super::ports::{Candidate, is_tcp};
 
 /// Annotations of meshes that name ports of the application by number.
-const MESH_PORTS: [&str; 5] = [
+const MESH_PORTS: [&str; 6] = [
     "traffic.sidecar.istio.io/includeInboundPorts",
     "traffic.sidecar.istio.io/excludeInboundPorts",
     "config.linkerd.io/opaque-ports",
     "config.linkerd.io/skip-inbound-ports",
     "config.linkerd.io/proxy-inbound-connect-ports",
+    "traffic.kuma.io/exclude-inbound-ports",
 ];
 
+/// How those begin that are also read from the namespace of a pod that has none of its own: linkerd gives them to the pods.
+const OF_NAMESPACE: &str = "config.linkerd.io/";
+
+/// The label by which Cilium knows the namespace of a pod.
+const CILIUMS_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+
 /// Kinds that lead to ports or say who may reach them.
-pub const KINDS: [&str; 7] = [
+pub const KINDS: [&str; 8] = [
     "Service",
     "InferencePool",
     "NetworkPolicy",
     "CiliumNetworkPolicy",
+    "CiliumClusterwideNetworkPolicy",
     "AuthorizationPolicy",
     "PeerAuthentication",
     "Server",
@@ -67,7 +76,11 @@ pub(super) fn selects(object: &Value, labels: &Value) -> bool {
             (types.is_empty() || types.iter().any(|word| word == "Ingress"))
                 && selected(labels, at(object, &["spec", "podSelector"]))
         }
-        Some("CiliumNetworkPolicy") => selected(labels, at(object, &["spec", "endpointSelector"])),
+        // Without an endpoint selector it is for nodes.
+        Some("CiliumNetworkPolicy" | "CiliumClusterwideNetworkPolicy") => {
+            let selector = at(object, &["spec", "endpointSelector"]);
+            selector.is_object() && egress::chosen(selector, labels)
+        }
         // Istio's; without a selector they are for the whole namespace. Those with `targetRefs` are for its gateways.
         Some("AuthorizationPolicy" | "PeerAuthentication") => {
             at(object, &["spec", "targetRefs"]).is_null() && selected(labels, at(object, &["spec", "selector"]))
@@ -81,8 +94,13 @@ pub(super) fn selects(object: &Value, labels: &Value) -> bool {
     }
 }
 
-/// Who names this port.
-pub(super) fn of<'a>(port: &Candidate, pod: &Value, objects: impl Iterator<Item = &'a Value>) -> Referrers {
+/// Who names this port. `namespace` is the pod's, empty where it is not known.
+pub(super) fn of<'a>(
+    port: &Candidate,
+    pod: &Value,
+    namespace: &Namespace,
+    objects: impl Iterator<Item = &'a Value>,
+) -> Referrers {
     let labels = at(pod, &["metadata", "labels"]);
     let mut found = Referrers::default();
     for object in objects {
@@ -90,7 +108,7 @@ pub(super) fn of<'a>(port: &Candidate, pod: &Value, objects: impl Iterator<Item 
         let name = text(object, &["metadata", "name"]).unwrap_or("?");
         let names =
             |ranges: Vec<(u16, u16)>| ranges.iter().any(|(first, last)| (*first..=*last).contains(&port.number));
-        let selects = selects(object, labels);
+        let selects = selects(object, labels) && !is_elsewheres(object, namespace);
         if names(egress::ruled(object, labels)) || (selects && names(ruled(object, kind))) {
             found.rules.push(format!("{}/{name} names the number {}", kind.to_ascii_lowercase(), port.number));
         }
@@ -107,12 +125,22 @@ pub(super) fn of<'a>(port: &Candidate, pod: &Value, objects: impl Iterator<Item 
         }
     }
     for key in MESH_PORTS {
-        let names = text(pod, &["metadata", "annotations", key]).is_some_and(|ports| in_ranges(ports, port.number));
-        if names {
-            found.rules.push(format!("annotation {key} names the number {}", port.number));
+        let own = text(pod, &["metadata", "annotations", key]);
+        let namespaces = namespace.annotations.get(key).filter(|_| own.is_none() && key.starts_with(OF_NAMESPACE));
+        let of = if namespaces.is_some() { " of the namespace" } else { "" };
+        let names = |ports: &str| in_ranges(ports, port.number);
+        if own.or(namespaces.map(String::as_str)).is_some_and(names) {
+            found.rules.push(format!("annotation {key}{of} names the number {}", port.number));
         }
     }
     found
+}
+
+/// Whether a policy of the whole cluster is for the pods of another namespace.
+fn is_elsewheres(object: &Value, namespace: &Namespace) -> bool {
+    let wanted = at(object, &["spec", "endpointSelector", "matchLabels"]).as_object();
+    let mut wanted = wanted.into_iter().flatten().filter(|(key, _)| egress::bare(key) == CILIUMS_NAMESPACE);
+    !namespace.name.is_empty() && wanted.any(|(_, name)| *name != namespace.name)
 }
 
 /// TCP ports that Services and pools lead to by number. Those of headless Services count where nothing else is known: their clients dial what they like, and
@@ -156,7 +184,7 @@ fn ruled(object: &Value, kind: &str) -> Vec<(u16, u16)> {
     let ingress = list(object, &["spec", "ingress"]).iter();
     match kind {
         "NetworkPolicy" => ingress.flat_map(|rule| list(rule, &["ports"])).filter_map(entry).collect(),
-        "CiliumNetworkPolicy" => ingress
+        "CiliumNetworkPolicy" | "CiliumClusterwideNetworkPolicy" => ingress
             .flat_map(|rule| list(rule, &["toPorts"]))
             .flat_map(|ports| list(ports, &["ports"]))
             .filter_map(entry)

@@ -20,7 +20,10 @@ const MEMORY_MIN: Milli = (16 << 20) * 1000;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Resources {
     pub(super) value: Value,
+    /// Requests of the pod as a whole that have to be written out, with their amounts.
+    pub(super) whole: Vec<(String, Value)>,
     pub(super) notes: Vec<String>,
+    pub(super) warnings: Vec<String>,
 }
 
 /// The sidecar's resources in this pod.
@@ -29,7 +32,7 @@ pub(super) struct Resources {
 /// The pod's own `resources` leave no room.
 pub(super) fn plan(pod: &Value, overrides: &Overrides, context: &Context) -> Result<Resources, Skipped> {
     let defaults = &context.sidecar;
-    let mut notes = Vec::new();
+    let (mut notes, mut warnings) = (Vec::new(), Vec::new());
     let read = |text: &str| quantity::parse(text).unwrap_or_default();
     let whole = has_whole(pod);
     let guaranteed = !whole && is_guaranteed(pod);
@@ -74,7 +77,8 @@ pub(super) fn plan(pod: &Value, overrides: &Overrides, context: &Context) -> Res
         json!({"requests": both, "limits": both})
     } else {
         if !whole && is_best_effort(pod) {
-            notes.push("the pod was BestEffort and is Burstable now".to_owned());
+            warnings
+                .push("the pod was BestEffort and is Burstable now, since the sidecar asks for resources".to_owned());
         }
         let mut limits = json!({"memory": quantity::memory(limit)});
         // What the pod has as a whole is limited as a whole, and a quota asks no container of it.
@@ -88,7 +92,12 @@ pub(super) fn plan(pod: &Value, overrides: &Overrides, context: &Context) -> Res
             "limits": limits,
         })
     };
-    Ok(Resources { value, notes })
+    let whole = unsaid(pod);
+    notes.extend(whole.iter().map(|(name, amount)| {
+        let amount = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
+        format!("the pod's own request of {name} is written out as its limit, {amount}: else the API server would take it to be what the sidecar asks for")
+    }));
+    Ok(Resources { value, whole, notes, warnings })
 }
 
 fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
@@ -114,6 +123,22 @@ fn has_whole(pod: &Value) -> bool {
             })
         })
     })
+}
+
+/// The pod's own limits for which the API server takes the request to be the same: there is none, and no container says anything of that resource. With the
+/// sidecar's request beside it the pod's would be the sum of its containers' (`defaultPodRequests` in Kubernetes, `pkg/apis/core/v1/defaults.go`), that is the
+/// sidecar's, and a pod that is Guaranteed would be so no more.
+fn unsaid(pod: &Value) -> Vec<(String, Value)> {
+    let says = |value: &Value, kind: &str, name: &str| !at(value, &["resources", kind, name]).is_null();
+    let spec = at(pod, &["spec"]);
+    let requests = at(spec, &["resources", "requests"]);
+    let limits = ["cpu", "memory"].into_iter().filter(|name| {
+        amount(spec, &["resources", "limits", name]).is_some()
+            && (requests.is_null() || requests.is_object())
+            && !says(spec, "requests", name)
+            && !containers(pod).any(|own| says(own, "requests", name) || says(own, "limits", name))
+    });
+    limits.map(|name| (name.to_owned(), at(spec, &["resources", "limits", name]).clone())).collect()
 }
 
 /// Whether every container has limits for both, and requests that are equal or absent.

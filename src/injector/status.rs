@@ -89,6 +89,9 @@ pub(super) struct Undo {
     /// Image pull secrets that we added.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) pull_secrets: Vec<String>,
+    /// Requests of the pod as a whole that we wrote out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) requests: Vec<Requested>,
     /// Kernel settings that we added.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) sysctls: Vec<String>,
@@ -154,6 +157,17 @@ pub(super) struct Argument {
     /// Absent: there was none.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub(super) was: Option<Value>,
+}
+
+/// A request of the pod as a whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Requested {
+    /// Such as `cpu`.
+    pub(super) resource: String,
+    pub(super) set: Value,
+    /// Whether an explicit null stood in its place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) null: bool,
 }
 
 /// A drain hook.

@@ -1,8 +1,8 @@
 //! What was done to a pod, in sentences, and what its owner should know.
 
-use super::Report;
 use super::capture::{Mode, Planned};
 use super::overrides::Overrides;
+use super::{Report, ports};
 use crate::api::v1alpha1::DurationText;
 use crate::config::parse_duration;
 
@@ -28,10 +28,13 @@ pub(super) fn about(report: &mut Report, planned: &[Planned], overrides: &Overri
         };
         report.facts.push(format!("port {} ({name}) of container {}: {how}", port.number, port.container));
         report.warnings.extend(bypass.iter().cloned());
+        let what = match port.name.as_deref() {
+            None => "name it as its Service does, or say",
+            Some(name) if ports::is_given(name) => "give it its own name again, or say",
+            Some(_) => "say",
+        };
         report.warnings.extend(uncaptured.iter().map(|why| {
-            format!(
-                "{why}: not captured; name it as its Service does, or say groupage.dev/app-listen ({listen} leads through the sidecar)"
-            )
+            format!("{why}: not captured; {what} groupage.dev/app-listen ({listen} leads through the sidecar)")
         }));
     }
     report.warnings.extend(too_short(overrides, grace));

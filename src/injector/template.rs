@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::Workload;
 use super::access::{at, text};
+use super::{INJECT, Workload, consent};
 
 /// A pod template in an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +27,9 @@ const LEFT_ALONE: [(&str, &[&str], &str); 2] = [
         "KServe makes the pods itself: annotate the InferenceService, and the pods of RawDeployment are injected",
     ),
 ];
+
+/// What is said of an `InferenceService` that asks for the sidecar already: KServe gives its annotations, and those of its components, to the pods.
+const ANNOTATED: &str = "KServe makes the pods itself and gives them its annotation: those of RawDeployment are injected when they are made";
 
 /// The ways to a template that there are.
 const PATHS: [&[&str]; 5] = [
@@ -59,10 +62,19 @@ pub fn places(object: &Value) -> Result<Vec<Place>, &'static str> {
     let belongs = |suffix: &str| group == suffix || group.strip_suffix(suffix).is_some_and(|rest| rest.ends_with('.'));
     let left = LEFT_ALONE.iter().find(|(suffix, ..)| belongs(suffix));
     match left {
+        Some(_) if kind == "InferenceService" && is_annotated(object) => Err(ANNOTATED),
         Some((_, kinds, why)) if !found.is_empty() || kinds.contains(&kind) => Err(why),
         Some(_) => Ok(Vec::new()),
         None => Ok(found),
     }
+}
+
+/// Whether an `InferenceService` or a component of it asks for the sidecar.
+fn is_annotated(object: &Value) -> bool {
+    let components =
+        ["predictor", "transformer", "explainer"].map(|component| at(object, &["spec", component, "annotations"]));
+    let said = components.into_iter().chain([at(object, &["metadata", "annotations"])]);
+    said.filter_map(|annotations| text(annotations, &[INJECT])).any(consent::is_yes)
 }
 
 // === impl Place ===
@@ -88,5 +100,31 @@ impl Place {
         if let Some(there) = super::access::at_mut(object, &self.path) {
             *there = template;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_inference_service_that_asks_already_is_not_told_to_ask() {
+        let service = |annotations: Value, predictor: Value| {
+            json!({
+                "apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService",
+                "metadata": {"name": "m", "annotations": annotations},
+                "spec": {"predictor": {"annotations": predictor, "model": {}}},
+            })
+        };
+        let said = |object: &Value| places(object).unwrap_err();
+        assert!(said(&service(json!(null), json!(null))).contains("annotate the InferenceService"));
+        assert!(
+            said(&service(json!({"groupage.dev/inject": "disabled"}), json!({})))
+                .contains("annotate the InferenceService")
+        );
+        assert_eq!(said(&service(json!({"groupage.dev/inject": "enabled"}), json!(null))), ANNOTATED);
+        assert_eq!(said(&service(json!({}), json!({"groupage.dev/inject": "True"}))), ANNOTATED);
     }
 }

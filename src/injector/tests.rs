@@ -2,8 +2,11 @@
 
 mod corners;
 mod draw;
+mod lost;
 mod passes;
 mod properties;
+mod told;
+mod whole;
 
 use std::sync::Arc;
 

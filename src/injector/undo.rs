@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::access::{at, at_mut, list, map_mut, text};
 use super::apply::{CONNECT, DEFAULT_CONTAINER, DRAIN, HANDLERS, MADE, MADE_IN_CONTAINERS, PROBES, RENAMED};
-use super::status::{Argument, Hook, Probe, Reference, Renamed, Status, Undo, Variable};
-use super::{CONTAINER, INJECTED, REDIRECT, STATUS, Uninjected, sidecar};
+use super::status::{Argument, Hook, Probe, Reference, Renamed, Requested, Status, Undo, Variable};
+use super::{CONTAINER, INJECTED, REDIRECT, STATUS, Uninjected, lost, sidecar};
 
 /// The pod without the sidecar; `None` where there is none of ours.
 pub(super) fn uninject(pod: &Value) -> Option<Uninjected> {
@@ -24,6 +24,8 @@ pub(super) fn uninject(pod: &Value) -> Option<Uninjected> {
         None if labelled => ["initContainers", "containers"].into_iter().find(|key| runs_proxy(key))?,
         None => return None,
     };
+    let sidecar = sidecar::named(list(pod, &["spec", form]), CONTAINER).cloned().unwrap_or_default();
+    let followed = status.as_ref().map(|status| lost::follow(pod, status));
     let mut pod = pod.clone();
     let mut warnings = Vec::new();
     for (key, name) in [(form, CONTAINER), ("initContainers", REDIRECT)] {
@@ -31,7 +33,7 @@ pub(super) fn uninject(pod: &Value) -> Option<Uninjected> {
     }
     remove_named(&mut pod, &["spec", "volumes"], |name| matches!(name, sidecar::TOKEN_VOLUME | sidecar::STATE_VOLUME));
     let none = Undo::default();
-    let undo = status.as_ref().map_or(&none, |status| &status.undo);
+    let undo = followed.as_ref().unwrap_or(&none);
     for (map, key, was) in [("labels", INJECTED, &undo.label), ("annotations", STATUS, &undo.status)] {
         let Some(map) = at_mut(&mut pod, &["metadata", map]).and_then(Value::as_object_mut) else { continue };
         match was {
@@ -42,8 +44,9 @@ pub(super) fn uninject(pod: &Value) -> Option<Uninjected> {
     if status.is_some() {
         restore(&mut pod, undo, &mut warnings);
     } else {
+        lost::restore(&mut pod, &sidecar);
         warnings.push(format!(
-            "there is no annotation {STATUS} to restore from: port names, probes and hooks stay as the injection left them"
+            "there is no annotation {STATUS} to restore from: port names, probes and hooks are as the sidecar tells them, and whatever else the injection wrote (variables, arguments) stays"
         ));
     }
     Some(Uninjected { pod, warnings })
@@ -85,6 +88,11 @@ fn restore(pod: &mut Value, undo: &Undo, warnings: &mut Vec<String>) {
     for argument in undo.args.iter().rev() {
         if !restore_argument(pod, argument) {
             lost(format!("argument {} of container {}", argument.set, argument.container));
+        }
+    }
+    for requested in &undo.requests {
+        if !restore_request(pod, requested) {
+            lost(format!("the pod's own request of {}", requested.resource));
         }
     }
     if let Some(ours) = &undo.default_container
@@ -160,6 +168,17 @@ fn restore_variable(pod: &mut Value, Variable { container, name, set, was }: &Va
     match (was, env.get_mut(index)) {
         (Some(was), Some(entry)) => *entry = was.clone(),
         _ => drop(env.remove(index)),
+    }
+    true
+}
+
+fn restore_request(pod: &mut Value, Requested { resource, set, null }: &Requested) -> bool {
+    let requests = at_mut(pod, &["spec", "resources", "requests"]).and_then(Value::as_object_mut);
+    let Some(requests) = requests.filter(|requests| requests.get(resource) == Some(set)) else { return false };
+    if *null {
+        drop(requests.insert(resource.clone(), Value::Null));
+    } else {
+        drop(requests.remove(resource));
     }
     true
 }

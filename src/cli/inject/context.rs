@@ -30,6 +30,8 @@ struct Space {
 struct Spaces<'a> {
     default_namespace: &'a str,
     found: BTreeMap<String, Space>,
+    /// Policies of the whole cluster.
+    everywhere: Vec<Value>,
 }
 
 // === impl Around ===
@@ -55,7 +57,7 @@ impl Around {
             native: !args.classic,
             ..Context::default()
         };
-        let mut spaces = Spaces { default_namespace: &args.namespace, found: BTreeMap::new() };
+        let mut spaces = Spaces { default_namespace: &args.namespace, found: BTreeMap::new(), everywhere: Vec::new() };
         for source in sources {
             for document in &source.documents {
                 spaces.look(&document.value).map_err(|what| {
@@ -63,7 +65,10 @@ impl Around {
                 })?;
             }
         }
-        let known = |(name, space): (String, Space)| {
+        let everywhere = spaces.everywhere;
+        let common = Context { referrers: everywhere.clone().into(), ..common };
+        let known = |(name, mut space): (String, Space)| {
+            space.referrers.extend(everywhere.iter().cloned());
             let context = Context {
                 namespace: space.namespace,
                 policies: space.policies.into(),
@@ -107,6 +112,7 @@ impl Spaces<'_> {
                 let space = self.found.entry(name.clone()).or_default();
                 space.namespace = Namespace { name, labels, annotations };
             }
+            Some("CiliumClusterwideNetworkPolicy") => self.everywhere.push(object.clone()),
             Some(kind) if REFERRERS.contains(&kind) => self.space(object).referrers.push(object.clone()),
             Some("BatchPolicy") if is_ours => {
                 let spec = read(object, &name)?;

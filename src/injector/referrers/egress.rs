@@ -19,7 +19,7 @@ pub(super) fn ruled(object: &Value, labels: &Value) -> Vec<(u16, u16)> {
             let rules = rules.filter(|rule| holds && leads_to(rule, labels));
             rules.flat_map(|rule| list(rule, &["ports"])).filter_map(entry).collect()
         }
-        Some("CiliumNetworkPolicy") => rules
+        Some("CiliumNetworkPolicy" | "CiliumClusterwideNetworkPolicy") => rules
             .filter(|rule| list(rule, &["toEndpoints"]).iter().any(|peer| chosen(peer, labels)))
             .flat_map(|rule| list(rule, &["toPorts"]))
             .flat_map(|ports| list(ports, &["ports"]))
@@ -42,7 +42,7 @@ fn leads_to(rule: &Value, labels: &Value) -> bool {
 }
 
 /// Whether an endpoint selector of Cilium's chooses these pods: keys may name where a label comes from.
-fn chosen(peer: &Value, labels: &Value) -> bool {
+pub(super) fn chosen(peer: &Value, labels: &Value) -> bool {
     let mut plain = peer.clone();
     if let Some(wanted) = plain.get_mut("matchLabels").and_then(Value::as_object_mut) {
         let named = std::mem::take(wanted).into_iter();
@@ -52,7 +52,7 @@ fn chosen(peer: &Value, labels: &Value) -> bool {
     selected(labels, &plain)
 }
 
-fn bare(key: &str) -> &str {
+pub(super) fn bare(key: &str) -> &str {
     key.strip_prefix("k8s:").or_else(|| key.strip_prefix("any:")).unwrap_or(key)
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{Outcome, Report, Skip, inject, uninject};
+use super::super::{Context, NamedPolicy, Outcome, Report, Skip, inject, uninject};
 use super::{context, injected, pod, skipped};
 
 fn report(pod: &Value) -> Report {
@@ -136,4 +136,95 @@ fn a_number_that_was_edited_in_an_injected_manifest_keeps_its_name_and_its_probe
     let undone = uninject(&edited).unwrap();
     assert_eq!(undone.pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["port"], 8080);
     assert_eq!(undone.warnings.len(), 2, "{:?}", undone.warnings);
+}
+
+#[test]
+fn a_name_does_not_move_to_a_native_sidecar_of_a_cluster_where_services_would_not_find_it() {
+    let old = Context { native: false, ..context() };
+    let mut forced = pod();
+    forced["metadata"]["annotations"]["groupage.dev/native-sidecar"] = json!("Always");
+    let Outcome::Injected(done) = inject(&forced, &old) else { panic!("it is injected") };
+    assert_eq!(done.pod["spec"]["containers"][0], forced["spec"]["containers"][0], "no name and no hook");
+    let said = &done.report.warnings;
+    assert!(said.iter().any(|said| said.contains("before Kubernetes 1.33")), "{said:?}");
+    assert!(!done.report.captured);
+    forced["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1");
+    assert_eq!(captures(&injected(&forced, &old)), ["http:8080@pod"]);
+}
+
+#[test]
+fn only_a_native_sidecar_before_ours_keeps_a_name_from_moving() {
+    let with = |restart: Value| {
+        let mut plain = pod();
+        let ports = json!([{"name": "http", "containerPort": 7000}]);
+        plain["spec"]["initContainers"] = json!([{"name": "migrate", "restartPolicy": restart, "ports": ports}]);
+        plain
+    };
+    let named = |pod: &Value, context: &Context| {
+        injected(pod, context)["spec"]["containers"][0]["ports"][0]["name"] == "gpg-8080"
+    };
+    assert!(named(&with(json!(null)), &context()), "no Service looks at one that ends");
+    assert!(!named(&with(json!("Always")), &context()));
+    assert!(named(&with(json!("Always")), &Context { native: false, ..context() }), "a plain one is found first");
+    assert_eq!(captures(&injected(&with(json!(null)), &context())), ["http:8080@15080"]);
+}
+
+#[test]
+fn a_number_in_quotes_is_one_in_a_policy_too() {
+    let spec = serde_json::from_value(json!({"injection": {"ports": ["8080", "0", "9000"]}})).unwrap();
+    let policies = std::sync::Arc::from([NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() }]);
+    let context = Context { policies, ..context() };
+    assert_eq!(captures(&injected(&pod(), &context)), ["http:8080@15080", ":9000@15081"]);
+}
+
+#[test]
+fn a_container_of_which_no_port_is_captured_has_no_drain_hook() {
+    let mut plain = pod();
+    plain["spec"]["containers"][0]["ports"] = json!([{"containerPort": 8080}]);
+    let whole = injected(&plain, &context());
+    assert_eq!(whole["spec"]["containers"], plain["spec"]["containers"]);
+    assert_eq!(uninject(&whole).unwrap().pod, plain);
+}
+
+#[test]
+fn what_a_namespace_tells_linkerd_of_a_number_counts_where_the_pod_says_nothing() {
+    let mut meshed = context();
+    meshed.namespace.annotations.insert("config.linkerd.io/opaque-ports".to_owned(), "25,8000-8080".to_owned());
+    meshed.namespace.annotations.insert("traffic.kuma.io/exclude-inbound-ports".to_owned(), "8080".to_owned());
+    let said = |pod: &Value| match inject(pod, &meshed) {
+        Outcome::Injected(done) => done.report.warnings.into_iter().find(|said| said.starts_with("annotation ")),
+        other => panic!("{other:?}"),
+    };
+    let found = said(&pod()).unwrap();
+    assert!(
+        found.starts_with("annotation config.linkerd.io/opaque-ports of the namespace names the number 8080"),
+        "{found}"
+    );
+    let mut own = pod();
+    own["metadata"]["annotations"]["config.linkerd.io/opaque-ports"] = json!("25");
+    assert_eq!(said(&own), None);
+    own["metadata"]["annotations"]["traffic.kuma.io/exclude-inbound-ports"] = json!("8080");
+    assert!(said(&own).unwrap().starts_with("annotation traffic.kuma.io/exclude-inbound-ports names"));
+}
+
+#[test]
+fn a_policy_of_cilium_for_the_whole_cluster_counts_but_for_another_namespaces() {
+    let policy = |selector: Value| {
+        let ports = json!([{"ports": [{"port": "8080", "protocol": "TCP"}]}]);
+        json!({"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "c"}, "spec": {"endpointSelector": selector, "ingress": [{"toPorts": ports}]}})
+    };
+    for (selector, counts) in [
+        (json!({}), true),
+        (json!({"matchLabels": {"k8s:app": "p"}}), true),
+        (json!({"matchLabels": {"app": "x"}}), false),
+        (json!({"matchLabels": {"app": "p", "k8s:io.kubernetes.pod.namespace": "here"}}), true),
+        (json!({"matchLabels": {"app": "p", "k8s:io.kubernetes.pod.namespace": "there"}}), false),
+        (json!(null), false),
+    ] {
+        let mut context = Context { referrers: std::sync::Arc::from([policy(selector.clone())]), ..context() };
+        context.namespace.name = "here".to_owned();
+        let Outcome::Injected(done) = inject(&pod(), &context) else { panic!("it is injected") };
+        let said = done.report.warnings.iter().any(|said| said.starts_with("ciliumclusterwidenetworkpolicy/c names"));
+        assert_eq!(said, counts, "{selector}");
+    }
 }

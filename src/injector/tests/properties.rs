@@ -7,12 +7,13 @@ use super::super::{Context, Outcome, STATUS, inject, patch, places, uninject};
 use super::draw::{any_json, context, foreign, pod};
 
 /// Where an injection may change what the user wrote; a `*` is one key or index. Everything below such a place may change.
-const MAY_CHANGE: [&str; 20] = [
+const MAY_CHANGE: [&str; 21] = [
     "/metadata/labels/groupage.dev~1injected",
     "/metadata/annotations/groupage.dev~1status",
     "/metadata/annotations/kubectl.kubernetes.io~1default-container",
     "/spec/imagePullSecrets",
     "/spec/securityContext/sysctls",
+    "/spec/resources/requests",
     "/spec/containers/*/ports/*/name",
     "/spec/containers/*/livenessProbe/httpGet/port",
     "/spec/containers/*/livenessProbe/tcpSocket",
@@ -109,6 +110,15 @@ fn well_formed(whole: &Value) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// How the path of a drain hook begins, with the token that the sidecar knows.
+fn drain(whole: &Value) -> String {
+    let all =
+        ["initContainers", "containers"].iter().flat_map(|key| whole["spec"][key].as_array().into_iter().flatten());
+    let env = all.filter(|one| one["name"] == "groupage").flat_map(|one| one["env"].as_array().into_iter().flatten());
+    let token = env.filter(|entry| entry["name"] == "GROUPAGE_DRAIN_TOKEN").find_map(|entry| entry["value"].as_str());
+    format!("/drain/{}?wait", token.unwrap())
+}
+
 /// Every pointer to a value in another.
 fn pointers(value: &Value, at: String, found: &mut Vec<String>) {
     match value {
@@ -163,6 +173,35 @@ proptest! {
                 holds(&plain, &next.pod, &context)?;
                 well_formed(&next.pod)?;
             }
+        }
+    }
+
+    #[test]
+    fn without_its_record_it_is_injected_again_and_no_name_of_ours_moves(pod in pod(), context in context()) {
+        if let Outcome::Injected(whole) = inject(&pod, &context) {
+            let mut bare = whole.pod;
+            bare["metadata"]["annotations"].as_object_mut().unwrap().remove(STATUS);
+            let plain = uninject(&bare).unwrap().pod;
+            if let Outcome::Injected(again) = inject(&bare, &context) {
+                holds(&plain, &again.pod, &context)?;
+                well_formed(&again.pod)?;
+                let text = again.pod.to_string();
+                prop_assert_eq!(text.matches("/drain/").count(), text.matches(&drain(&again.pod)).count());
+            }
+        }
+    }
+
+    #[test]
+    fn a_container_that_was_renamed_comes_back_whole_or_is_named(pod in pod(), context in context()) {
+        let rename = |pod: &Value| {
+            let mut renamed = pod.clone();
+            let all = renamed["spec"]["containers"].as_array_mut().unwrap();
+            all.iter_mut().filter(|one| one["name"] == "c").for_each(|one| one["name"] = json!("z"));
+            renamed
+        };
+        if let Outcome::Injected(whole) = inject(&pod, &context) {
+            let back = uninject(&rename(&whole.pod)).unwrap();
+            prop_assert!(!back.warnings.is_empty() || back.pod == rename(&pod), "{:?}", back.pod);
         }
     }
 

@@ -9,7 +9,7 @@ const FINDINGS: i32 = 79;
 /// What clap exits with.
 const USAGE: i32 = 2;
 
-const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: m, image: m, ports: [{containerPort: 8080, name: http}]}]}\n";
+const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: m, image: m, ports: [{containerPort: 8080, name: http}], resources: {requests: {cpu: 1}}}]}\n";
 
 fn inject(more: &[&str], input: &str) -> Ran {
     groupage(&[&["inject", "-f", "-"], more].concat(), input)

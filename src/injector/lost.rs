@@ -1,0 +1,153 @@
+//! What an injection left in a pod whose record is lost, or whose containers have other names by now.
+//!
+//! People edit injected manifests. Without this a name that we gave would be taken for the user's and moved to the sidecar, where no Service looks for it, and a
+//! hook that we wrote would be called by a token that nobody knows. The sidecar itself says what it took: its ports have the names that were moved to it. What is
+//! left out is what it says nothing of: variables, arguments, references by name.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::access::{at, at_mut, list, map_mut, number, text};
+use super::apply::{CONNECT, DRAIN, PROBES};
+use super::ports::{self, is_given, is_tcp};
+use super::status::{Status, Undo};
+
+/// Takes back what can be known from the sidecar alone.
+pub(super) fn restore(pod: &mut Value, sidecar: &Value) {
+    let args: Vec<&str> = list(sidecar, &["args"]).iter().filter_map(Value::as_str).collect();
+    let after = |flag: &'static str| args.windows(2).filter(move |pair| pair[0] == flag).map(|pair| pair[1]);
+    let metrics = after("--metrics").find_map(|address| address.rsplit_once(':')?.1.parse::<u16>().ok());
+    let moved: Vec<(u16, Vec<&str>)> = after("--capture").filter_map(|capture| moved(capture, sidecar)).collect();
+    let applications: Vec<String> =
+        ports::applications(pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect();
+    let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
+    for own in containers.into_iter().flatten() {
+        if !text(own, &["name"]).is_some_and(|name| applications.iter().any(|application| application == name)) {
+            continue;
+        }
+        moved.iter().for_each(|(number, names)| name_again(own, *number, names));
+        if let Some(metrics) = metrics {
+            unhook(own, metrics);
+            PROBES.iter().for_each(|probe| connect_again(own, probe, metrics));
+        }
+    }
+}
+
+/// A captured number and the names that were moved with it: they stand at the number that the sidecar listens on.
+fn moved<'a>(capture: &str, sidecar: &'a Value) -> Option<(u16, Vec<&'a str>)> {
+    let (captured, listen) = capture.rsplit_once('@')?;
+    let captured = captured.rsplit_once(':')?.1.parse().ok()?;
+    let listen: u16 = listen.parse().ok()?;
+    let here = list(sidecar, &["ports"]).iter().filter(|port| number(at(port, &["containerPort"])) == Some(listen));
+    let names: Vec<&str> = here.filter_map(|port| text(port, &["name"])).collect();
+    (!names.is_empty()).then_some((captured, names))
+}
+
+/// Gives a container's ports of this number their names again, in their order; no name stands twice in a container.
+fn name_again(own: &mut Value, captured: u16, names: &[&str]) {
+    let there: Vec<String> =
+        list(own, &["ports"]).iter().filter_map(|port| text(port, &["name"])).map(str::to_owned).collect();
+    let mut names = names.iter().filter(|name| !there.iter().any(|there| there == *name));
+    let ports = at_mut(own, &["ports"]).and_then(Value::as_array_mut);
+    for port in ports.into_iter().flatten() {
+        let is_ours = is_tcp(port)
+            && number(at(port, &["containerPort"])) == Some(captured)
+            && text(port, &["name"]).is_some_and(is_given);
+        if is_ours && let Some(name) = names.next() {
+            port["name"] = json!(name);
+        }
+    }
+}
+
+/// Takes a drain hook away.
+fn unhook(own: &mut Value, metrics: u16) {
+    if !asks(at(own, &["lifecycle", "preStop"]), DRAIN, metrics) {
+        return;
+    }
+    let lifecycle = map_mut(own, &["lifecycle"]);
+    lifecycle.remove("preStop");
+    if lifecycle.is_empty() {
+        map_mut(own, &[]).remove("lifecycle");
+    }
+}
+
+/// Lets a probe connect by itself again.
+fn connect_again(own: &mut Value, probe: &str, metrics: u16) {
+    let asked = at(own, &[probe]);
+    if !asks(asked, CONNECT, metrics) || !at(asked, &["tcpSocket"]).is_null() {
+        return;
+    }
+    let number = text(asked, &["httpGet", "path"]).and_then(|path| path.strip_prefix(CONNECT)?.parse::<u16>().ok());
+    let Some(number) = number else { return };
+    let asked = map_mut(own, &[probe]);
+    asked.remove("httpGet");
+    asked.insert("tcpSocket".to_owned(), json!({"port": number}));
+}
+
+/// Whether a probe or hook asks the sidecar.
+fn asks(handler: &Value, path: &str, metrics: u16) -> bool {
+    text(handler, &["httpGet", "path"]).is_some_and(|asked| asked.starts_with(path))
+        && number(at(handler, &["httpGet", "port"])) == Some(metrics)
+}
+
+/// The record with its containers called as they are called now, as far as what was changed in them tells which is which.
+pub(super) fn follow(pod: &Value, status: &Status) -> Undo {
+    let mut undo = status.undo.clone();
+    let mut known: BTreeSet<String> = status.capture.iter().map(|captured| captured.container.clone()).collect();
+    known.extend(owners(&mut undo).into_iter().map(|name| name.clone()));
+    let containers = list(pod, &["spec", "containers"]);
+    let named = |own: &Value, name: &str| text(own, &["name"]) == Some(name);
+    let mut missing: Vec<String> =
+        known.iter().filter(|name| !containers.iter().any(|own| named(own, name))).cloned().collect();
+    // Those with names that we gave first: of these there is one in the whole pod.
+    missing.sort_by_key(|name| !undo.names.iter().any(|renamed| renamed.container == *name));
+    for was in missing {
+        let mut marked = containers.iter().filter_map(|own| {
+            let name = text(own, &["name"])?;
+            (!known.contains(name) && is_marked(own, &was, &undo)).then(|| name.to_owned())
+        });
+        let (Some(now), None) = (marked.next(), marked.next()) else { continue };
+        owners(&mut undo).into_iter().filter(|owner| **owner == was).for_each(|owner| owner.clone_from(&now));
+        let made = std::mem::take(&mut undo.made).into_iter();
+        undo.made = made
+            .map(|(path, null)| match path.strip_prefix("containers/").and_then(|rest| rest.strip_prefix(&*was)) {
+                Some(rest) if rest.starts_with('/') => (format!("containers/{now}{rest}"), null),
+                _ => (path, null),
+            })
+            .collect();
+        known.insert(now);
+    }
+    undo
+}
+
+/// Whether a container has what was changed in the one of this name: by the strongest mark that there is, since only the first is surely ours.
+fn is_marked(own: &Value, was: &str, undo: &Undo) -> bool {
+    let mut names = undo.names.iter().filter(|renamed| renamed.container == was).peekable();
+    if names.peek().is_some() {
+        let ports = list(own, &["ports"]);
+        return names.any(|renamed| ports.iter().any(|port| text(port, &["name"]) == Some(&renamed.now)));
+    }
+    let path = |keys: &[&str]| text(own, keys).unwrap_or_default();
+    if undo.hooks.iter().any(|hook| hook.container == was) {
+        return path(&["lifecycle", "preStop", "httpGet", "path"]).starts_with(DRAIN);
+    }
+    let mut probes = undo.probes.iter().filter(|probe| probe.container == was);
+    let mut env = undo.env.iter().filter(|variable| variable.container == was);
+    let mut args = undo.args.iter().filter(|argument| argument.container == was);
+    probes.any(|probe| path(&[&probe.at, "httpGet", "path"]).starts_with(CONNECT))
+        || env.any(|set| list(own, &["env"]).contains(&json!({"name": set.name, "value": set.set})))
+        || args.any(|set| list(own, &[&set.list]).contains(&json!(set.set)))
+}
+
+/// Every place of a record where a container's name stands, but for its paths.
+fn owners(undo: &mut Undo) -> Vec<&mut String> {
+    let Undo { names, refs, probes, env, args, hooks, .. } = undo;
+    let names = names.iter_mut().map(|it| &mut it.container);
+    let refs = refs.iter_mut().map(|it| &mut it.container);
+    let probes = probes.iter_mut().map(|it| &mut it.container);
+    let env = env.iter_mut().map(|it| &mut it.container);
+    let args = args.iter_mut().map(|it| &mut it.container);
+    let hooks = hooks.iter_mut().map(|it| &mut it.container);
+    names.chain(refs).chain(probes).chain(env).chain(args).chain(hooks).collect()
+}

@@ -1,0 +1,135 @@
+//! Which container an application's knob turns in, and what is said where it turns in none.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::super::{Context, NamedPolicy, Outcome, inject, uninject};
+use super::{context, injected};
+
+/// Two containers, of which the second is the one that a Service with a number leads to.
+fn ollama(knob: &str) -> (Value, Context) {
+    let pod = json!({
+        "metadata": {"name": "p", "labels": {"app": "p"}, "annotations": {"groupage.dev/inject": "enabled", "groupage.dev/app-listen": knob}},
+        "spec": {"containers": [
+            {"name": "exporter", "image": "e", "ports": [{"name": "metrics", "containerPort": 9100}]},
+            {"name": "ollama", "image": "o", "ports": [{"name": "http", "containerPort": 11434}]},
+            {"name": "daprd", "image": "d", "ports": [{"containerPort": 3500}]},
+        ]},
+    });
+    let service = json!({"kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": {"app": "p"}, "ports": [{"port": 80, "targetPort": 11434}]}});
+    (pod, Context { referrers: Arc::from([service]), ..context() })
+}
+
+fn warnings(pod: &Value, context: &Context) -> Vec<String> {
+    match inject(pod, context) {
+        Outcome::Injected(injected) => {
+            let mut said = injected.report.warnings;
+            // Of its resources, which these pods have none of.
+            said.retain(|said| !said.contains("BestEffort"));
+            said
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refused(pod: &Value, context: &Context) -> String {
+    match inject(pod, context) {
+        Outcome::Refused(problems) => format!("{}: {}", problems[0].code, problems[0].message),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_container_that_declares_the_port_is_told_and_no_other() {
+    let (plain, context) = ollama("env:OLLAMA_HOST=127.0.0.1:11434");
+    let whole = injected(&plain, &context);
+    assert_eq!(whole["spec"]["containers"][0].get("env"), None);
+    assert_eq!(whole["spec"]["containers"][1]["env"][0]["name"], "OLLAMA_HOST");
+    assert_eq!(warnings(&plain, &context), [] as [&str; 0]);
+    assert_eq!(injected(&whole, &context), whole);
+    assert_eq!(uninject(&whole).unwrap().pod, plain);
+}
+
+#[test]
+fn where_several_could_be_meant_the_pod_is_refused_and_a_policys_knob_is_left_out() {
+    let (mut plain, mut context) = ollama("env:OLLAMA_HOST=127.0.0.1");
+    let said = refused(&plain, &context);
+    assert!(said.starts_with("GRP2101") && said.contains("CONTAINER/ before it"), "{said}");
+    assert!(said.contains("exporter and ollama"), "{said}");
+    plain["metadata"]["annotations"].as_object_mut().unwrap().remove("groupage.dev/app-listen");
+    for (knob, why) in [("env:OLLAMA_HOST=127.0.0.1", "CONTAINER/ before it"), ("gone/env:A=1", "exporter and ollama")]
+    {
+        let spec = serde_json::from_value(json!({"injection": {"appListen": knob}})).unwrap();
+        context.policies = Arc::from([NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() }]);
+        let said = warnings(&plain, &context);
+        assert!(said[0].starts_with("appListen of policy p is not used") && said[0].contains(why), "{said:?}");
+    }
+}
+
+#[test]
+fn a_container_that_others_add_between_two_passes_leaves_the_first_one_told() {
+    let mut plain = super::pod();
+    plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
+    plain["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1");
+    let mut grown = injected(&plain, &context());
+    let late = json!({"name": "late", "image": "l", "ports": [{"containerPort": 4317}]});
+    grown["spec"]["containers"].as_array_mut().unwrap().push(late);
+    let again = injected(&grown, &context());
+    assert_eq!(again["spec"]["containers"], grown["spec"]["containers"]);
+    assert_eq!(injected(&again, &context()), again);
+    assert!(refused(&uninject(&grown).unwrap().pod, &context()).contains("app and late"));
+}
+
+#[test]
+fn another_proxys_container_is_none_of_the_application() {
+    let (plain, context) = ollama("daprd/env:A=127.0.0.1");
+    let said = refused(&plain, &context);
+    assert!(said.contains("a container of the application: exporter and ollama"), "{said}");
+}
+
+#[test]
+fn a_knob_that_is_not_turned_is_said() {
+    let (mut plain, context) = ollama("env:OLLAMA_HOST=127.0.0.1:11434");
+    plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Named");
+    let said = warnings(&plain, &context);
+    assert!(
+        said.contains(
+            &"app-listen for container ollama is not used: capture is Named: leave one of the two out".to_owned()
+        ),
+        "{said:?}"
+    );
+    plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Auto");
+    plain["metadata"]["annotations"]["groupage.dev/ports"] = json!("metrics");
+    let said = warnings(&plain, &context);
+    assert!(said[0].starts_with("app-listen for container ollama is not used: it has no port"), "{said:?}");
+    // By its name alone everybody comes to the sidecar, and nothing has to be told.
+    let (plain, _) = ollama("env:OLLAMA_HOST=127.0.0.1:11434");
+    assert_eq!(warnings(&plain, &super::context()), [] as [&str; 0]);
+}
+
+#[test]
+fn a_value_with_another_port_than_the_captured_one_is_said() {
+    let mut plain = super::pod();
+    plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
+    plain["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1:11434");
+    let said = warnings(&plain, &context());
+    assert_eq!(
+        said,
+        [
+            "app-listen tells container app port 11434, and the sidecar calls it at 8080: write that one, or declare 11434"
+        ]
+    );
+}
+
+#[test]
+fn ports_that_are_not_tcp_go_to_loopback_and_that_is_said() {
+    let mut plain = super::pod();
+    plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
+    let udp = json!({"containerPort": 5353, "protocol": "UDP"});
+    plain["spec"]["containers"][0]["ports"].as_array_mut().unwrap().push(udp);
+    let about = |pod: &Value| warnings(pod, &context()).iter().any(|said| said.contains("5353 (UDP)"));
+    assert!(!about(&plain), "nobody tells it anything");
+    plain["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1");
+    assert!(about(&plain));
+}

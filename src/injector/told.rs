@@ -1,0 +1,210 @@
+//! Which container an application's knob is for, where `app-listen` names none: the one that declares the port. And what is said where it is turned in vain.
+//!
+//! Told the wrong one, the right one goes on to listen on every address, where the sidecar wants to listen too. So where several could be meant, nobody is taken.
+
+use serde_json::Value;
+
+use super::access::text;
+use super::capture::{Mode, Planned};
+use super::overrides::{AppListen, Knob};
+use super::status::Status;
+use super::{knob, ports, referrers};
+use crate::api::v1alpha1::{Capture, Port};
+
+/// The container that a knob is for, of the application's alone: the one that declares a port of its values, else the one in which the variable or flag stands,
+/// else the one that an earlier pass told, since others may have put containers beside it meanwhile, else the one that has a port which may be captured. `None`: the pod has no application.
+///
+/// # Errors
+/// The containers that remain, where several do.
+pub(super) fn choose(
+    pod: &Value,
+    known: Option<&Status>,
+    objects: &[Value],
+    app_listen: &AppListen,
+    wanted: &[Port],
+) -> Result<Option<String>, Vec<String>> {
+    let mut left: Vec<&Value> = ports::applications(pod).collect();
+    let declares = |own: &Value, numbers: &[u16]| ports::of_container(own).any(|port| numbers.contains(&port.number));
+    let stands = |own: &Value| app_listen.knobs.iter().any(|one| knob::stands(own, one));
+    let captured = |own: &Value| ports::of_container(own).any(|port| ports::is_wanted(&port, wanted));
+    let (dialled, bare) = (dialled(app_listen), bare(app_listen));
+    narrow(&mut left, |own| declares(own, &dialled));
+    narrow(&mut left, |own| declares(own, &bare));
+    narrow(&mut left, stands);
+    let undo = known.map(|known| &known.undo);
+    let set = |name: &str| {
+        undo.is_some_and(|undo| {
+            undo.env.iter().any(|set| set.container == name) || undo.args.iter().any(|set| set.container == name)
+        })
+    };
+    narrow(&mut left, |own| text(own, &["name"]).is_some_and(set));
+    // A port that is led to and that nobody declares may be anybody's, and just as well of one that declares no other.
+    let led_to = || wanted_numbers(wanted).chain(referrers::numbers(pod, objects, true)).collect::<Vec<u16>>();
+    let declared = ports::applications(pod).any(|own| declares(own, &dialled));
+    if declared || !dialled.iter().any(|number| led_to().contains(number)) {
+        narrow(&mut left, captured);
+    }
+    let mut names = left.into_iter().filter_map(|own| text(own, &["name"])).map(str::to_owned);
+    match (names.next(), names.next()) {
+        (one, None) => Ok(one),
+        (one, two) => Err(one.into_iter().chain(two).chain(names).collect()),
+    }
+}
+
+/// What is said where a knob is not turned, or is set to another port than the sidecar calls.
+pub(super) fn in_vain(app_listen: &AppListen, container: &str, wish: Capture, planned: &[Planned]) -> Vec<String> {
+    let own = || planned.iter().filter(|planned| planned.port.container == container);
+    let loopback: Vec<u16> =
+        own().filter(|planned| planned.mode == Mode::Loopback).map(|planned| planned.port.number).collect();
+    if loopback.is_empty() {
+        let why = match wish {
+            Capture::Named => "capture is Named: leave one of the two out",
+            Capture::Redirect => "capture is Redirect: leave one of the two out",
+            _ if own().next().is_none() => {
+                "it has no port that is captured: declare one there, or name another container"
+            }
+            // What everybody reaches by its name needs no knob.
+            Capture::Auto | Capture::Loopback => return Vec::new(),
+        };
+        return vec![format!("app-listen for container {container} is not used: {why}")];
+    }
+    let numbers: Vec<String> = loopback.iter().map(u16::to_string).collect();
+    let elsewhere = dialled(app_listen).into_iter().filter(|number| !loopback.contains(number));
+    elsewhere
+        .map(|number| {
+            format!(
+                "app-listen tells container {container} port {number}, and the sidecar calls it at {}: write that one, or declare {number}",
+                shown(&numbers)
+            )
+        })
+        .collect()
+}
+
+/// Leaves those of which something is true, where it is true of any.
+fn narrow(left: &mut Vec<&Value>, is: impl Fn(&Value) -> bool) {
+    if left.len() > 1 && left.iter().any(|own| is(own)) {
+        left.retain(|own| is(own));
+    }
+}
+
+fn wanted_numbers(wanted: &[Port]) -> impl Iterator<Item = u16> + '_ {
+    wanted.iter().filter_map(|port| match port {
+        Port::Number(number) => Some(*number),
+        Port::Name(_) => None,
+    })
+}
+
+/// The ports of addresses among a knob's values: `127.0.0.1:8080`, `http://[::1]:8080/x`.
+fn dialled(app_listen: &AppListen) -> Vec<u16> {
+    values(app_listen).filter_map(port_of).collect()
+}
+
+/// Values that are a number and nothing else, such as that of `--port=8080`: a port where a container declares it.
+fn bare(app_listen: &AppListen) -> Vec<u16> {
+    values(app_listen).filter_map(|value| value.parse().ok()).collect()
+}
+
+fn values(app_listen: &AppListen) -> impl Iterator<Item = &str> {
+    app_listen.knobs.iter().filter_map(|one| match one {
+        Knob::Env(_, value) => Some(value.as_str()),
+        Knob::Arg(words) => {
+            let last = words.last()?;
+            Some(last.split_once('=').map_or(last.as_str(), |(_, value)| value))
+        }
+    })
+}
+
+/// The port of an address, where it has one; an IPv6 address without brackets has none.
+fn port_of(value: &str) -> Option<u16> {
+    let address = value.split_once("://").map_or(value, |(_, rest)| rest);
+    let address = address.split('/').next().unwrap_or_default();
+    let (host, port) = address.rsplit_once(':')?;
+    let is_host = !host.contains(':') || (host.starts_with('[') && host.ends_with(']'));
+    port.parse().ok().filter(|port| is_host && *port > 0)
+}
+
+/// Containers in a sentence.
+pub(super) fn shown(names: &[String]) -> String {
+    match names {
+        [] => "none".to_owned(),
+        [one] => one.clone(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
+}
+
+/// The application's containers in a sentence.
+pub(super) fn applications(pod: &Value) -> String {
+    let names: Vec<String> =
+        ports::applications(pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect();
+    shown(&names)
+}
+
+/// Whether a pod has a container of this name that is no other proxy's.
+pub(super) fn is_application(pod: &Value, name: &str) -> bool {
+    ports::applications(pod).any(|own| text(own, &["name"]) == Some(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn chosen(containers: &Value, app_listen: &str) -> Result<Option<String>, Vec<String>> {
+        let service = json!({"kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80, "targetPort": 7000}]}});
+        let pod = json!({"metadata": {"labels": {"app": "x"}}, "spec": {"containers": containers}});
+        choose(&pod, None, &[service], &AppListen::parse(app_listen).unwrap(), &[])
+    }
+
+    fn one(name: &str) -> Result<Option<String>, Vec<String>> {
+        Ok(Some(name.to_owned()))
+    }
+
+    #[test]
+    fn the_container_that_declares_the_port_of_the_value_is_meant() {
+        let two = json!([{"name": "exporter", "ports": [{"containerPort": 9100}]}, {"name": "ollama", "ports": [{"containerPort": 11434}]}]);
+        for knob in ["env:A=127.0.0.1:11434", "arg:--listen=http://[::1]:11434/", "arg:--port 11434"] {
+            assert_eq!(chosen(&two, knob), one("ollama"), "{knob}");
+        }
+        assert_eq!(chosen(&two, "env:A=127.0.0.1:9100"), one("exporter"));
+        assert_eq!(chosen(&two, "env:A=127.0.0.1"), Err(vec!["exporter".to_owned(), "ollama".to_owned()]));
+    }
+
+    #[test]
+    fn else_the_one_in_which_the_variable_or_flag_stands() {
+        let two = json!([
+            {"name": "a", "ports": [{"containerPort": 1}], "args": ["--host", "::"]},
+            {"name": "b", "ports": [{"containerPort": 2}], "env": [{"name": "HOST", "value": "x"}]},
+        ]);
+        assert_eq!(chosen(&two, "env:HOST=127.0.0.1"), one("b"));
+        assert_eq!(chosen(&two, "arg:--host=127.0.0.1"), one("a"));
+    }
+
+    #[test]
+    fn else_the_only_one_with_a_port_but_for_a_port_that_nobody_declares_and_a_service_leads_to() {
+        let two = json!([{"name": "a"}, {"name": "b", "ports": [{"containerPort": 2}]}, {"name": "daprd", "ports": [{"containerPort": 3}]}]);
+        assert_eq!(chosen(&two, "env:HOST=127.0.0.1"), one("b"));
+        assert_eq!(chosen(&two, "env:HOST=127.0.0.1:9999"), one("b"));
+        assert_eq!(chosen(&two, "env:HOST=127.0.0.1:7000").unwrap_err().len(), 2);
+        assert_eq!(chosen(&json!([{"name": "a"}, {"name": "b"}]), "env:HOST=::1").unwrap_err().len(), 2);
+    }
+
+    #[test]
+    fn a_pod_of_one_application_needs_no_name() {
+        assert_eq!(chosen(&json!([{"name": "a"}, {"name": "daprd"}]), "env:HOST=127.0.0.1:1"), one("a"));
+        assert_eq!(chosen(&json!([{"name": "daprd"}]), "env:HOST=127.0.0.1:1"), Ok(None));
+    }
+
+    #[test]
+    fn an_address_without_a_port_has_none() {
+        for (value, port) in [
+            ("::1", None),
+            ("[::1]:80", Some(80)),
+            ("localhost:0", None),
+            ("tcp://0.0.0.0:90", Some(90)),
+            ("a:b", None),
+        ] {
+            assert_eq!(port_of(value), port, "{value}");
+        }
+    }
+}
