@@ -328,7 +328,7 @@ impl Check {
                 finding = finding.help(format!("a duration needs a unit, such as {shown}ms"));
             }
             Shape::Quantity(_) if is_number(text, plain) => {
-                finding = finding.help(format!("write it in quotes: \"{shown}\""))
+                finding = finding.help(format!("write it in quotes: \"{shown}\""));
             }
             Shape::Share if !text.ends_with('%') => finding = finding.help("a share is written with %, such as 10%"),
             _ => {}
