@@ -13,7 +13,7 @@ use super::{Case, case};
 use crate::caller::Caller;
 use crate::cluster::until;
 use crate::installation::installed;
-use crate::space::Space;
+use crate::space::{Metrics, Space};
 use crate::tools::now;
 use crate::{Fault, Verdict};
 
@@ -107,10 +107,31 @@ metadata: {name: $name}
 stringData: {token: $token}
 ";
 
+/// Shows in the metrics of who is told it.
+const TOLD: &str = "
+apiVersion: groupage.dev/v1alpha1
+kind: BatchPolicy
+metadata: {name: model}
+spec:
+  targetRefs: [{group: apps, kind: Deployment, name: model}]
+  limits: {batchItemsMax: 7}
+";
+
+/// Whether a sidecar was told [`TOLD`].
+fn is_told(metrics: &Metrics) -> bool {
+    metrics.sum("groupage_limit", &["limit=\"batch_items_max\"", "source=\"policy\""]) > 0.0
+}
+
 async fn a_token_of_somebody_else_opens_none(space: &Space) -> Verdict {
     let installation = installed(space).await?;
+    space.apply(TOLD).await?;
     space.apply(&Model::default().yaml()).await?;
     let victim = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
+    until("what the victim is told", BACK_MAX, async || match is_told(&space.metrics(&victim).await?) {
+        true => Ok(()),
+        false => Err(Fault::from("nothing")),
+    })
+    .await?;
     space.apply(&bare("plain")).await?;
     let plain = space.pod_ready("plain").await?;
     let ended = space.token_of(&plain, "groupage.dev").await?;
@@ -156,9 +177,10 @@ async fn a_token_of_somebody_else_opens_none(space: &Space) -> Verdict {
         let what = format!("the end of {name}'s stream");
         let count = until(&what, BACK_MAX, async || {
             let metrics = space.metrics(&pod).await?;
-            // A stream is open until its first message was judged; what a thief must never get are settings.
-            if metrics.sum("groupage_limit", &["source=\"policy\""]) > 0.0 {
-                return Ok(Err(Fault::from(format!("{name} was told a policy"))));
+            // A stream is open until its first message was judged, which is what ends the one of a thief with a pod's own token.
+            let open = *reason != "goaway" && metrics.sum("groupage_controller_connected", &[]) > 0.0;
+            if open || is_told(&metrics) {
+                return Ok(Err(Fault::from(format!("{name} has a stream"))));
             }
             let ends =
                 |reason: &str| metrics.sum("groupage_controller_stream_ends_total", &[&format!("reason=\"{reason}\"")]);
