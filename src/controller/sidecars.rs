@@ -95,8 +95,8 @@ struct State {
     searches: Option<Meter>,
 }
 
-/// Searches a second, and at once: anybody may ask for a pod that is none, and ten thousand pods are looked through in a quarter of a millisecond. Pods that a round
-/// has seen are not searched for.
+/// Searches a second, and at once: twice as many as tokens are reviewed. Anybody may ask for a pod that is none, and each search goes through all pods. One that a
+/// round has seen is not searched for, and the next round is a second away.
 const SEARCHES: (u64, u64) = (100, 100);
 
 // === impl Sidecars ===
