@@ -15,6 +15,7 @@
 //! What it leaves out: solving plans, which is for a thread that may block ([`solve`]).
 
 mod adaptive;
+mod admission;
 mod arrivals;
 mod batch;
 mod batcher;
@@ -25,7 +26,7 @@ mod class;
 mod cost;
 mod decide;
 mod draw;
-mod guard;
+mod flow;
 mod invariant;
 mod isolate;
 mod limits;
@@ -51,7 +52,7 @@ pub use call::{
 };
 pub use ceiling::{Bounded, CeilingReport, CeilingSnapshot, LimitSource};
 pub use cost::{Base, Point, Report as CostReport, Sample, Snapshot};
-pub use guard::{AsideReport, Mode, TrialReport};
+pub use flow::{FlowMode, FlowReport, LoadPoint, OpenReason};
 pub use invariant::InvariantId;
 pub use isolate::{Isolation, Part, Verdict};
 pub use limits::{Limits, Policy, ScopeLimits};

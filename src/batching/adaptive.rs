@@ -20,17 +20,18 @@ mod want;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::admission::Admission;
 use super::batch::{BatchId, Cause, Expiry};
 use super::call::{Call, CallId, CostClassId, KeyId};
 use super::class::{Class, Classes};
 use super::cost::Base;
 use super::decide::Walls;
 use super::draw::Draw;
-use super::guard::{Alone, Chance, Ended, Guard, Mode, Part};
+use super::flow::{Ask, Flow, Permit};
 use super::limits::Limits;
 use super::queue::{Queue, Queued};
 use super::skill::{Missing, Skill};
-use super::slots::{Slot, Slots, View as SlotView};
+use super::slots::{Slot, UpstreamSnapshot, View as SlotView};
 use super::tally::Hold;
 use super::tick::Tick;
 
@@ -50,30 +51,30 @@ use want::Want;
 
 /// T before anything was seen (`scheduling.md` §1).
 const MEAN_TIME_FIRST: u64 = 5_000_000;
+/// Cost classes at their limit that are remembered within a decision; lines of others are asked again, which costs time only.
+const WITHOUT_MAX: usize = 8;
 /// Lines asked for one decision: more than commonly are open at once, and a bound.
 const LINES_MAX: usize = 256;
-/// Parts of a probe, which are in flight at once.
-const PARTS: u32 = 3;
 
 /// What is learned of one upstream.
 #[derive(Debug, Clone)]
 pub(super) struct Adaptive {
     draw: Draw,
-    slots: Slots,
     /// T: the running mean of execution times, in nanoseconds.
     mean_time: u64,
     flights: BTreeMap<BatchId, Sent>,
     models: BTreeMap<CostClassId, Model>,
     keys: BTreeMap<KeyId, Watched>,
-    /// The last dispatch left a full batch behind.
-    backlog: bool,
     /// Heads given up for more served behind them.
     given_up: Vec<CallId>,
     /// Who [`Next::Chosen`] names.
     chosen: Vec<CallId>,
-    /// The parts of a probe that are still to be sent.
-    probing: Vec<(Part, Vec<CallId>)>,
-    guard: Guard,
+    /// What refusals of forwarded calls allow.
+    admission: Admission,
+    /// The server is known to batch by itself.
+    known_batching: bool,
+    /// What new classes begin with, from a process before.
+    begin: UpstreamSnapshot,
     clocks: Clocks,
     /// Room for turns, kept so that a decision takes no new memory.
     order: Order,
@@ -138,16 +139,15 @@ impl Adaptive {
     pub(super) fn new(seed: u64, stand_aside_max: u32) -> Self {
         Self {
             draw: Draw::new(seed),
-            slots: Slots::new(),
             mean_time: MEAN_TIME_FIRST,
             flights: BTreeMap::new(),
             models: BTreeMap::new(),
             keys: BTreeMap::new(),
-            backlog: false,
             given_up: Vec::new(),
             chosen: Vec::new(),
-            probing: Vec::new(),
-            guard: Guard::new(stand_aside_max, false),
+            admission: Admission::new(stand_aside_max),
+            known_batching: false,
+            begin: UpstreamSnapshot::default(),
             clocks: Clocks::default(),
             order: Order::new(),
             room: Room::default(),
@@ -163,27 +163,26 @@ impl Adaptive {
         }
     }
 
-    pub(super) fn set_known_batching(&mut self, known: bool) {
-        self.guard.set_known_batching(known);
-    }
-
-    /// Time goes on: a comparison may begin or end. Before every [`Adaptive::next`].
-    pub(super) fn tick(&mut self, now: Tick, queue: &Queue) {
-        self.guard.tick(now, Duration::from_nanos(self.mean_time), queue.oldest());
-    }
-
-    /// Whether calls are passed one by one.
-    pub(super) fn passing(&self) -> bool {
-        self.guard.mode() == Mode::Pass
+    pub(super) fn set_known_batching(&mut self, now: Tick, known: bool) {
+        self.known_batching = known;
+        for model in self.models.values_mut() {
+            model.flow.pin_open(now, known);
+        }
     }
 
     pub(super) fn set_stand_aside_max(&mut self, stand_aside_max: u32) {
-        self.guard.set_stand_aside_max(stand_aside_max);
+        self.admission.set_calls_max(stand_aside_max);
     }
 
-    /// C: the slots in use.
+    /// Requests that may be in flight in all, as far as limits were learned: 0 while a class is open.
     pub(super) fn slots(&self) -> u32 {
-        self.slots.in_use()
+        let limits = self.models.values().map(|model| model.flow.limit());
+        limits.sum::<Option<u32>>().unwrap_or(0)
+    }
+
+    /// Whether some class may send another request.
+    pub(super) fn has_room(&self) -> bool {
+        self.models.is_empty() || self.models.values().any(|model| model.flow.has_room())
     }
 
     /// When to look again, after [`Next::Nothing`].
@@ -205,16 +204,8 @@ impl Adaptive {
                 return Next::Expire { id, reason: Expiry::LatePredicted };
             }
         }
-        if let Some((part, calls)) = self.probing.pop() {
-            let here: Vec<CallId> = calls.into_iter().filter(|id| ctx.queue.get(*id).is_some()).collect();
-            if let Some(first) = here.first().and_then(|id| ctx.queue.get(*id)) {
-                let key = first.call.key;
-                self.chosen = here;
-                return Next::Chosen { key, cause: Cause::Probe, kind: Kind::Probe(part) };
-            }
-            self.guard.probe_lost();
-        }
-        if self.passing() && self.in_flight() >= self.guard.pass_max() {
+        let in_flight = self.in_flight();
+        if in_flight >= ctx.limits.slots || self.admission.limit().is_some_and(|limit| in_flight >= limit) {
             return Next::Nothing;
         }
         // Under one flow lines are asked as they stand.
@@ -240,10 +231,10 @@ impl Adaptive {
         lines: impl Iterator<Item = (KeyId, &'a Queued)>,
         classes: &Classes,
     ) -> Option<Next> {
-        // Slots are the upstream's: where one line of a cost class finds none, the others need not be asked.
-        let mut without = None;
+        // Limits are of cost classes: where one line of a class is at its limit, its others need not be asked.
+        let mut without = [None; WITHOUT_MAX];
         for (key, head) in lines {
-            if without == Some(head.call.cost_class) {
+            if without.contains(&Some(head.call.cost_class)) {
                 continue;
             }
             match self.line(ctx, key, head, classes.get(head.call.cost_class)) {
@@ -256,7 +247,10 @@ impl Adaptive {
                     self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
                 }
                 Answer::NoSlot(at) => {
-                    without = Some(head.call.cost_class);
+                    let free = without.iter_mut().find(|class| class.is_none());
+                    if let Some(free) = free {
+                        *free = Some(head.call.cost_class);
+                    }
                     self.wake = self.wake.into_iter().chain(at).min();
                 }
                 Answer::Skip => {}
@@ -269,52 +263,77 @@ impl Adaptive {
         let now = ctx.now;
         let class_id = head.call.cost_class;
         self.learn_of(class_id);
-        let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
+        let quarantined = class.is_some_and(|class| class.quarantined(now));
+        let in_line = ctx.queue.line_held(key).items;
+        let lonely = head.call.alone || quarantined;
+        let has_second = !lonely && in_line > u64::from(head.call.items);
+        let ask =
+            Ask { now, alone: lonely, arrived: head.arrived, has_second, queued: ctx.queue.held_by_class(class_id) };
+        let lone = self.begin.mean_nanos;
+        let Some(model) = self.models.get_mut(&class_id) else { return Answer::Skip };
+        if ctx.missing.has(Skill::StandAside) && model.flow.is_open() {
+            model.flow = Flow::limited(1, lone);
+        }
+        let permit = model.flow.permit(&ask);
+        if let Some(limit) = model.flow.limit() {
+            model.slots.set_count(limit);
+        }
+        let testing = model.flow.is_testing(ask.queued);
         let mixed = ctx.queue.is_mixed(key);
         let scope = ctx.limits.scope(head.call.scope);
+        let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
         let walls = Walls::new(scope, class, model.cost.base_kind() == Base::Padded);
-        if self.passing() {
-            let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
-            return Answer::Do(self.single(&line, mixed, Kind::Pass));
-        }
-        let in_flight = self.in_flight();
-        let earliest_due = self.earliest_due();
-        let view = SlotView {
-            in_flight,
-            earliest_due,
-            // A probe that matters is not kept waiting by leads and other slots.
-            slots_max: if self.empties(&ctx) { 1 } else { ctx.limits.slots },
-            samples: u64::from(model.cost.samples()),
-            mean_time: self.mean_time,
-            backlog: self.backlog,
+        let in_flight = model.flow.flights();
+        let share = match permit {
+            Permit::Forward => {
+                let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
+                return Answer::Do(self.single(&line, mixed && !head.call.alone, Kind::Forward));
+            }
+            Permit::Pair => return Answer::Do(Next::Send { key, items: 2, cause: Cause::Probe, kind: Kind::Pair }),
+            Permit::Hold(until) if self.in_flight() > 0 => {
+                self.note_hold(key, Hold::Gather);
+                return if model_is_open(&self.models, class_id) {
+                    Answer::Hold(until)
+                } else {
+                    Answer::NoSlot(Some(until))
+                };
+            }
+            Permit::Share(items) | Permit::Probe(items) => items,
+            Permit::Hold(_) => 1,
+            Permit::Full => {
+                let earliest_due = self.earliest_due(class_id);
+                match self.lead(ctx, class_id, earliest_due, testing) {
+                    Slot::Free => u32::MAX,
+                    Slot::At(at) => {
+                        self.note_hold(key, Hold::SlotBusy);
+                        return Answer::NoSlot(Some(at));
+                    }
+                    Slot::No => {
+                        self.note_hold(key, Hold::SlotBusy);
+                        return Answer::NoSlot(None);
+                    }
+                }
+            }
         };
-        if ctx.missing.has(Skill::Lead) && in_flight >= self.slots() {
-            return Answer::Skip;
-        }
-        match self.slots.decide(now, view, &mut self.draw) {
-            Slot::Free => {}
-            Slot::At(at) => {
-                self.note_hold(key, Hold::SlotBusy);
-                return Answer::NoSlot(Some(at));
-            }
-            Slot::No => {
-                self.note_hold(key, Hold::SlotBusy);
-                return Answer::NoSlot(None);
-            }
-        }
-        let send = |items, cause| Answer::Do(Next::Send { key, items, cause, kind: Kind::Batch });
-        if head.call.alone || class.is_some_and(|class| class.quarantined(now)) {
+        let kind = if matches!(permit, Permit::Probe(_)) { Kind::Probe } else { Kind::Batch };
+        let earliest_due = self.earliest_due(class_id);
+        let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
+        let limit = model.slots.in_use();
+        let send = |items, cause| Answer::Do(Next::Send { key, items, cause, kind });
+        if lonely {
             let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
-            return Answer::Do(self.single(&line, mixed && !head.call.alone, Kind::Batch));
+            return Answer::Do(self.single(&line, mixed && !head.call.alone, kind));
         }
-        let cap = walls.items.min(model.worked.saturating_mul(2).max(2)).max(1);
+        // Where several may be in flight, each takes an equal share of what is here.
+        let shared = if limit > 1 || testing { share } else { u32::MAX };
+        let cap = walls.items.min(model.worked.saturating_mul(2).max(2)).min(shared).max(1);
         // Where the weights of those in front end a batch before its items do, sizes up to there are what there is to choose from. Who groups by
         // weight chooses its own.
         let weighted = model.cost.weights_matter();
         let room = if weighted { cap } else { within(walls, ctx.queue.line(key), cap) };
         let (weighs, cap) = (room < cap, room);
         let items = fair::counted(ctx, key);
-        let wait = self.slots.wait(in_flight, earliest_due, now);
+        let wait = model.slots.wait(in_flight, earliest_due, now);
         let line = Line { ctx, key, head, items, cap, wait, walls };
         let fillers = mixed && ctx.limits.have_fillers();
         // It looks at all who wait, so it is asked only where a hold is thought of.
@@ -327,8 +346,8 @@ impl Adaptive {
             let until = until.min(now.after(hold_max())).min(Tick(now.0.saturating_add(line.room() / 2)));
             (until > now).then_some(Answer::Hold(until))
         };
-        let leading = in_flight >= self.slots();
-        let together = !mixed && !weighted && !ctx.missing.has(Skill::Gather) && slo_of(head).is_some();
+        let leading = in_flight >= limit;
+        let together = !testing && !mixed && !weighted && !ctx.missing.has(Skill::Gather) && slo_of(head).is_some();
         if together && let Some(answer) = self.rejoin(&line, leading, hold_max, hold) {
             return answer;
         }
@@ -336,7 +355,7 @@ impl Adaptive {
         if let Some(late) = line.late(&model.cost) {
             return Answer::Do(Next::Expire { id: late, reason: Expiry::LatePredicted });
         }
-        if in_flight + 1 >= self.slots() && !ctx.missing.has(Skill::Gather) {
+        if !testing && in_flight + 1 >= limit && !ctx.missing.has(Skill::Gather) {
             let gain = self.gather(&line, leading, hold_max);
             if gain > 0
                 && let Some(held) = hold(Tick(now.0.saturating_add(gain)))
@@ -346,6 +365,7 @@ impl Adaptive {
             }
         }
         if in_flight == 0
+            && !testing
             && let Some(until) = line.spend(&model.cost)
             && let Some(held) = hold(until)
         {
@@ -357,10 +377,12 @@ impl Adaptive {
         if let Some(model) = self.models.get(&class_id).filter(groups) {
             self.chosen = group::group(&line, &model.cost, self.rate(key, now), self.mean_time);
             if !self.chosen.is_empty() {
-                return Answer::Do(Next::Chosen { key, cause: cause(leading, waited), kind: Kind::Batch });
+                return Answer::Do(Next::Chosen { key, cause: cause(leading, waited), kind });
             }
         }
         let want = match self.want(&line) {
+            // What is tested is the limit, or what a batch of the newest size costs.
+            _ if testing => line.items.min(line.cap),
             Want::Send(items) => items,
             Want::Hold { until, otherwise } => match hold(until) {
                 Some(held) => {
@@ -372,7 +394,7 @@ impl Adaptive {
         };
         if mixed && let Some(model) = self.models.get(&class_id) {
             fair::choose(&line, &model.cost, &self.clocks, want, &mut self.room, &mut self.chosen);
-            return Answer::Do(Next::Chosen { key, cause: cause(leading, waited), kind: Kind::Batch });
+            return Answer::Do(Next::Chosen { key, cause: cause(leading, waited), kind });
         }
         let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
         match choose::choose(&line, &model.cost, self.rate(key, now), want, &mut self.draw) {
@@ -382,7 +404,7 @@ impl Adaptive {
                     () if weighs && items == cap => Cause::Weight,
                     () => cause(leading, waited),
                 };
-                self.probe(&line, items).map_or_else(|| send(items, cause), Answer::Do)
+                send(items, cause)
             }
             Chosen::GiveUp(heads) => {
                 self.given_up = ctx.queue.line(key).take(heads).map(|queued| queued.call.id).collect();
@@ -404,42 +426,22 @@ impl Adaptive {
         Next::Chosen { key, cause, kind }
     }
 
-    /// Whether what is in flight should end first, for the server is to be asked whether it batches by itself.
-    fn empties(&self, ctx: &Ctx<'_>) -> bool {
-        let may_ask = !ctx.missing.has(Skill::StandAside) && ctx.limits.slots >= PARTS && !self.backlog;
-        may_ask && self.guard.probe_waits()
-    }
-
-    /// In place of a batch, if it is time to ask whether the server batches by itself: its first call, and then both halves of the others.
-    fn probe(&mut self, line: &Line<'_>, items: u32) -> Option<Next> {
-        let (in_flight, slots, backlog) = (self.flights.len(), self.slots(), self.backlog);
-        let scope_max = line.ctx.limits.scope(line.head.call.scope).slots_max;
-        // Its three parts are sent at once.
-        if line.ctx.missing.has(Skill::StandAside) {
-            return None;
+    /// Whether a batch may leave just before one returns.
+    fn lead(&mut self, ctx: Ctx<'_>, class: CostClassId, earliest_due: Option<Tick>, testing: bool) -> Slot {
+        let mean_time = self.mean_time;
+        let Some(model) = self.models.get_mut(&class) else { return Slot::No };
+        if testing || ctx.missing.has(Skill::Lead) {
+            return Slot::No;
         }
-        if in_flight > 0 || line.ctx.limits.slots < PARTS || scope_max < PARTS {
-            return None;
-        }
-        let mut room = items;
-        let fitting = line.ctx.queue.line(line.key).take_while(|queued| {
-            let fits = queued.call.items <= room && !queued.call.alone;
-            room = room.saturating_sub(queued.call.items);
-            fits
-        });
-        let chance = Chance { calls: fitting.count(), in_flight, slots, backlog };
-        let (single, first, second) = self.guard.probe_due(chance)?;
-        let model = self.models.get(&line.head.call.cost_class)?;
-        let half = model.cost.time(u32::try_from(second).unwrap_or(u32::MAX));
-        let alone = Alone { single: Duration::from_nanos(model.cost.time(1)), half: Duration::from_nanos(half) };
-        self.guard.probe_sent(line.ctx.now, alone);
-        let parts = line.ctx.queue.line(line.key).take(single + first + second);
-        let mut calls: Vec<CallId> = parts.map(|queued| queued.call.id).collect();
-        let last = calls.split_off((single + first).min(calls.len()));
-        let middle = calls.split_off(single.min(calls.len()));
-        self.probing = vec![(Part::Second, last), (Part::First, middle)];
-        self.chosen = calls;
-        Some(Next::Chosen { key: line.key, cause: Cause::Probe, kind: Kind::Probe(Part::Single) })
+        let view = SlotView {
+            in_flight: model.flow.flights(),
+            earliest_due,
+            slots_max: ctx.limits.slots,
+            samples: u64::from(model.cost.samples()),
+            mean_time,
+            backlog: model.backlog,
+        };
+        model.slots.decide(ctx.now, view, &mut self.draw)
     }
 
     /// The calls of the last [`Next::Chosen`], the most urgent first.
@@ -447,15 +449,8 @@ impl Adaptive {
         &self.chosen
     }
 
-    /// Whether batching and standing aside are being compared: what leaves then carries its calls.
-    pub(super) fn compares(&self) -> bool {
-        self.guard.report().trying
-    }
-
     /// A queued call ended without an answer.
     pub(super) fn expired(&mut self, now: Tick, queued: &Queued) {
-        let ended = Ended { arrived: queued.arrived, items: queued.call.items, expired: true, slo: slo_of(queued) };
-        self.guard.ended(now, ended);
         if let Some(watched) = self.keys.get_mut(&queued.call.key) {
             watched.arrivals.ended_early(queued.call.items);
         }
@@ -484,6 +479,10 @@ impl Adaptive {
             self.clocks.joined(call.flow());
         }
     }
+}
+
+fn model_is_open(models: &BTreeMap<CostClassId, Model>, class: CostClassId) -> bool {
+    models.get(&class).is_some_and(|model| model.flow.is_open())
 }
 
 /// Why a batch leaves that nothing cuts short.

@@ -286,7 +286,9 @@ impl Batcher {
     pub fn complete(&mut self, now: Tick, batch: BatchId, observed: Observed) {
         let now = self.advance(now);
         let Some(in_flight) = self.in_flight.remove(&batch) else { return };
-        let changed = self.adaptive.returned(now, batch, &observed);
+        let class = in_flight.cost_class;
+        let here = (self.queue.held_by_class(class), self.walls(class, in_flight.scope).items);
+        let changed = self.adaptive.returned(now, batch, &observed, here);
         if changed && matches!(self.limits.policy, Policy::Adaptive { .. }) {
             self.classes.changed(now, in_flight.cost_class);
         }
@@ -351,7 +353,7 @@ impl Batcher {
 
     /// Whether the server is known to batch by itself: then calls are passed one by one, and it is not asked.
     pub fn set_known_batching(&mut self, known: bool) {
-        self.adaptive.set_known_batching(known);
+        self.adaptive.set_known_batching(self.now, known);
     }
 
     /// What was learned of the upstream's slots, as far as it can be kept for a restart.
@@ -404,7 +406,7 @@ impl Batcher {
 
     fn slot_is_free(&self) -> bool {
         let slots = match self.limits.policy {
-            Policy::Adaptive { .. } => self.adaptive.slots().min(self.limits.slots),
+            Policy::Adaptive { .. } if !self.adaptive.has_room() => 0,
             _ => self.limits.slots,
         };
         self.in_flight.len() < slots as usize

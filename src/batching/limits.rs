@@ -128,7 +128,7 @@ impl Default for ScopeLimits {
             queue_delay_max: Duration::from_millis(20),
             queue_items_max: 2048,
             queue_bytes_max: 32 << 20,
-            slots_max: 16,
+            slots_max: u32::MAX,
         }
     }
 }

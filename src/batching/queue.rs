@@ -9,11 +9,13 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::call::{Call, CallId, Flow, KeyId, PriorityId, ScopeId, TenantId};
+use super::call::{Call, CallId, CostClassId, Flow, KeyId, PriorityId, ScopeId, TenantId};
 use super::shelf::Shelf;
 use super::tick::Tick;
 use order::Order;
 
+/// Cost classes whose count is kept while nothing of them is queued: as many as there are cost curves.
+const CLASSES_MAX: usize = 64;
 /// Rows kept for lines to come: lines of some batches' length come and go without an allocation.
 const SPARE_MAX: usize = 16;
 
@@ -60,6 +62,8 @@ pub(super) struct Queue {
     deadlines: Order<(Tick, CallId)>,
     held: Held,
     scopes: BTreeMap<ScopeId, Held>,
+    /// Items by cost class. Classes that have none stay, so that they come and go without an allocation.
+    classes: BTreeMap<CostClassId, u64>,
     /// Items by flow.
     flows: BTreeMap<Flow, u64>,
     /// Tenants among the flows.
@@ -104,6 +108,10 @@ impl Queue {
         self.scopes.get(&scope).copied().unwrap_or_default()
     }
 
+    pub(super) fn held_by_class(&self, class: CostClassId) -> u64 {
+        self.classes.get(&class).copied().unwrap_or(0)
+    }
+
     pub(super) fn held_by_tenant(&self, tenant: TenantId) -> u64 {
         self.flows.range(flows_of(tenant)).map(|(_, items)| *items).sum()
     }
@@ -140,6 +148,10 @@ impl Queue {
         let (id, key) = (call.id, call.key);
         self.held.add(call);
         self.scopes.entry(call.scope).or_default().add(call);
+        if self.classes.len() >= CLASSES_MAX && !self.classes.contains_key(&call.cost_class) {
+            self.classes.retain(|_, items| *items > 0);
+        }
+        *self.classes.entry(call.cost_class).or_default() += u64::from(call.items);
         let flow = call.flow();
         if !self.flows.contains_key(&flow) && self.flows.range(flows_of(flow.tenant)).next().is_none() {
             self.tenants += 1;
@@ -177,6 +189,9 @@ impl Queue {
             if held.items == 0 {
                 self.scopes.remove(&call.scope);
             }
+        }
+        if let Some(items) = self.classes.get_mut(&call.cost_class) {
+            *items -= u64::from(call.items);
         }
         let flow = call.flow();
         if let Some(items) = self.flows.get_mut(&flow) {

@@ -49,6 +49,8 @@ const CLEAN_BACKLOG: f64 = 0.02;
 /// A slot is judged by batches that could have waited this part of their time, or of a turn where many are out...
 const JUDGED_WAIT: f64 = 0.2;
 const JUDGED_WAIT_TURN: f64 = 0.5;
+/// Numbers up to this are judged: among more a wait is shorter than the noise of an execution.
+const JUDGED_COUNT_MAX: u32 = 16;
 /// ...starting from this doubt...
 const DOUBT_START: f64 = 0.3;
 /// ...with this weight for a new one...
@@ -172,7 +174,7 @@ impl Slots {
     pub(super) const fn new() -> Self {
         Self {
             count: 1,
-            slots_max: COUNT_MAX,
+            slots_max: u32::MAX,
             lead: 0.0,
             doubts: [Doubt::NONE; COUNT_LEN],
             explore: EXPLORE_START,
@@ -188,6 +190,15 @@ impl Slots {
         self.count.min(self.slots_max)
     }
 
+    /// Takes over the number that was found by the limiter. Doubts about another number say nothing of this one.
+    pub(super) fn set_count(&mut self, count: u32) {
+        if self.count != count.max(1) {
+            self.count = count.max(1);
+            self.doubts = [Doubt::NONE; COUNT_LEN];
+            self.hits = 0;
+        }
+    }
+
     /// o: by how many nanoseconds the next batch may leave before one comes back.
     pub(super) fn lead(&self) -> u64 {
         whole(self.lead)
@@ -200,7 +211,7 @@ impl Slots {
 
     /// Whether another batch may leave now, and if not, when to look again.
     pub(super) fn decide(&mut self, now: Tick, view: View, draw: &mut Draw) -> Slot {
-        self.slots_max = view.slots_max.clamp(1, COUNT_MAX);
+        self.slots_max = view.slots_max.max(1);
         let count = self.in_use();
         if view.in_flight < count {
             return Slot::Free;
@@ -291,6 +302,9 @@ impl Slots {
         if seen.wait <= (JUDGED_WAIT * seen.alone).min(JUDGED_WAIT_TURN * seen.turn) {
             return;
         }
+        if self.count > JUDGED_COUNT_MAX {
+            return;
+        }
         let Some(doubt) = self.doubt_mut(others) else { return };
         doubt.wait += DOUBT_WEIGHT * (seen.waited(-WAITED_MAX) - doubt.wait);
         let before = if doubt.count == 0 { f64::from(others) + 1.0 } else { doubt.beside };
@@ -346,7 +360,7 @@ impl Slots {
 
     /// One slot more, if the wall allows.
     fn grow(&mut self, seen: Seen) -> bool {
-        if self.in_use() >= self.slots_max {
+        if self.in_use() >= self.slots_max.min(COUNT_MAX) {
             return false;
         }
         self.count = self.in_use() + 1;

@@ -1,7 +1,7 @@
 //! `groupage demo`: what batching does, on this machine, in half a minute.
 //!
 //! A stand-in model server on a real loopback socket, the real proxy in front of it, and an open-loop load that goes to either. Then the same again before a
-//! stand-in that batches by itself, where the proxy finds out and stands aside. Every number printed is counted here; nothing is simulated but the model's
+//! stand-in that batches by itself, where the proxy forwards each call. Every number printed is counted here; nothing is simulated but the model's
 //! own time.
 
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use clap::Args as ClapArgs;
 
 use super::compose::{Starting, start};
 use super::{EXIT_INTERNAL, Running};
-use crate::batching::{AsideReport, Mode};
+use crate::batching::{CostClassId, FlowMode, FlowReport};
 use crate::config::{self, Given, Machine, Overrides};
 use crate::error::BoxError;
 use crate::standin::load::{Calls, OpenConfig, OpenLoad, Report, open};
@@ -37,9 +37,8 @@ const INNER: Inner = Inner {
     front_item: Duration::from_micros(250),
 };
 const INNER_RATE: f64 = 1.5;
-/// Its runs are as long as the others, and at most this; and so is the search for it at most.
+/// Its runs are as long as the others, and at most this.
 const INNER_RUN_MAX: Duration = Duration::from_secs(2);
-const INNER_SEARCH_MAX: Duration = Duration::from_secs(15);
 /// Between two lines of progress.
 const PROGRESS: Duration = Duration::from_millis(500);
 
@@ -111,12 +110,12 @@ async fn show(args: &Args) -> Result<(), BoxError> {
         }
     }
     proxy.drain().await;
-    let aside = show_inner(args, &mut rows).await?;
-    table(&rows, &aside);
+    let concluded = show_inner(args, &mut rows).await?;
+    table(&rows, &concluded);
     Ok(())
 }
 
-/// The second server: it batches by itself. Says what the proxy found out.
+/// The second server: it batches by itself. Returns what the proxy concluded.
 async fn show_inner(args: &Args, rows: &mut Vec<Row>) -> Result<String, BoxError> {
     let batches = ServerConfig {
         base: INNER_BASE,
@@ -134,38 +133,21 @@ async fn show_inner(args: &Args, rows: &mut Vec<Row>) -> Result<String, BoxError
         "another server         {}  batches by itself: what waits when it is free is computed together, t(n) = 4.5 ms + 0.3 ms·n",
         stand_in.url()
     );
-    println!("groupage proxy         http://{through}  no policy, and nobody tells it");
+    println!("groupage proxy         http://{through}  no policy");
     println!();
     let span = Duration::from_secs(args.seconds).min(INNER_RUN_MAX);
-    let run = Run { pass: "inner", way: "direct", rate: args.rate * INNER_RATE, span, to: stand_in.addr() };
-    rows.push(run.row(args, &stand_in, async |load| progress("inner", "direct", load).await).await?.0);
-    let search = Run { way: "until aside", span: INNER_SEARCH_MAX, to: through, ..run };
-    let until_aside = async |load: &OpenLoad| search_for(&proxy, load).await;
-    let (row, found) = search.row(args, &stand_in, until_aside).await?;
-    let took = row.report.elapsed.as_secs_f64();
-    let Some(aside) = found else {
-        rows.push(row);
-        proxy.drain().await;
-        return Ok(format!("inner: within {took:.1} s the proxy did not make sure that standing aside is better"));
-    };
-    rows.push(row);
-    let run = Run { way: "aside", to: through, ..run };
-    rows.push(run.row(args, &stand_in, async |load| progress("inner", "aside", load).await).await?.0);
+    for (way, to) in [("direct", stand_in.addr()), ("groupage", through)] {
+        let run = Run { pass: "inner", way, rate: args.rate * INNER_RATE, span, to };
+        rows.push(run.row(args, &stand_in, async |load| progress("inner", way, load).await).await?.0);
+    }
+    let learned = proxy.learned().await.ok_or("the scheduler has ended")?;
     proxy.drain().await;
-    Ok(found_out(&aside, took))
-}
-
-fn found_out(aside: &AsideReport, took: f64) -> String {
-    let compared = aside.last.as_ref().map_or_else(String::new, |trial| {
-        format!(
-            ": an item took {} in batches of ours and {} passed on alone, the means of {} and {} tries",
-            millis(trial.batch_mean),
-            millis(trial.pass_mean),
-            trial.epochs.0,
-            trial.epochs.1
-        )
-    });
-    format!("inner: the server batches by itself. The proxy stood aside after {took:.1} s{compared}")
+    let open = |(_, flow): &(CostClassId, FlowReport)| matches!(flow.mode, FlowMode::Open(_));
+    Ok(if learned.flows.iter().all(open) {
+        "inner: the proxy measured no queue inside that server and forwarded each call at once".to_owned()
+    } else {
+        "inner: the proxy measured a queue inside that server and merged calls".to_owned()
+    })
 }
 
 /// The real proxy, on a free port, with no policy.
@@ -225,29 +207,6 @@ async fn progress(pass: &str, way: &str, load: &OpenLoad) -> Result<(), BoxError
     Ok(())
 }
 
-/// The same until the proxy has decided to stand aside; then the run ends.
-async fn search_for(proxy: &Running, load: &OpenLoad) -> Result<Option<AsideReport>, BoxError> {
-    let mut tick = tokio::time::interval(PROGRESS / 5);
-    let mut found = None;
-    let mut ticks = 0_u32;
-    while !load.is_finished() {
-        tick.tick().await;
-        if ticks.is_multiple_of(5) {
-            line("inner", "until aside", load)?;
-        }
-        ticks += 1;
-        if found.is_none() {
-            let learned = proxy.learned().await.ok_or("the scheduler has ended")?;
-            found = Some(learned.aside).filter(|aside| aside.mode == Mode::Pass && !aside.trying);
-            if found.is_some() {
-                load.stop();
-            }
-        }
-    }
-    println!();
-    Ok(found)
-}
-
 fn line(pass: &str, way: &str, load: &OpenLoad) -> std::io::Result<()> {
     let now = load.snapshot();
     print!(
@@ -261,7 +220,7 @@ fn line(pass: &str, way: &str, load: &OpenLoad) -> std::io::Result<()> {
     std::io::stdout().flush()
 }
 
-fn table(rows: &[Row], aside: &str) {
+fn table(rows: &[Row], concluded: &str) {
     println!();
     println!("pass  way          offered/s  served/s      p50       p99   items/batch  refused");
     for row in rows {
@@ -280,7 +239,7 @@ fn table(rows: &[Row], aside: &str) {
     }
     let wrong: u64 = rows.iter().map(|row| row.report.wrong).sum();
     println!();
-    println!("{aside}");
+    println!("{concluded}");
     println!("every answer was checked: {wrong} wrong");
     println!("next: groupage proxy --upstream http://127.0.0.1:8080   in front of a server of your own");
 }

@@ -18,8 +18,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::down::{Bundle, Config, Curve, Experiment, Goaway, Ping, Settings, Start};
 pub use self::up::{
-    Aside, CapturedPort, Event, Hello, InForce, Infeasible, Learned, LearnedClass, Outcomes, Pod, Predicted, Report,
-    RouteReport, UpstreamReport,
+    CapturedPort, Concurrency, Event, Hello, InForce, Infeasible, Learned, LearnedClass, Outcomes, Pod, Predicted,
+    Report, RouteReport, UpstreamReport,
 };
 use super::frame::{self, FrameError};
 

@@ -10,15 +10,17 @@ use super::super::batch::{BatchId, Observed, ObservedOutcome};
 use super::super::call::{Call, CostClassId, KeyId, Weight};
 use super::super::ceiling::{Bounded, Extent};
 use super::super::cost::{Base, Cost, Report as CostReport, Sample as CostSample, Snapshot};
-use super::super::guard::{AsideReport, Ended, Part};
+use super::super::flow::{Completion, Departure, FlightMark, Flow, FlowMode, FlowReport, Permit};
 use super::super::plan::{Due, Plan, PlanInput, SIZES_MAX_ITEMS};
-use super::super::slots::{Flight, Sample, UpstreamSnapshot};
+use super::super::slots::{Flight, Sample, Slots, UpstreamSnapshot};
 use super::super::tally::Hold;
 use super::super::tick::{Tick, nanos};
 use super::Adaptive;
 use super::explore::Deadlines;
 use super::rejoin::Rejoin;
 
+/// Samples from which on the cost curve says what a batch is expected to take.
+const EXPECTED_SAMPLES: u32 = 6;
 /// Weight of a new execution in T, as one part in so many.
 const MEAN_TIME_PARTS: u64 = 10;
 /// T as it may be read from a file: bounds for arithmetic, as those of `cost`.
@@ -37,8 +39,8 @@ pub(in super::super) struct Curves {
     pub(in super::super) slots: u32,
     pub(in super::super) lead_nanos: u64,
     pub(in super::super) mean_nanos: u64,
-    pub(in super::super) aside: AsideReport,
     pub(in super::super) classes: Vec<(CostClassId, CostReport)>,
+    pub(in super::super) flows: Vec<(CostClassId, FlowReport)>,
     pub(in super::super) exploration_nanos: u64,
 }
 
@@ -46,6 +48,13 @@ pub(in super::super) struct Curves {
 #[derive(Debug, Clone)]
 pub(super) struct Model {
     pub(super) cost: Cost,
+    pub(super) flow: Flow,
+    /// The lead under a limit, and refinements of it by one.
+    pub(super) slots: Slots,
+    /// The last dispatch left a full batch behind.
+    pub(super) backlog: bool,
+    /// When it was made, in uses: what left before is not its own.
+    pub(super) born: u64,
     pub(super) plan: Option<Plan>,
     /// When the plan was made, and after how many batches.
     pub(super) planned: Option<(Tick, u64)>,
@@ -62,6 +71,8 @@ pub(super) struct Watched {
     pub(super) class: Option<CostClassId>,
     /// What its line was last kept waiting for, since its last batch.
     pub(super) held: Option<Hold>,
+    /// Requests in flight with calls of this key.
+    pub(super) out: u32,
     pub(super) rejoin: Rejoin,
     pub(super) used: u64,
 }
@@ -70,6 +81,9 @@ pub(super) struct Watched {
 #[derive(Debug, Clone)]
 pub(super) struct Sent {
     pub(super) flight: Flight,
+    /// The model that it counts for, by its birth.
+    pub(super) born: u64,
+    pub(super) mark: FlightMark,
     pub(super) due: Tick,
     pub(super) alone: u64,
     pub(super) batch: Leaving,
@@ -85,8 +99,14 @@ pub(in super::super) struct Leaving {
     pub(in super::super) items: u32,
     pub(in super::super) weight: Weight,
     pub(in super::super) kind: Kind,
-    /// Arrivals, items and SLOs of its calls, while [`Adaptive::compares`].
-    pub(in super::super) calls: Vec<(Tick, u32, Option<Duration>)>,
+    /// Its calls, and when the first and the last of them arrived.
+    pub(in super::super) calls: u32,
+    pub(in super::super) first: Tick,
+    pub(in super::super) last: Tick,
+    /// It shares no batch, whatever waits.
+    pub(in super::super) alone: bool,
+    /// Items of its class that stay queued.
+    pub(in super::super) queued: u64,
     /// Items of its line that stay queued.
     pub(in super::super) left: u64,
     pub(in super::super) deadlines: Deadlines,
@@ -99,10 +119,12 @@ pub(in super::super) struct Leaving {
 pub(in super::super) enum Kind {
     /// To be answered.
     Batch,
-    /// Also to ask whether the server batches by itself.
-    Probe(Part),
-    /// A single call, for the server to batch.
-    Pass,
+    /// Beyond the limit, to see whether the server has room.
+    Probe,
+    /// Two calls together while the limiter is open, to learn what that costs.
+    Pair,
+    /// A single call as it came.
+    Forward,
     /// By another policy, or while draining: it teaches only what it costs alone.
     Plain,
 }
@@ -135,74 +157,83 @@ impl Adaptive {
     /// A batch leaves; in how many nanoseconds it is expected back, if anything is known of its cost.
     pub(in super::super) fn sent(&mut self, now: Tick, id: BatchId, batch: Leaving) -> Option<u64> {
         self.learn_of(batch.class);
-        let others = self.in_flight();
-        let wait = if matches!(batch.kind, Kind::Batch | Kind::Plain) {
-            self.slots.wait(others, self.earliest_due(), now)
-        } else {
-            0
-        };
-        let model = self.models.get(&batch.class);
-        let alone = model.map_or(0, |model| model.cost.time_of(batch.items, batch.weight));
-        let known = model.is_some_and(|model| model.cost.samples() > 0);
-        if let Some(watched) = self.keys.get_mut(&batch.key) {
+        let earliest_due = self.earliest_due(batch.class);
+        let partner = self.keys.get_mut(&batch.key).is_some_and(|watched| {
             watched.held = None;
             watched.rejoin.sent(batch.items);
-        }
+            watched.out += 1;
+            watched.out > 1 || batch.left > 0
+        });
+        let Some(model) = self.models.get_mut(&batch.class) else { return None };
+        let others = model.flow.flights();
+        let wait = match batch.kind {
+            Kind::Batch | Kind::Plain if !model.flow.is_open() => model.slots.wait(others, earliest_due, now),
+            _ => 0,
+        };
+        let alone = model.cost.time_of(batch.items, batch.weight);
+        let known = model.cost.samples() > 0;
         let due = Tick(now.0.saturating_add(wait).saturating_add(alone));
-        let flight = self.slots.sent(now, others);
-        // Only a comparison knows the calls, and only from there passing begins.
-        if batch.kind == Kind::Batch && !batch.calls.is_empty() {
-            self.guard.batch_left(batch.calls.len());
-        }
-        self.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= self.slots();
+        let flight = model.slots.sent(now, others);
+        let permit = match batch.kind {
+            Kind::Batch | Kind::Plain => Permit::Share(batch.items),
+            Kind::Probe => Permit::Probe(batch.items),
+            Kind::Pair if batch.calls > 1 => Permit::Pair,
+            Kind::Pair | Kind::Forward => Permit::Forward,
+        };
+        let lonely = batch.alone || batch.calls < 2 && !partner;
+        let expected = if model.cost.samples() >= EXPECTED_SAMPLES { alone } else { 0 };
+        let departure =
+            Departure { items: batch.items, calls: batch.calls, alone: lonely, permit, queued: batch.queued, expected };
+        let mark = model.flow.on_send(now, &departure);
+        model.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= model.slots.in_use();
         let trial = std::mem::take(&mut self.trial) && batch.kind == Kind::Batch;
-        let trial = trial || batch.asks || matches!(batch.kind, Kind::Probe(_));
-        self.flights.insert(id, Sent { flight, due, alone, batch, trial });
+        let trial = trial || batch.asks || matches!(batch.kind, Kind::Probe | Kind::Pair);
+        let born = model.born;
+        self.flights.insert(id, Sent { flight, born, mark, due, alone, batch, trial });
         known.then_some(due.0.saturating_sub(now.0))
     }
 
     /// A batch ended. True if the server was judged another one by it.
-    pub(in super::super) fn returned(&mut self, now: Tick, id: BatchId, observed: &Observed) -> bool {
-        let Some(Sent { flight, batch, trial, .. }) = self.flights.remove(&id) else { return false };
+    /// `queued`: items of its class that are queued; `items_max`: the largest batch that any limit allows.
+    pub(in super::super) fn returned(
+        &mut self,
+        now: Tick,
+        id: BatchId,
+        observed: &Observed,
+        (queued, items_max): (u64, u32),
+    ) -> bool {
+        let Some(Sent { flight, born, mark, batch, trial, .. }) = self.flights.remove(&id) else { return false };
         self.exploration.took(nanos(observed.duration), self.mean_time, trial);
         let (items, missed) = batch.deadlines.missed(now);
         self.exploration.ended(now, items, missed);
-        for other in self.flights.values_mut() {
-            other.due = self.slots.due_after_return(&other.flight, other.due, now, other.alone);
-            other.flight.saw_return(now);
+        if let Some(watched) = self.keys.get_mut(&batch.key) {
+            watched.out = watched.out.saturating_sub(1);
         }
-        let in_flight = self.flights.len();
-        if observed.outcome != ObservedOutcome::Ok {
-            match batch.kind {
-                Kind::Probe(_) => self.guard.probe_lost(),
-                Kind::Pass if matches!(observed.outcome, ObservedOutcome::Overloaded { .. }) => {
-                    self.guard.overloaded(now, flight.sent_at(), in_flight);
-                }
-                Kind::Pass => self.guard.pass_ended(),
-                Kind::Batch | Kind::Plain => {}
-            }
-            return false;
-        }
-        for (arrived, items, slo) in &batch.calls {
-            self.guard.ended(now, Ended { arrived: *arrived, items: *items, expired: false, slo: *slo });
-        }
-        match batch.kind {
-            Kind::Pass => {
-                self.guard.pass_ended();
-                self.guard.call_passed(in_flight + 1);
-            }
-            Kind::Batch => self.guard.batch_done(),
-            Kind::Plain => {}
-            Kind::Probe(part) => {
-                self.guard.probe_returned(part, now);
-                self.guard.batch_done();
+        let in_flight = self.in_flight();
+        let Some(model) = self.models.get_mut(&batch.class).filter(|model| model.born == born) else { return false };
+        if !model.flow.is_open() {
+            for other in self.flights.values_mut().filter(|other| other.batch.class == batch.class) {
+                other.due = model.slots.due_after_return(&other.flight, other.due, now, other.alone);
+                other.flight.saw_return(now);
             }
         }
-        self.learn(now, &flight, &batch, nanos(observed.duration))
+        let answered = observed.outcome == ObservedOutcome::Ok && batch.kind != Kind::Plain;
+        let done = Completion::new(answered, batch.calls, batch.first, batch.last, queued, items_max);
+        let limited = model.flow.limit().is_some();
+        model.flow.on_completion(now, &mark, done);
+        if batch.kind == Kind::Forward {
+            match observed.outcome {
+                ObservedOutcome::Overloaded { .. } => self.admission.on_refusal(now, flight.sent_at(), in_flight),
+                ObservedOutcome::Ok => self.admission.on_success(in_flight + 1),
+                _ => {}
+            }
+        }
+        observed.outcome == ObservedOutcome::Ok
+            && self.learn(now, &flight, &batch, nanos(observed.duration), limited.then_some(queued))
     }
 
     /// What a batch that was answered well teaches; true if that is that the server is another one.
-    fn learn(&mut self, now: Tick, flight: &Flight, batch: &Leaving, took: u64) -> bool {
+    fn learn(&mut self, now: Tick, flight: &Flight, batch: &Leaving, took: u64, limited: Option<u64>) -> bool {
         let Some(model) = self.models.get_mut(&batch.class) else { return false };
         let mut changed = false;
         model.batches += 1;
@@ -210,18 +241,20 @@ impl Adaptive {
         model.worked = model.worked.max(batch.items);
         let alone = model.cost.time_of(batch.items, batch.weight);
         let sample = match batch.kind {
-            Kind::Batch => self.slots.returned(now, flight, alone),
-            Kind::Probe(_) | Kind::Plain if flight.is_alone() => Sample::Alone,
-            Kind::Probe(_) | Kind::Plain | Kind::Pass => Sample::No,
+            Kind::Batch | Kind::Forward if limited.is_some() => model.slots.returned(now, flight, alone),
+            _ if flight.is_alone() => Sample::Alone,
+            _ => Sample::No,
         };
+        if let Some(queued) = limited {
+            model.flow.refine(model.slots.in_use(), queued);
+        }
         if sample != Sample::No {
             changed = model.cost.observe(CostSample { items: batch.items, weight: batch.weight, nanos: took });
-            if sample == Sample::Alone {
+            if sample == Sample::Alone || limited.is_some() {
                 self.mean_time = self.mean_time - self.mean_time / MEAN_TIME_PARTS + took / MEAN_TIME_PARTS;
             }
             if changed {
-                self.slots.forget();
-                self.guard.changed();
+                model.slots.forget();
                 self.changes += 1;
                 self.changed = Some(now);
                 self.exploration.changed();
@@ -268,8 +301,18 @@ impl Adaptive {
         if !self.models.contains_key(&class) && self.models.len() >= MODELS_MAX {
             forget_oldest(&mut self.models, |model| model.used);
         }
+        let (now, uses) = (Tick(0), self.uses);
+        let known = self.known_batching;
         let fresh = || Model {
             cost: Cost::default(),
+            flow: {
+                let mut flow = Flow::new();
+                flow.pin_open(now, known);
+                flow
+            },
+            slots: Slots::new(),
+            backlog: false,
+            born: uses,
             plan: None,
             planned: None,
             due: Due::new(),
@@ -283,9 +326,9 @@ impl Adaptive {
     pub(in super::super) fn report(&self) -> Curves {
         Curves {
             slots: self.slots(),
-            lead_nanos: self.slots.lead(),
+            lead_nanos: self.lead_nanos(),
             mean_nanos: self.mean_time,
-            aside: self.guard.report(),
+            flows: self.models.iter().map(|(id, model)| (*id, model.flow.report())).collect(),
             classes: self.models.iter().map(|(id, model)| (*id, model.cost.report())).collect(),
             exploration_nanos: self.exploration.spent_nanos(),
         }
@@ -317,8 +360,9 @@ impl Adaptive {
     }
 
     /// Nanoseconds that a batch sent now is expected to wait upstream.
-    pub(in super::super) fn wait(&self, now: Tick) -> u64 {
-        self.slots.wait(self.in_flight(), self.earliest_due(), now)
+    pub(in super::super) fn wait(&self, now: Tick, class: CostClassId) -> u64 {
+        let due = self.earliest_due(class);
+        self.models.get(&class).map_or(0, |model| model.slots.wait(model.flow.flights(), due, now))
     }
 
     pub(in super::super) fn snapshot(&self) -> Vec<(CostClassId, Snapshot)> {
@@ -330,11 +374,17 @@ impl Adaptive {
         if let Some(model) = self.models.get_mut(&class) {
             model.cost = Cost::restore(snapshot);
             model.worked = model.cost.largest().max(1);
+            if self.begin.slots > 0 && model.flow.is_open() && !self.known_batching {
+                model.flow = Flow::limited(self.begin.slots, model.cost.time(1));
+                model.slots.restore(self.begin);
+            }
         }
     }
 
     pub(in super::super) fn upstream_snapshot(&self) -> UpstreamSnapshot {
-        self.slots.snapshot(self.mean_time)
+        let limited = |model: &&Model| matches!(model.flow.mode(), FlowMode::Limited(_));
+        let busiest = self.models.values().filter(limited).max_by_key(|model| model.batches);
+        busiest.map(|model| model.slots.snapshot(self.mean_time)).unwrap_or_default()
     }
 
     pub(in super::super) fn restore_upstream(&mut self, snapshot: UpstreamSnapshot) {
@@ -342,26 +392,31 @@ impl Adaptive {
             return;
         }
         self.mean_time = snapshot.mean_nanos.clamp(MEAN_TIME_MIN, MEAN_TIME_MAX);
-        self.slots.restore(UpstreamSnapshot { mean_nanos: self.mean_time, ..snapshot });
+        self.begin = UpstreamSnapshot { mean_nanos: self.mean_time, ..snapshot };
     }
 
     /// The upstream is another one. What is known of arrivals is about the clients, and stays.
     pub(in super::super) fn forget(&mut self) {
         self.models.clear();
-        self.slots.forget();
-        self.guard.changed();
+        self.begin = UpstreamSnapshot::default();
         self.exploration.changed();
         self.mean_time = super::MEAN_TIME_FIRST;
-        // What is still in flight there teaches nothing of here.
-        self.flights.values_mut().for_each(|sent| sent.batch.kind = Kind::Pass);
     }
 
     pub(super) fn in_flight(&self) -> u32 {
         u32::try_from(self.flights.len()).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn earliest_due(&self) -> Option<Tick> {
-        self.flights.values().map(|sent| sent.due).min()
+    /// When the first request of a limited class is expected back.
+    pub(super) fn earliest_due(&self, class: CostClassId) -> Option<Tick> {
+        self.models.get(&class).filter(|model| !model.flow.is_open())?;
+        let own = self.flights.values().filter(|sent| sent.batch.class == class);
+        own.map(|sent| sent.due).min()
+    }
+
+    /// The lead of the class that was learned of last.
+    pub(super) fn lead_nanos(&self) -> u64 {
+        self.last_class.and_then(|id| self.models.get(&id)).map_or(0, |model| model.slots.lead())
     }
 
     pub(super) fn rate(&self, key: KeyId, now: Tick) -> Rate {

@@ -3,7 +3,7 @@
 //! It decides nothing.
 
 use super::super::call::{CostClassId, KeyId};
-use super::super::guard::Mode;
+use super::super::flow::{FlowMode, OpenReason};
 use super::super::tally::Hold;
 use super::super::tick::Tick;
 use super::Adaptive;
@@ -87,13 +87,24 @@ impl Adaptive {
         (self.changes, self.changed)
     }
 
+    /// Whether calls of a class are forwarded because merging them was found not to pay.
+    pub(in super::super) fn finds_no_gain(&self, class: CostClassId) -> bool {
+        let mode = self.models.get(&class).map(|model| model.flow.mode());
+        matches!(
+            mode,
+            Some(FlowMode::Open(OpenReason::NoGain { .. } | OpenReason::NoQueue | OpenReason::ServerBatches))
+        )
+    }
+
     /// For the gauges.
     pub(in super::super) fn learned(&self) -> Learned {
         let line = self.last_class.and_then(|id| self.models.get(&id)).map(|model| model.cost.gauges());
         Learned {
             slots: self.slots(),
-            lead_nanos: self.slots.lead(),
-            standing_aside: self.guard.report().mode == Mode::Pass,
+            lead_nanos: self.lead_nanos(),
+            standing_aside: self.last_class.and_then(|id| self.models.get(&id)).is_some_and(
+                |model| matches!(model.flow.mode(), FlowMode::Open(reason) if reason != OpenReason::Learning),
+            ),
             batch_nanos: line.map_or(0, |line| line.batch_nanos),
             item_nanos: line.map_or(0, |line| line.item_nanos),
             error_permille: line.map_or(0, |line| line.error_permille),

@@ -53,7 +53,7 @@ impl Adaptive {
         if fillers == 0 || fillers == order.len() {
             return None;
         }
-        if self.in_flight() >= self.slots().min(ctx.limits.slots) {
+        if !self.has_room() || self.in_flight() >= ctx.limits.slots {
             order.truncate(fillers);
             return None;
         }

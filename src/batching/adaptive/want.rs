@@ -39,8 +39,9 @@ impl Adaptive {
             return Want::Send(most);
         }
         let rate = self.rate(line.key, line.ctx.now);
-        let per_slot = rate.per_slot(self.slots());
+
         let Some(model) = self.models.get(&line.head.call.cost_class) else { return Want::Send(most) };
+        let per_slot = rate.per_slot(model.slots.in_use());
         let cost = &model.cost;
         let mut until = None;
         let size = match &model.plan {
@@ -72,7 +73,7 @@ impl Adaptive {
             return Want::Send(size);
         }
         let starts = self.exploration.starts();
-        let later = !self.backlog && self.exploration.may(line.ctx.now);
+        let later = !model.backlog && self.exploration.may(line.ctx.now);
         let may = |round: &u32| starts || later && in_time(line, cost, *round);
         let untried = |round: &u32| *round <= size && *round > size / 2 && cost.seen(*round) < TRY_UNTIL;
         if let Some(round) = ROUND.iter().rev().find(|round| untried(round) && may(round))

@@ -65,10 +65,9 @@ impl Batcher {
         let free = self.free.total(now);
         let missing = self.missing;
         let ctx = Ctx { now, limits: &self.limits, queue: &self.queue, free, hold_permille, missing };
-        self.adaptive.tick(now, &self.queue);
-        let (scopes, passing) = (&self.scopes_in_flight, self.adaptive.passing());
+        let scopes = &self.scopes_in_flight;
         let scope_is_free =
-            |scope: ScopeId| passing || scopes.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max;
+            |scope: ScopeId| scopes.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max;
         let (paused, draining) = (&self.paused, self.draining);
         let lines = self.queue.lines().filter(|(_, head)| scope_is_free(head.call.scope));
         let lines = lines.filter(|(key, _)| draining || paused.until(now, *key).is_none());
@@ -97,14 +96,12 @@ impl Batcher {
             None => (cut, None),
         };
         let Choice { ids, items, weight, heaviest: max, bytes, bound, mut lone } = choice;
-        if kind == Kind::Pass {
+        if kind == Kind::Forward && self.adaptive.finds_no_gain(cost_class) {
             lone = lone.or(Some(Lone::NoGain));
         }
-        let compares = self.adaptive.compares();
-        let mut compared = Vec::new();
+        let (mut first, mut last) = (now, Tick(0));
         let mut deadlines = Deadlines::default();
-        let most = if kind == Kind::Pass { self.limits.stand_aside_max } else { self.limits.slots };
-        check_invariant!(InvariantId::WithinSlots, self.in_flight.len() < most as usize);
+        check_invariant!(InvariantId::WithinSlots, self.in_flight.len() < self.limits.slots as usize);
         let id = BatchId(self.next_batch);
         self.next_batch += 1;
         let mut members = Vec::with_capacity(ids.len());
@@ -126,9 +123,7 @@ impl Batcher {
             if let Some(deadline) = queued.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout) {
                 deadlines.add(queued.call.items, deadline.at);
             }
-            if compares {
-                compared.push((queued.arrived, queued.call.items, slo_of(&queued)));
-            }
+            (first, last) = (first.min(queued.arrived), last.max(queued.arrived));
             self.members.insert(call, id);
             members.push(Member { id: call, items: start..start + queued.call.items });
             start += queued.call.items;
@@ -162,7 +157,11 @@ impl Batcher {
             items,
             weight: in_all,
             kind,
-            calls: compared,
+            calls: u32::try_from(members.len()).unwrap_or(u32::MAX),
+            first,
+            last,
+            alone: !shareable || lone.is_some_and(|lone| lone != Lone::NoGain),
+            queued: self.queue.held_by_class(cost_class),
             left,
             deadlines,
             asks: retest.is_some(),

@@ -74,7 +74,7 @@ impl Batcher {
     /// Whole seconds between the predicted drain time and 1.5 times that, at least 1 (README R14).
     pub(super) fn retry_after(&mut self) -> Duration {
         let slots = match self.limits.policy {
-            Policy::Adaptive { .. } => self.adaptive.slots().min(self.limits.slots),
+            Policy::Adaptive { .. } => self.adaptive.slots().clamp(1, self.limits.slots),
             _ => self.limits.slots,
         };
         let drain = self.pace.drain_ns(self.queue.held().items, slots);

@@ -97,7 +97,7 @@ impl Batcher {
         else {
             return false;
         };
-        let wait = if let Policy::Adaptive { .. } = self.limits.policy { self.adaptive.wait(now) } else { 0 };
+        let wait = if let Policy::Adaptive { .. } = self.limits.policy { self.adaptive.wait(now, class) } else { 0 };
         let first_needs = wait.saturating_add(whole.max(took.saturating_add(one)));
         let second_needs = wait.saturating_add(whole.max(took.saturating_add(one).saturating_add(other)));
         first.iter().all(|queued| slack_of(queued, now) >= first_needs)

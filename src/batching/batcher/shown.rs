@@ -9,7 +9,7 @@ use super::super::adaptive::Curves;
 use super::super::call::{Call, CostClassId, DeadlineSource, ScopeId};
 use super::super::ceiling::{Bounded, CeilingReport, CeilingSnapshot, LimitSource};
 use super::super::cost::{Report as CostReport, Snapshot};
-use super::super::guard::AsideReport;
+use super::super::flow::FlowReport;
 use super::super::tick::Tick;
 use super::Batcher;
 use super::pause::Pauses;
@@ -26,8 +26,8 @@ pub struct Report {
     pub lead_nanos: u64,
     /// T: the running mean of execution times, in nanoseconds.
     pub mean_nanos: u64,
-    /// Whether calls are passed one by one, and the last comparison.
-    pub aside: AsideReport,
+    /// The limiters: how many requests may be in flight, and why calls are held or forwarded.
+    pub flows: Vec<(CostClassId, FlowReport)>,
     /// The cost curves.
     pub classes: Vec<(CostClassId, CostReport)>,
     /// What bounds batches, by cost class and route: of policy, published and learned the smallest.
@@ -119,12 +119,12 @@ impl Batcher {
     /// What was learned, to be shown.
     #[must_use]
     pub fn report(&self) -> Report {
-        let Curves { slots, lead_nanos, mean_nanos, aside, classes, exploration_nanos } = self.adaptive.report();
+        let Curves { slots, lead_nanos, mean_nanos, flows, classes, exploration_nanos } = self.adaptive.report();
         Report {
             slots,
             lead_nanos,
             mean_nanos,
-            aside,
+            flows,
             classes,
             ceilings: self.ceilings(),
             paused: self.paused.all(self.now).map(|(_, class, until)| (class, until)).collect(),

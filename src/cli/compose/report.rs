@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::batching::{AsideReport, Base, CeilingInForce, CostReport, Infeasible, Mode, Pauses, Report, TrialReport};
+use crate::batching::{
+    Base, CeilingInForce, CostClassId, CostReport, FlowMode, FlowReport, Infeasible, LoadPoint, OpenReason, Pauses,
+    Report,
+};
 use crate::protocol::class_name;
 use crate::scheduler::Seen;
 
@@ -14,7 +17,7 @@ pub(super) fn json(report: &Report) -> Value {
         "slots": report.slots,
         "lead_us": micros(report.lead_nanos),
         "mean_execution_us": micros(report.mean_nanos),
-        "standing_aside": aside(&report.aside),
+        "concurrency": report.flows.iter().map(concurrency).collect::<Vec<_>>(),
         "cost_classes": report.classes.iter().map(|(id, cost)| class(id.0, cost)).collect::<Vec<_>>(),
         "limits": report.ceilings.iter().map(ceiling).collect::<Vec<_>>(),
         "paused": report.paused.iter().map(|(id, until)| json!({"class": id.0, "until_seconds": seconds(until.0)})).collect::<Vec<_>>(),
@@ -113,34 +116,38 @@ fn class(id: u32, cost: &CostReport) -> Value {
     })
 }
 
-fn aside(aside: &AsideReport) -> Value {
+/// What the limiter of a cost class does, and the load curve that it goes by.
+fn concurrency((id, flow): &(CostClassId, FlowReport)) -> Value {
+    let (mode, limit, reason) = match flow.mode {
+        FlowMode::Open(reason) => ("open", None, Some(reason)),
+        FlowMode::Limited(limit) => ("limited", Some(limit), None),
+    };
+    let item_permille = match reason {
+        Some(OpenReason::NoGain { permille }) => Some(permille),
+        _ => None,
+    };
+    let point = |point: &LoadPoint| {
+        json!({
+            "in_flight_milli": point.beside_milli,
+            "us": micros(point.latency_nanos),
+            "samples": point.samples,
+        })
+    };
     json!({
-        "mode": mode(aside.mode),
-        "trying": aside.trying,
-        "pass_max": aside.pass_max,
-        "batches": aside.batches,
-        "passed": aside.passed,
-        "last": aside.last.as_ref().map(trial),
+        "class": id.0,
+        "mode": mode,
+        "limit": limit,
+        "reason": reason.map(OpenReason::as_str),
+        "batch_item_permille": item_permille,
+        "learning": flow.learning,
+        "trying": flow.trying,
+        "in_flight": flow.flights,
+        "knee_milli": flow.knee_milli,
+        "lone_call_us": micros(flow.base_nanos),
+        "batch_items_milli": flow.batch_milli,
+        "batch_us": micros(flow.batch_nanos),
+        "curve": flow.curve.iter().map(point).collect::<Vec<_>>(),
     })
-}
-
-fn trial(trial: &TrialReport) -> Value {
-    json!({
-        "at_seconds": seconds(trial.at.0),
-        "before": mode(trial.before),
-        "verdict": mode(trial.verdict),
-        "batch_mean_us": u64::try_from(trial.batch_mean.as_micros()).unwrap_or(u64::MAX),
-        "pass_mean_us": u64::try_from(trial.pass_mean.as_micros()).unwrap_or(u64::MAX),
-        "epochs": {"batch": trial.epochs.0, "pass": trial.epochs.1},
-        "t_permille": trial.t_permille,
-    })
-}
-
-const fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Batch => "batch",
-        Mode::Pass => "pass",
-    }
 }
 
 pub(super) const fn micros(nanos: u64) -> u64 {

@@ -18,8 +18,6 @@ pub(super) struct Facts {
     pub(super) items: u64,
     /// What is known of the upstream's slots.
     pub(super) slots: Option<Slots>,
-    /// Whether calls are passed one by one, and why.
-    pub(super) aside: Option<Aside>,
     /// What batching would have done with calls that passed in mode `Observe`.
     pub(super) predicted: Option<Predicted>,
     /// Everything passes through after crashes, for so many seconds more.
@@ -45,15 +43,29 @@ pub(super) struct Slots {
     pub(super) fixed: bool,
 }
 
-/// What batching was compared with.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Aside {
-    /// Calls are passed one by one.
-    pub(super) passing: bool,
-    /// It is being compared now.
-    pub(super) trying: bool,
-    /// The last comparison: how long ago in seconds, and the means of both ways.
-    pub(super) last: Option<(u64, u64, u64)>,
+/// What the concurrency limiter of a kind does, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Concurrency {
+    /// The limit; none while calls are forwarded at once.
+    pub(super) limit: Option<u32>,
+    /// The reason for forwarding, as `/api/scheduler` names it.
+    pub(super) reason: String,
+    /// Too little has been answered to judge it.
+    pub(super) learning: bool,
+    /// Requests in flight beyond which throughput does not grow, in thousandths; 0 if unknown.
+    pub(super) knee_milli: u64,
+    /// The most requests in flight that were seen, in thousandths, and the mean latency of a lone call then.
+    pub(super) most_milli: u64,
+    /// See there.
+    pub(super) most_us: u64,
+    /// A lone call below the knee.
+    pub(super) lone_us: u64,
+    /// Recent batches: items in thousandths, and latency.
+    pub(super) batch_items_milli: u64,
+    /// See there.
+    pub(super) batch_us: u64,
+    /// The cost of an item in a batch that did not pay, in thousandths of a lone call.
+    pub(super) item_permille: Option<u64>,
 }
 
 /// What batching would have done.
@@ -122,7 +134,7 @@ pub(super) struct Kind {
     pub(super) beside: Option<u64>,
     /// Batches with room left beside which calls of another merge key waited.
     pub(super) apart_batches: u64,
-    /// Calls sent one by one while standing aside.
+    /// Calls forwarded one by one because merging them was measured not to pay.
     pub(super) passed: u64,
     /// Mean wait of a call.
     pub(super) wait_us: u64,
@@ -138,6 +150,8 @@ pub(super) struct Kind {
     pub(super) ceiling_from: Option<CeilingFrom>,
     /// Nothing is merged for now.
     pub(super) quarantined: bool,
+    /// What its concurrency limiter does.
+    pub(super) concurrency: Option<Concurrency>,
     /// The server asked for pauses.
     pub(super) pauses: Option<Pauses>,
     /// What users want.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::facts::{Aside, CeilingFrom, Differs, Facts, Failures, Kind, Pauses, Point, Predicted, Slots, Words};
+use super::facts::{CeilingFrom, Concurrency, Differs, Facts, Failures, Kind, Pauses, Point, Predicted, Slots, Words};
 use crate::cli::local::get;
 
 /// Asks; of several captured ports each is told for itself.
@@ -38,8 +38,6 @@ fn facts(address: &str, scheduler: &Value, stats: &Value) -> Facts {
     let refused = rejected.iter().fold(0_u64, |sum, (_, items)| sum.saturating_add(*items));
     let unserved: Words = rejected.into_iter().chain(words(&scheduler["items_expired"])).collect();
     let adaptive = scheduler["policy"] == "Adaptive";
-    let aside = &scheduler["standing_aside"];
-    let last = &aside["last"];
     Facts {
         over: format!("the proxy at {address}, up for {uptime:.0} s, {calls} calls"),
         calls,
@@ -50,14 +48,6 @@ fn facts(address: &str, scheduler: &Value, stats: &Value) -> Facts {
             learned: small(&scheduler[if adaptive { "slots" } else { "slots_max" }]),
             max: small(&scheduler["slots_max"]),
             fixed: !adaptive,
-        }),
-        aside: Some(Aside {
-            passing: aside["mode"] == "pass",
-            trying: aside["trying"] == true,
-            last: last.is_object().then(|| {
-                let ago = now.saturating_sub(number(&last["at_seconds"]));
-                (ago, number(&last["batch_mean_us"]), number(&last["pass_mean_us"]))
-            }),
         }),
         predicted: predicted(&scheduler["predicted"]),
         crashed_seconds: scheduler["crash_guard"]["ends_in_seconds"].as_u64(),
@@ -111,6 +101,7 @@ fn kind(class: &Value, scheduler: &Value) -> Kind {
         ceiling: class["ceiling_items"].as_u64().map(|_| small(&class["ceiling_items"])),
         ceiling_from: ceiling_from(&class["id"], scheduler),
         quarantined: class["quarantined"] == true,
+        concurrency: concurrency(&class["id"], scheduler),
         pauses: pauses(&class["id"], scheduler),
         slo_us: recent["slo_us"].as_u64(),
         rate_milli: recent["items_per_second_milli"].as_u64(),
@@ -134,6 +125,25 @@ fn kind(class: &Value, scheduler: &Value) -> Kind {
             })
             .collect(),
     }
+}
+
+/// What the concurrency limiter of a cost class does.
+fn concurrency(class: &Value, scheduler: &Value) -> Option<Concurrency> {
+    let flow = scheduler["concurrency"].as_array()?.iter().find(|flow| flow["class"] == *class)?;
+    let most = flow["curve"].as_array().and_then(|curve| curve.last());
+    let most = |key: &str| most.map_or(0, |point| number(&point[key]));
+    Some(Concurrency {
+        limit: flow["limit"].as_u64().map(|_| small(&flow["limit"])),
+        reason: text(&flow["reason"]),
+        learning: flow["learning"] == true,
+        knee_milli: number(&flow["knee_milli"]),
+        most_milli: most("in_flight_milli"),
+        most_us: most("us"),
+        lone_us: number(&flow["lone_call_us"]),
+        batch_items_milli: number(&flow["batch_items_milli"]),
+        batch_us: number(&flow["batch_us"]),
+        item_permille: flow["batch_item_permille"].as_u64(),
+    })
 }
 
 /// Who bounds the items of a cost class, if it is not the policy.
@@ -234,6 +244,6 @@ mod tests {
         assert_eq!(facts.kinds.len(), 1);
         assert_eq!(facts.kinds[0].name, "/p");
         assert_eq!(facts.kinds[0].point, None);
-        assert!(facts.aside.is_some_and(|aside| !aside.passing && aside.last.is_none()));
+        assert!(facts.kinds.iter().all(|kind| kind.concurrency.is_none()));
     }
 }

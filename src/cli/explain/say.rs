@@ -4,6 +4,7 @@
 //! of a short list, since somebody who reads five reasons reads none.
 
 mod trouble;
+mod concurrency;
 mod words;
 
 use serde_json::{Value, json};
@@ -65,9 +66,6 @@ pub(super) fn explain(facts: &Facts) -> Vec<Sentence> {
     if let Some((text, numbers)) = facts.predicted.as_ref().map(predicted) {
         all("observed", text, numbers);
     }
-    if let Some((text, numbers)) = aside(facts) {
-        all("standing_aside", text, numbers);
-    }
     if let Some(ago) = facts.changed_seconds.filter(|ago| *ago <= NEWS_SECONDS) {
         let text =
             format!("the server was found to be another one {} ago: everything is being learned afresh", span(ago));
@@ -91,29 +89,6 @@ pub(super) fn explain(facts: &Facts) -> Vec<Sentence> {
         said.extend(about(kind, facts.slots).into_iter().take(ABOUT_MAX));
     }
     said
-}
-
-fn aside(facts: &Facts) -> Option<(String, Value)> {
-    let aside = facts.aside?;
-    let means = aside.last.map(|(ago, batched, passed)| {
-        let text = format!("batched {}, passed {}", millis(batched), millis(passed));
-        (span(ago), text, json!({"seconds_ago": ago, "batched_us": batched, "passed_us": passed}))
-    });
-    Some(match (aside.passing, means) {
-        (true, Some((ago, means, numbers))) => (
-            format!("standing aside for {ago}: the server batches by itself, and better ({means} on average)"),
-            numbers,
-        ),
-        (true, None) => ("standing aside: the server is known to batch by itself".to_owned(), json!({})),
-        (false, _) if aside.trying => (
-            "the server may batch by itself: batching and passing calls one by one are being compared now".to_owned(),
-            json!({}),
-        ),
-        (false, Some((ago, means, numbers))) => {
-            (format!("passing calls one by one was tried {ago} ago and was no better ({means} on average)"), numbers)
-        }
-        (false, None) => return None,
-    })
 }
 
 /// What batching would have done, and how far that can be believed.
@@ -182,6 +157,7 @@ fn about(kind: &Kind, slots: Option<Slots>) -> Vec<Sentence> {
             "nothing is merged for now: the server answered a batch with a wrong count, index or shape".to_owned();
         said.push(sentence("quarantined", (text, json!({}))));
     }
+    said.extend(concurrency::explain(kind).map(|found| sentence("concurrency", found)));
     said.extend(infeasible(kind).map(|found| sentence("slo_infeasible", found)));
     said.extend(trouble::paused(kind).map(|found| sentence("paused", found)));
     if kind.passed > kind.batches {

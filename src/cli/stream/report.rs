@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::super::compose::Reach;
 use super::super::keep::unescape;
 use crate::batching::{
-    AsideReport, Base, Bounded, CeilingInForce, ClassSnapshot, CostClassId, LimitSource, Mode, Point, Report as Core,
-    Sample, ScopeId, Snapshot, UpstreamSnapshot, Weight,
+    Base, Bounded, CeilingInForce, ClassSnapshot, CostClassId, FlowMode, FlowReport, LimitSource, Point,
+    Report as Core, Sample, ScopeId, Snapshot, UpstreamSnapshot, Weight,
 };
 use crate::control::sketch::Sketch;
 use crate::control::tally::Tally;
 use crate::control::wire::{
-    Aside, CapturedPort, Curve, Infeasible, Learned, LearnedClass, Predicted, RouteReport, Start, UpstreamReport,
+    CapturedPort, Concurrency, Curve, Infeasible, Learned, LearnedClass, Predicted, RouteReport, Start, UpstreamReport,
 };
 use crate::proxy::Table;
 use crate::scheduler::{Kept, Seen, Why};
@@ -172,7 +172,7 @@ fn learned(core: &Core, why: &Why, kept: &Kept, table: &Table) -> Learned {
         lead_us: core.lead_nanos / 1000,
         mean_us: core.mean_nanos / 1000,
         changes: why.core.changes,
-        aside: aside(&core.aside),
+        concurrency: concurrency(&core.flows),
         weight_ceiling: weight_ceiling(core),
         items_ceiling: least(&|found| {
             found.ceiling.bounded == Bounded::Items && found.ceiling.source != LimitSource::Policy
@@ -186,14 +186,13 @@ fn name(id: CostClassId, why: &Why) -> Option<&[u8]> {
     why.names.iter().find(|(known, _)| *known == id).map(|(_, name)| &**name)
 }
 
-fn aside(aside: &AsideReport) -> Aside {
-    let last = aside.last.as_ref();
-    Aside {
-        standing: aside.mode == Mode::Pass,
-        trying: aside.trying,
-        batch_us: last.map(|trial| micros(trial.batch_mean)).unwrap_or_default(),
-        alone_us: last.map(|trial| micros(trial.pass_mean)).unwrap_or_default(),
-        t_permille: last.map(|trial| trial.t_permille).unwrap_or_default(),
+/// Whether every class is forwarded, and whether that is still being learned.
+fn concurrency(flows: &[(CostClassId, FlowReport)]) -> Concurrency {
+    let open = |(_, flow): &(CostClassId, FlowReport)| matches!(flow.mode, FlowMode::Open(_));
+    Concurrency {
+        open: flows.iter().all(open),
+        learning: flows.iter().any(|(_, flow)| flow.learning),
+        trying: flows.iter().any(|(_, flow)| flow.trying),
     }
 }
 

@@ -122,7 +122,7 @@ fn every_message_reads_back_as_it_was_written() {
         lead_us: 10,
         mean_us: 4000,
         changes: 1,
-        aside: Aside { standing: true, trying: true, batch_us: 10, alone_us: 9, t_permille: -3000 },
+        concurrency: Concurrency { open: true, learning: true, trying: true },
         weight_ceiling: Some(512),
         items_ceiling: Some(64),
         classes: vec![LearnedClass {

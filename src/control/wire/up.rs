@@ -224,8 +224,8 @@ pub struct Learned {
     pub mean_us: u64,
     /// How often it was found to be another one, since the sidecar started.
     pub changes: u64,
-    /// Whether calls are passed one by one, and why.
-    pub aside: Aside,
+    /// Whether calls are forwarded or held, and whether that is still being learned.
+    pub concurrency: Concurrency,
     /// The least weight ceiling that was learned from refusals or failures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_ceiling: Option<u64>,
@@ -238,20 +238,16 @@ pub struct Learned {
     pub infeasible: Vec<Infeasible>,
 }
 
-/// Whether calls are passed one by one.
+/// What the concurrency limiters of a server do.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Aside {
-    /// They are.
-    pub standing: bool,
-    /// A comparison is being made.
+pub struct Concurrency {
+    /// Every call is forwarded at once.
+    pub open: bool,
+    /// Too little has been answered to judge the server's concurrency.
+    pub learning: bool,
+    /// A trial of another limit is in progress.
     pub trying: bool,
-    /// The last comparison: what an item saw in batches and alone, in microseconds; both 0 where there was none.
-    pub batch_us: u64,
-    /// See `batch_us`.
-    pub alone_us: u64,
-    /// Welch's t of it in thousandths, above zero where going alone was quicker.
-    pub t_permille: i64,
 }
 
 /// What batches of a cost class take.

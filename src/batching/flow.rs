@@ -1,0 +1,466 @@
+//! A concurrency limiter for one cost class: how many requests may be in flight, and when merging pays.
+//!
+//! It starts *open*: with nothing learned, every call is forwarded at once, as without a proxy. Two measurements close it. The **load curve** (`curve`) is the
+//! mean latency of lone calls by the number in flight when they were sent; where throughput stops growing there is a queue inside the server, and the limit
+//! falls to the knee at once. A **trial** (`trial`) sends a few requests less for one wave of calls and keeps that only if callers wait less. While limited,
+//! calls that are held leave in equal shares, and the largest batch doubles only as long as each size is measured to be cheaper per item (`growth`). The
+//! limiter opens again when a probe beside the limit is not slowed, when a larger limit answers sooner, when a batch does not pay, when the server does not
+//! drain, or when it answers less than before. Each conclusion that changed nothing doubles the time to its next test.
+//!
+//! Related work: concurrency limiters that compare latency with a base (TCP Vegas; the gradient limiters of Netflix `concurrency-limits`; Envoy's adaptive
+//! concurrency filter) take the least latency for the base, which noise and batches make too small, or a long mean, which is the queue itself once a closed
+//! loop of callers is steady. Here the base is the mean latency at few requests in flight. Gunther's Universal Scalability Law is the shape that the
+//! load curve samples: throughput over concurrency with a knee.
+//!
+//! Pure: time is an argument. It leaves out which calls of a line leave together and how large a batch is wanted (`adaptive`), and the lead by which a batch
+//! may leave before another returns (`slots`).
+
+mod curve;
+mod growth;
+mod learn;
+mod level;
+mod show;
+mod sojourn;
+mod trial;
+
+#[cfg(test)]
+mod tests;
+
+pub(super) use learn::{Completion, FlightMark};
+pub use show::{FlowMode, FlowReport, LoadPoint, OpenReason};
+
+use curve::{Knee, LoadCurve};
+use growth::Growth;
+use level::Level;
+use sojourn::Sojourns;
+use trial::Trial;
+
+use super::math::float;
+use super::tick::Tick;
+
+/// Requests in flight that hold mergeable calls from which on pairs and trials are made while open: with fewer, a partner is too far off.
+const OPEN_MIN: u32 = 12;
+/// Calls before the first pair, between pairs, and after a pair that found no partner: at most two calls in four hundred are touched, so that no p99 is.
+const PAIR_FIRST: u64 = 200;
+const PAIR_EVERY: u64 = 400;
+const PAIR_AGAIN: u64 = 20;
+/// The part of a lone call's latency for which a call may be held: for a partner, and by a trial that lowers an open limit.
+const HOLD: f64 = 1.0 / 16.0;
+/// A pair that costs this many lone calls or more ends trials for a while: what is merged would gain too little.
+const PAIR_COST_MAX: f64 = 1.3;
+/// Limits up to this are probed upward by as many requests more; larger ones by trials.
+const PROBE_LIMIT_MAX: f64 = 2.0;
+/// A probe is sent this early in the life of the batches beside it, as a part of their latency: later it would overlap too little.
+const PROBE_EARLY: f64 = 0.4;
+/// Time between probes in batches, and at least.
+const PROBE_GAP: f64 = 5.0;
+const PROBE_GAP_MIN: f64 = 250e6;
+/// The part of the knee below which batches that came late do not lower a limit: noise would.
+const REFINE_MIN: f64 = 0.5;
+/// Requests allowed beyond those in flight when the limiter opens with a queue, and for each that returns where the server is saturated and where it is not:
+/// all at once would stop a server that shares its processor among requests for a whole wave.
+const GATE_FIRST: f64 = 2.0;
+const GATE_STEP_SATURATED: f64 = 0.25;
+const GATE_STEP: f64 = 1.0;
+
+/// The limiter of one cost class.
+#[derive(Debug, Clone)]
+pub(super) struct Flow {
+    /// The limit; `None` while open.
+    limit: Option<f64>,
+    /// The limit during a trial.
+    in_force: Option<f64>,
+    /// A queue is being released.
+    gate: Option<Gate>,
+    /// The server is known to batch by itself: it stays open.
+    pinned: bool,
+    curve: LoadCurve,
+    level: Level,
+    growth: Growth,
+    sojourns: Sojourns,
+    trial: Option<Trial>,
+    pairs: Pairs,
+    probe: Probe,
+    /// The limit was found by a jump and is being drained to.
+    draining: Option<Draining>,
+    /// The knee that the last jump was made for; `None`: the limit was found by trials, or was learned before.
+    knee: Option<Knee>,
+    /// The limit or knee that was measured last: refinements stay near it.
+    refine_from: f64,
+    schedule: Schedule,
+    /// Why it is open, for reports.
+    reason: OpenReason,
+    /// Requests in flight.
+    flights: u32,
+    /// Of these, those that hold mergeable calls, and their items.
+    merged_flights: u32,
+    merged_items: u64,
+    /// Batches of several calls in flight: lone calls beside them say nothing of the load curve.
+    batches: u32,
+    /// Batches in flight of the newest size.
+    newest: u32,
+    /// Mergeable items answered.
+    answered: u64,
+    /// Calls answered.
+    answered_calls: u64,
+    /// The last request with mergeable calls was answered then.
+    last_merged: Tick,
+    /// And the last one left then.
+    last_sent: Tick,
+    now: Tick,
+}
+
+/// How a queue is released when the limiter opens.
+#[derive(Debug, Clone, Copy)]
+struct Gate {
+    /// Requests that may be in flight.
+    limit: f64,
+    /// By how much that grows with each that returns.
+    step: f64,
+}
+
+/// Pairs sent while open, to learn what a batch of two costs.
+#[derive(Debug, Clone, Copy)]
+struct Pairs {
+    count: u32,
+    /// Cost of a pair ÷ cost of a lone call sent under the same load.
+    cost: f64,
+    next: u64,
+    hold_until: Option<Tick>,
+}
+
+/// Probes upward under a small limit.
+#[derive(Debug, Clone, Copy, Default)]
+struct Probe {
+    id: u32,
+    left: u32,
+    sum: f64,
+    count: u32,
+    done: bool,
+    hits: u32,
+    next: Tick,
+}
+
+/// What follows a jump: the server drains to the limit.
+#[derive(Debug, Clone, Copy)]
+struct Draining {
+    until: Tick,
+}
+
+/// When what may be tested next, and how long the next rest is, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Schedule {
+    trial: Tick,
+    trial_gap: f64,
+    jump: Tick,
+    jump_gap: f64,
+    /// Since when the evidence for a jump has held.
+    evident: Option<Tick>,
+    /// The last change of state: what was answered before does not count for trials.
+    since: Tick,
+    /// The next trial raises the limit.
+    upward: bool,
+    /// The last trial that was kept gained nearly in proportion.
+    steep: bool,
+}
+
+/// What the limiter is asked about a line.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ask {
+    pub(super) now: Tick,
+    /// The first call may not be merged.
+    pub(super) alone: bool,
+    /// When the first call of the line arrived.
+    pub(super) arrived: Tick,
+    /// A second call of the line may join the first.
+    pub(super) has_second: bool,
+    /// Items of the class that are queued.
+    pub(super) queued: u64,
+}
+
+/// A request that leaves.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Departure {
+    pub(super) items: u32,
+    pub(super) calls: u32,
+    /// It cannot share a batch.
+    pub(super) alone: bool,
+    pub(super) permit: Permit,
+    /// Items of the class that stay queued.
+    pub(super) queued: u64,
+    /// What it takes with its slot idle, in nanoseconds; 0 where that is not known.
+    pub(super) expected: u64,
+}
+
+/// What the limiter allows a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Permit {
+    /// Forward one call now.
+    Forward,
+    /// Send two calls together, to learn what that costs.
+    Pair,
+    /// Send a batch of at most so many items.
+    Share(u32),
+    /// Send a batch beyond the limit, to see whether the server has room.
+    Probe(u32),
+    /// Nothing before then.
+    Hold(Tick),
+    /// The limit is reached.
+    Full,
+}
+
+// === impl Flow ===
+
+impl Flow {
+    pub(super) fn new() -> Self {
+        Self {
+            limit: None,
+            in_force: None,
+            gate: None,
+            pinned: false,
+            curve: LoadCurve::default(),
+            level: Level::default(),
+            growth: Growth::whole(),
+            sojourns: Sojourns::default(),
+            trial: None,
+            pairs: Pairs { count: 0, cost: 1.0, next: PAIR_FIRST, hold_until: None },
+            probe: Probe::default(),
+            draining: None,
+            knee: None,
+            refine_from: 1.0,
+            schedule: Schedule::default(),
+            reason: OpenReason::Learning,
+            flights: 0,
+            merged_flights: 0,
+            merged_items: 0,
+            batches: 0,
+            newest: 0,
+            answered: 0,
+            answered_calls: 0,
+            last_merged: Tick(0),
+            last_sent: Tick(0),
+            now: Tick(0),
+        }
+    }
+
+    /// A limiter that begins at a limit that was learned before, with low confidence: it is probed at once.
+    pub(super) fn limited(limit: u32, lone: u64) -> Self {
+        let mut flow = Self::new();
+        flow.set_limit(f64::from(limit.max(1)));
+        flow.level.lone = float(lone);
+        flow
+    }
+
+    /// Whether calls are forwarded as they come.
+    pub(super) fn is_open(&self) -> bool {
+        self.limit.is_none() && self.trial.is_none()
+    }
+
+    /// Whether a conclusion is being tested, so many items being queued: nothing is held for company meanwhile, and nothing that is learned of leads moves
+    /// the limit.
+    pub(super) fn is_testing(&self, queued: u64) -> bool {
+        self.trial.is_some()
+            || self.draining.is_some()
+            || self.gate.is_some()
+            || self.growth.cap() <= 2
+            || self.is_growing(queued)
+    }
+
+    /// Whether the largest size allowed is less than an equal share of what is here.
+    fn is_growing(&self, queued: u64) -> bool {
+        let others = u64::from(self.flights - self.merged_flights.min(self.flights));
+        let all = float(queued.saturating_add(self.merged_items).saturating_add(others));
+        !self.growth.is_whole() && self.limit.is_some_and(|limit| all / limit.max(1.0) > f64::from(self.growth.cap()))
+    }
+
+    /// Requests in flight.
+    pub(super) fn flights(&self) -> u32 {
+        self.flights
+    }
+
+    /// Requests that may be in flight; `None` while open.
+    pub(super) fn limit(&self) -> Option<u32> {
+        self.in_force.or(self.limit).map(count)
+    }
+
+    /// Whether another request may leave, by the limit alone.
+    pub(super) fn has_room(&self) -> bool {
+        let below = |limit: f64| f64::from(self.flights) < limit.floor().max(1.0);
+        self.gate.is_none_or(|gate| f64::from(self.flights) < gate.limit)
+            && self.in_force.or(self.limit).is_none_or(below)
+    }
+
+    /// The server is known to batch by itself, or not any more.
+    pub(super) fn pin_open(&mut self, now: Tick, pinned: bool) {
+        if pinned && !self.pinned {
+            self.open(now, OpenReason::ServerBatches);
+        } else if !pinned && self.pinned {
+            self.reason = OpenReason::Learning;
+        }
+        self.pinned = pinned;
+    }
+
+    /// Takes over a limit that was refined elsewhere (`slots`), while nothing is being tested.
+    pub(super) fn refine(&mut self, limit: u32, queued: u64) {
+        let least = float(super::math::whole(REFINE_MIN * self.refine_from)).max(1.0);
+        if self.limit.is_some() && !self.is_testing(queued) {
+            self.limit = Some(f64::from(limit).max(least));
+        }
+    }
+
+    /// What a line of the class may do now.
+    pub(super) fn permit(&mut self, ask: &Ask) -> Permit {
+        self.now = self.now.max(ask.now);
+        if let Some(gate) = self.gate {
+            return if f64::from(self.flights) < gate.limit { Permit::Forward } else { Permit::Full };
+        }
+        if self.is_open() {
+            return self.permit_open(ask);
+        }
+        let in_force = self.in_force.or(self.limit).unwrap_or(f64::INFINITY);
+        if f64::from(self.flights) < in_force.floor().max(1.0) {
+            return if ask.alone { Permit::Forward } else { Permit::Share(self.share(in_force, ask.queued)) };
+        }
+        if let Some(trial) = &self.trial {
+            return match trial.held_until(ask.arrived) {
+                Some(until) if ask.now >= until => {
+                    if ask.alone {
+                        Permit::Forward
+                    } else {
+                        Permit::Share(2)
+                    }
+                }
+                Some(until) => Permit::Hold(until),
+                None => Permit::Full,
+            };
+        }
+        if !ask.alone && self.probes(ask.now) {
+            return Permit::Probe(self.share(2.0 * in_force, ask.queued));
+        }
+        Permit::Full
+    }
+
+    fn permit_open(&mut self, ask: &Ask) -> Permit {
+        let due = !self.pinned
+            && self.answered >= self.pairs.next
+            && self.pairs.count < 2
+            && self.merged_flights >= OPEN_MIN
+            && ask.now >= self.schedule.trial;
+        if !due || ask.alone {
+            return Permit::Forward;
+        }
+        if ask.has_second {
+            self.pairs.hold_until = None;
+            self.pairs.next = self.answered + PAIR_EVERY;
+            return Permit::Pair;
+        }
+        let until = *self.pairs.hold_until.get_or_insert_with(|| after(ask.now, self.level.recent_lone * HOLD));
+        if ask.now < until {
+            return Permit::Hold(until);
+        }
+        self.pairs.hold_until = None;
+        self.pairs.next = self.answered + PAIR_AGAIN;
+        Permit::Forward
+    }
+
+    /// Whether a probe upward may leave now; begins one that is due.
+    fn probes(&mut self, now: Tick) -> bool {
+        let small = self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX);
+        let early =
+            float(now.since(self.last_sent).as_nanos().try_into().unwrap_or(u64::MAX)) < PROBE_EARLY * self.level.batch;
+        if !small || !early || self.draining.is_some() || self.growth.cap() <= 1 || self.level.batches < 3 {
+            return false;
+        }
+        if self.probe.left == 0 && now >= self.probe.next {
+            self.probe = Probe {
+                id: self.probe.id.wrapping_add(1),
+                left: self.limit.map_or(1, count),
+                next: after(now, (PROBE_GAP * self.level.batch).max(PROBE_GAP_MIN)),
+                hits: self.probe.hits,
+                ..Probe::default()
+            };
+        }
+        let may = self.probe.left > 0 && self.probe.count == 0;
+        self.probe.left -= u32::from(may);
+        may
+    }
+
+    /// Items of a batch when all that is queued and in flight is shared equally among so many requests.
+    fn share(&self, limit: f64, queued: u64) -> u32 {
+        let others = u64::from(self.flights - self.merged_flights.min(self.flights));
+        let all = float(queued.saturating_add(self.merged_items).saturating_add(others));
+        let share = (all / limit.max(1.0)).ceil().max(1.0);
+        let cap = self.growth.cap_beside(self.newest, limit);
+        if share >= f64::from(cap) { cap } else { count(share) }
+    }
+
+    /// Records a request that leaves.
+    pub(super) fn on_send(&mut self, now: Tick, leaving: &Departure) -> FlightMark {
+        let Departure { items, calls, alone, permit, queued, expected } = *leaving;
+        let clean = self.batches == 0;
+        self.batches += u32::from(calls > 1);
+        self.now = self.now.max(now);
+        self.flights += 1;
+        let newest = !alone && self.growth.is_newest(items);
+        if !alone {
+            self.merged_flights += 1;
+            self.merged_items += u64::from(items);
+            self.last_sent = now;
+            self.newest += u32::from(newest);
+        }
+        if queued == 0 {
+            self.gate = None;
+        }
+        FlightMark {
+            sent: now,
+            beside: self.flights,
+            alone,
+            newest,
+            permit,
+            probe: self.probe.id,
+            items,
+            clean,
+            expected,
+        }
+    }
+
+    fn set_limit(&mut self, limit: f64) {
+        self.limit = Some(limit);
+        self.in_force = None;
+    }
+
+    /// Opens: nothing that was measured under a limit holds any more.
+    fn open(&mut self, now: Tick, reason: OpenReason) {
+        self.limit = None;
+        self.in_force = None;
+        self.trial = None;
+        self.draining = None;
+        self.reason = reason;
+        self.schedule.since = now;
+        self.schedule.evident = None;
+        self.sojourns.clear();
+        self.curve.begin(self.knee.map_or(self.level.lone, |knee| knee.base));
+        self.knee = None;
+        self.growth = Growth::whole();
+        self.level.restart();
+        self.probe = Probe { id: self.probe.id.wrapping_add(1), ..Probe::default() };
+    }
+
+    /// Opens with the queue released in order, a few requests at a time.
+    fn release(&mut self, now: Tick, reason: OpenReason) {
+        self.open(now, reason);
+        let saturated = matches!(reason, OpenReason::NoGain { .. });
+        let step = if saturated { GATE_STEP_SATURATED } else { GATE_STEP };
+        self.gate = Some(Gate { limit: f64::from(self.flights) + GATE_FIRST, step });
+    }
+}
+
+/// So many nanoseconds later.
+fn after(now: Tick, nanos: f64) -> Tick {
+    Tick(now.0.saturating_add(super::math::whole(nanos)))
+}
+
+/// A limit as a number of requests, at least one.
+fn count(limit: f64) -> u32 {
+    u32::try_from(super::math::whole(limit.floor())).unwrap_or(u32::MAX).max(1)
+}

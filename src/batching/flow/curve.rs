@@ -1,0 +1,212 @@
+//! The load curve: mean latency of lone calls over the number in flight when they were sent, and the knee in it.
+//!
+//! One cell for each power of two of the number in flight, so that a few answers fill it. By Little's law the number in flight over the latency is the
+//! throughput; where it stops growing, calls queue inside the server.
+
+use std::collections::VecDeque;
+
+use super::super::math::float;
+use super::super::tick::Tick;
+
+/// Cells: up to 4095 requests in flight, more than the connections of a process.
+pub(super) const CELLS: usize = 12;
+/// Samples that a cell's mean remembers: 10 take noise for slopes (measured on 280 simulated rows).
+const MEMORY: f64 = 30.0;
+/// A sample this many times above or below its cell is off, and so many in a row mean that the server has changed.
+const OFF_FACTOR: f64 = 1.5;
+const OFF_MAX: u32 = 4;
+const OFF_SAMPLES: f64 = 4.0;
+/// What a latency measured under a limit counts: two answers of a server that has changed outweigh it.
+const BEGIN_SAMPLES: f64 = 2.0;
+/// Completions whose times are remembered for the measured rate, and the fewest that give one.
+const COMPLETIONS: usize = 65;
+const COMPLETIONS_MIN: usize = 8;
+/// Fewest samples in all cells for a knee.
+const SAMPLES_MIN: f64 = 4.0;
+/// The first cell at this part of the knee or more belongs to the loaded ones...
+const LOADED: f64 = 0.75;
+/// ...and must have this part of the highest throughput: the first waves of several workers are staircases. Below it limits are set too early, above it
+/// servers with 4 and 8 workers are found late (both measured).
+const THROUGHPUT: f64 = 0.8;
+/// A cell that was passed only once on the way up shows less; then this much is enough, where all cells from so many knees on show nearly the highest.
+const THROUGHPUT_ONCE: f64 = 0.65;
+const FLAT_FROM: f64 = 2.0;
+const FLAT: f64 = 0.9;
+/// What is left, on average, of the request in service when another one arrives beside it, as a part of one: without it, throughput is overestimated
+/// where few are in flight.
+const RESIDUAL: f64 = 0.5;
+/// Samples of that cell, where the knee is above 2.
+const LOADED_SAMPLES: f64 = 3.0;
+/// The line through the loaded cells meets zero requests below this part of the least latency: a queue has no intercept, while a server that slows down
+/// gently (continuous batching) keeps most of its base latency.
+const INTERCEPT: f64 = 0.5;
+/// Cells up to so many knees show it: in those beyond, the slope's error is larger than the intercept.
+const INTERCEPT_KNEES: f64 = 16.0;
+/// Evidence of a queue: this weight of samples beyond so many knees, slower than the base by this factor.
+const BEYOND_KNEE: f64 = 2.0;
+const BEYOND_BASE: f64 = 1.6;
+const BEYOND_SAMPLES: f64 = 2.0;
+
+/// Mean latency over the number in flight.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LoadCurve {
+    cells: [Cell; CELLS],
+    completions: VecDeque<Tick>,
+}
+
+/// Requests that were sent with about as many in flight; latencies in nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cell {
+    pub(super) latency: f64,
+    pub(super) beside: f64,
+    pub(super) samples: f64,
+    off: u32,
+}
+
+/// Where throughput stops growing.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Knee {
+    /// Requests in flight.
+    pub(super) at: f64,
+    /// The latency below it, in nanoseconds.
+    pub(super) base: f64,
+    /// Items a nanosecond.
+    pub(super) rate: f64,
+}
+
+// === impl LoadCurve ===
+
+impl LoadCurve {
+    pub(super) fn clear(&mut self) {
+        self.cells = [Cell::default(); CELLS];
+        self.completions.clear();
+    }
+
+    /// Begins anew with a lone call's latency that was measured under a limit.
+    pub(super) fn begin(&mut self, lone: f64) {
+        self.clear();
+        if lone > 0.0 {
+            self.cells[0] = Cell { latency: lone, beside: 1.0, samples: BEGIN_SAMPLES, off: 0 };
+        }
+    }
+
+    pub(super) fn forget_rate(&mut self) {
+        self.completions.clear();
+    }
+
+    /// Takes the latency of a lone call. True if the server was judged another one by it: the cells begin anew.
+    pub(super) fn observe(&mut self, beside: u32, latency: f64) -> bool {
+        let index = usize::try_from(beside.max(1).ilog2()).unwrap_or(0).min(CELLS - 1);
+        let (cell, beside) = (&mut self.cells[index], f64::from(beside.max(1)));
+        let scale = beside / cell.beside.max(1.0);
+        let above = latency > OFF_FACTOR * cell.latency * scale.max(1.0);
+        let below = latency < cell.latency * scale.min(1.0) / OFF_FACTOR;
+        cell.off = if cell.samples >= OFF_SAMPLES && (above || below) { cell.off + 1 } else { 0 };
+        let changed = cell.off >= OFF_MAX;
+        if changed {
+            self.cells = [Cell::default(); CELLS];
+        }
+        self.cells[index].add(beside, latency);
+        changed
+    }
+
+    /// Records an answer for the measured rate.
+    pub(super) fn record_completion(&mut self, sent: Tick, now: Tick, items: u32) {
+        if self.completions.is_empty() {
+            self.completions.push_back(sent);
+        }
+        for _ in 0..items.min(64) {
+            if self.completions.len() >= COMPLETIONS {
+                self.completions.pop_front();
+            }
+            self.completions.push_back(now);
+        }
+    }
+
+    /// The cells that have samples.
+    pub(super) fn cells(&self) -> impl Iterator<Item = &Cell> + Clone {
+        self.cells.iter().filter(|cell| cell.samples > 0.0)
+    }
+
+    fn measured_rate(&self) -> Option<f64> {
+        let (first, last) = (self.completions.front()?, self.completions.back()?);
+        let span = float(last.0.saturating_sub(first.0));
+        let count = u32::try_from(self.completions.len() - 1).unwrap_or(0);
+        (self.completions.len() >= COMPLETIONS_MIN && span > 0.0).then(|| f64::from(count) / span)
+    }
+
+    /// The highest throughput and the base latency, whatever the shape; `None` before there are samples at two loads.
+    pub(super) fn estimate(&self) -> Option<Knee> {
+        let first = *self.cells().next()?;
+        let samples: f64 = self.cells().map(|cell| cell.samples).sum();
+        if self.cells().nth(1).is_none() || samples < SAMPLES_MIN {
+            return None;
+        }
+        let rate = self.cells().map(Cell::throughput_beside).fold(self.measured_rate().unwrap_or(0.0), f64::max);
+        let unqueued = (rate * first.latency).max(1.0);
+        let below = self.cells().filter(|cell| cell.beside <= unqueued);
+        let (sum, weight) =
+            below.fold((0.0, 0.0), |sum, cell| (sum.0 + cell.latency * cell.samples, sum.1 + cell.samples));
+        let base = if weight > 0.0 { sum / weight } else { first.latency };
+        Some(Knee { at: (rate * base).max(1.0), base, rate })
+    }
+
+    /// The knee, where the curve shows that calls queue inside the server.
+    pub(super) fn knee(&self) -> Option<Knee> {
+        let knee = self.estimate()?;
+        let loaded = self.cells().filter(|cell| cell.beside >= LOADED * knee.at);
+        let first = loaded.clone().next()?;
+        let flat = |cell: &Cell| cell.throughput() >= FLAT * knee.rate;
+        let part = if self.cells().filter(|cell| cell.beside >= FLAT_FROM * knee.at).all(flat) {
+            THROUGHPUT_ONCE
+        } else {
+            THROUGHPUT
+        };
+        let staircase = first.throughput() < part * knee.rate;
+        if staircase || (knee.at > 2.0 && first.samples < LOADED_SAMPLES) || loaded.clone().nth(1).is_none() {
+            return None;
+        }
+        let least = self.cells().map(|cell| cell.latency).fold(knee.base, f64::min);
+        if intercept(loaded.filter(|cell| cell.beside <= INTERCEPT_KNEES * knee.at)) > INTERCEPT * least {
+            return None;
+        }
+        let queued = |cell: &&Cell| cell.beside >= BEYOND_KNEE * knee.at && cell.latency > BEYOND_BASE * knee.base;
+        let beyond: f64 = self.cells().filter(queued).map(|cell| cell.samples).sum();
+        (beyond >= BEYOND_SAMPLES).then_some(knee)
+    }
+}
+
+/// Where the weighted least-squares line of latency over the number in flight meets zero requests.
+fn intercept<'a>(cells: impl Iterator<Item = &'a Cell>) -> f64 {
+    let (mut weight, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
+    for cell in cells {
+        weight += cell.samples;
+        x += cell.samples * cell.beside;
+        y += cell.samples * cell.latency;
+        xx += cell.samples * cell.beside * cell.beside;
+        xy += cell.samples * cell.beside * cell.latency;
+    }
+    let slope = (weight * xy - x * y) / (weight * xx - x * x).max(1e-9);
+    (y - slope * x) / weight
+}
+
+// === impl Cell ===
+
+impl Cell {
+    fn add(&mut self, beside: f64, latency: f64) {
+        self.samples = (self.samples + 1.0).min(MEMORY);
+        self.latency += (latency - self.latency) / self.samples;
+        self.beside += (beside - self.beside) / self.samples;
+    }
+
+    /// The same, less the residual service of the request that was there first.
+    fn throughput_beside(&self) -> f64 {
+        let beside = if self.beside < 1.5 { self.beside } else { self.beside - RESIDUAL };
+        beside / self.latency.max(1.0)
+    }
+
+    /// Calls a nanosecond, by Little's law.
+    pub(super) fn throughput(&self) -> f64 {
+        self.beside / self.latency.max(1.0)
+    }
+}

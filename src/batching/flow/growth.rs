@@ -1,0 +1,161 @@
+//! How large batches may be after a jump: the size doubles as long as each one is cheaper per item than lone calls.
+
+use super::super::math::float;
+
+/// Lone calls under the new limit that give a clean base: so many, or as many as the limit up to the second number.
+const LONE_MIN: f64 = 3.0;
+const LONE_MAX: f64 = 8.0;
+/// A batch pays if an item of it costs less than this part of a lone call: linear cost is 1, noise 7 % over three samples.
+const PAYS_MAX: f64 = 0.9;
+/// Samples that judge a pair, and any larger size, where they are clear: below the first part of a lone call, or above the second. Between these, the mean of
+/// so many more decides.
+const PAIR_SAMPLES: u32 = 3;
+const SIZE_SAMPLES: u32 = 1;
+const CLEAR: (f64, f64) = (0.75, 1.15);
+const UNCLEAR_PAIRS: u32 = 8;
+const UNCLEAR_SIZES: u32 = 3;
+/// The part of the limit that may carry the newest size at once: where it does not pay, few calls are late for it.
+const NEWEST_PART: f64 = 0.34;
+
+/// The largest batch allowed, and what the newest size was measured to cost.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Growth {
+    /// Items; `u32::MAX` once all sizes are allowed.
+    cap: u32,
+    lone: Mean,
+    lone_items: Mean,
+    pay: Mean,
+}
+
+/// A mean of the first samples.
+#[derive(Debug, Clone, Copy, Default)]
+struct Mean {
+    sum: f64,
+    count: u32,
+}
+
+/// A lone call under the limit; latencies in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Base {
+    pub(super) latency: f64,
+    /// Of this, the time in service.
+    pub(super) service: f64,
+    pub(super) items: f64,
+}
+
+/// What a sample leads to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Growing {
+    /// Nothing yet.
+    Nothing,
+    /// The base is known: latency and items of a lone call.
+    Base { latency: f64, items: f64 },
+    /// The next size is allowed.
+    Larger,
+    /// A batch does not pay.
+    NoGain { ratio: f64 },
+}
+
+// === impl Growth ===
+
+impl Growth {
+    /// All sizes allowed.
+    pub(super) fn whole() -> Self {
+        Self { cap: u32::MAX, lone: Mean::default(), lone_items: Mean::default(), pay: Mean::default() }
+    }
+
+    /// Lone calls only, until their latency is known.
+    pub(super) fn lone() -> Self {
+        Self { cap: 1, ..Self::whole() }
+    }
+
+    pub(super) fn cap(&self) -> u32 {
+        self.cap
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.cap == u32::MAX
+    }
+
+    /// Whether a batch of so many items is of the newest size.
+    pub(super) fn is_newest(&self, items: u32) -> bool {
+        self.cap > 1 && !self.is_whole() && items > self.cap / 2
+    }
+
+    /// The largest batch while so many of the newest size are in flight.
+    pub(super) fn cap_beside(&self, newest: u32, limit: f64) -> u32 {
+        let most = (limit * NEWEST_PART).floor().max(1.0);
+        if self.is_whole() || f64::from(newest) < most { self.cap } else { (self.cap / 2).max(1) }
+    }
+
+    /// Takes a request sent under the limit; `most`: the largest batch that any limit allows.
+    pub(super) fn observe(
+        &mut self,
+        items: u32,
+        calls: u32,
+        latency: f64,
+        base: Base,
+        limit: f64,
+        most: u32,
+    ) -> Growing {
+        if self.cap == 1 {
+            return self.observe_lone(items, calls, latency, limit);
+        }
+        if self.is_whole() || calls < 2 || !self.is_newest(items) {
+            return Growing::Nothing;
+        }
+        // Where the limit is above the server's own, lone calls have waited, and a batch among them no longer than they have.
+        let served = (latency - (base.latency - base.service)).max(0.0);
+        self.pay.add(served / f64::from(items) / (base.service / base.items.max(1.0)).max(1.0));
+        let first = f64::from(items) <= 2.0 * base.items.max(1.0);
+        let ratio = self.pay.value();
+        let clear = ratio < CLEAR.0 || ratio > CLEAR.1;
+        let need = match (first, clear) {
+            (true, true) => PAIR_SAMPLES,
+            (true, false) => UNCLEAR_PAIRS,
+            (false, true) => SIZE_SAMPLES,
+            (false, false) => UNCLEAR_SIZES,
+        };
+        if self.pay.count < need {
+            return Growing::Nothing;
+        }
+        self.pay = Mean::default();
+        if ratio > PAYS_MAX {
+            return Growing::NoGain { ratio };
+        }
+        if items >= self.cap {
+            self.cap = self.cap.saturating_mul(2);
+        }
+        if self.cap > most {
+            self.cap = u32::MAX;
+        }
+        Growing::Larger
+    }
+
+    fn observe_lone(&mut self, items: u32, calls: u32, latency: f64, limit: f64) -> Growing {
+        if calls != 1 {
+            return Growing::Nothing;
+        }
+        self.lone.add(latency);
+        self.lone_items.add(f64::from(items));
+        if f64::from(self.lone.count) < LONE_MIN.max(limit.min(LONE_MAX)) {
+            return Growing::Nothing;
+        }
+        let (latency, items) = (self.lone.value(), self.lone_items.value());
+        self.cap = u32::try_from(super::super::math::whole((2.0 * items).ceil())).unwrap_or(u32::MAX).max(2);
+        Growing::Base { latency, items }
+    }
+}
+
+// === impl Mean ===
+
+impl Mean {
+    fn add(&mut self, value: f64) {
+        self.sum += value;
+        self.count += 1;
+    }
+
+    fn value(&self) -> f64 {
+        self.sum / float(u64::from(self.count.max(1)))
+    }
+}

@@ -1,0 +1,403 @@
+//! What an answer teaches the limiter: evidence for a jump while open; sizes, probes and the level while limited; and when a trial begins and ends.
+
+use super::super::math::float;
+use super::super::tick::Tick;
+use super::growth::{Base, Growing, Growth};
+use super::level::span;
+use super::sojourn::Sojourn;
+use super::trial::{Ended, Trial};
+use super::{Draining, Flow, Gate, OPEN_MIN, OpenReason, PAIR_COST_MAX, PROBE_GAP, Permit, Probe, after};
+
+/// A jump sets this much more than the knee: it is an estimate, and a request too many costs little.
+const MARGIN: f64 = 1.15;
+/// A jump is taken while this many knees are in flight, after the evidence has held for this part of the base latency: a server that returns whole batches
+/// looks serial after the first answer of one.
+const JUMP_KNEES: f64 = 2.0;
+const JUMP_HELD: f64 = 0.5;
+/// A server that needs more than this many times the expected time to drain to the new limit has no queue.
+const DRAIN: f64 = 1.25;
+/// Lone calls under the new limit, by Little's law, must have this part of the rate before, where the limit is high enough for a mean of some answers.
+const RATE_KEPT: f64 = 0.8;
+const RATE_LIMIT_MIN: f64 = 4.0;
+/// The first trial lowers an open limit to this part of what is in flight; later ones lower a limit to these, the second after a steep gain; upward ones raise it.
+const STEP_FIRST: f64 = 0.8;
+const STEP_DOWN: f64 = 0.7;
+const STEP_DOWN_STEEP: f64 = 0.5;
+const STEP_UP: f64 = 1.5;
+/// A limit whose increase gained nearly in proportion is raised once more at once.
+const STEP_STEEP: f64 = 1.5;
+/// Answers that a trial needs: one for each item in the system, between these; and an open limit is compared over this many times as many.
+const TRIAL_ANSWERS: (u64, u64) = (24, 256);
+const TRIAL_WAVES: u64 = 3;
+/// The rest after a jump that changed nothing: at least, in base latencies and nanoseconds, and at most.
+const JUMP_REST_MIN: (f64, f64) = (50.0, 5e9);
+const JUMP_REST_MAX: (f64, f64) = (640.0, 300e9);
+/// The same after a trial, in its base.
+const TRIAL_REST_MIN: (f64, f64) = (8.0, 1e9);
+const TRIAL_REST_MAX: (f64, f64) = (64.0, 60e9);
+/// The rest of trials after a pair that showed too little gain.
+const PAIR_REST: (f64, f64) = (10e9, 300e9);
+/// A probe hit if its batches took less than this many times what was expected; one that queued behind another takes 1.5 times and more. So many in a row open.
+const PROBE_HIT: f64 = 1.25;
+const PROBE_HITS: u32 = 2;
+/// Without an answer to mergeable calls for so many batches, and at least so long, a limit has nothing to gain.
+const UNMERGED: (f64, f64) = (20.0, 1e9);
+
+/// What is kept of a request in flight.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct FlightMark {
+    pub(super) sent: Tick,
+    pub(super) beside: u32,
+    pub(super) alone: bool,
+    pub(super) newest: bool,
+    pub(super) permit: Permit,
+    pub(super) probe: u32,
+    pub(super) items: u32,
+    /// No batch was in flight when it was sent.
+    pub(super) clean: bool,
+    /// What it takes with its slot idle, in nanoseconds; 0 where that is not known.
+    pub(super) expected: u64,
+}
+
+/// A request that ended.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct Completion {
+    /// It was answered well, as it was sent.
+    pub(in super::super) answered: bool,
+    pub(in super::super) calls: u32,
+    /// When its first and its last call arrived.
+    pub(in super::super) first: Tick,
+    pub(in super::super) last: Tick,
+    /// Items of the class that are queued.
+    pub(in super::super) queued: u64,
+    /// The largest batch that any limit allows.
+    pub(in super::super) items_max: u32,
+    pub(super) items: u32,
+}
+
+// === impl Completion ===
+
+impl Completion {
+    pub(in super::super) fn new(
+        answered: bool,
+        calls: u32,
+        first: Tick,
+        last: Tick,
+        queued: u64,
+        items_max: u32,
+    ) -> Self {
+        Self { answered, calls, first, last, queued, items_max, items: 1 }
+    }
+
+    /// The items whose calls arrived from `from` on, with their mean time until now: as if arrivals were spread evenly.
+    pub(super) fn since(&self, now: Tick, from: Tick) -> (u64, f64) {
+        let items = u64::from(self.items);
+        if self.last < from {
+            return (0, 0.0);
+        }
+        if self.first >= from {
+            return (items, (span(self.first, now) + span(self.last, now)) / 2.0);
+        }
+        let part = span(from, self.last) / span(self.first, self.last).max(1.0);
+        let counted = super::super::math::whole(part * float(items)).clamp(1, items);
+        (counted, (span(from, now) + span(self.last, now)) / 2.0)
+    }
+}
+
+// === impl Flow ===
+
+impl Flow {
+    /// Takes in a request that ended.
+    pub(in super::super) fn on_completion(&mut self, now: Tick, mark: &FlightMark, mut done: Completion) {
+        self.now = self.now.max(now);
+        done.items = mark.items;
+        self.batches = self.batches.saturating_sub(u32::from(done.calls > 1));
+        self.flights = self.flights.saturating_sub(1);
+        if !mark.alone {
+            self.merged_flights = self.merged_flights.saturating_sub(1);
+            self.merged_items = self.merged_items.saturating_sub(u64::from(mark.items));
+            self.newest = self.newest.saturating_sub(u32::from(mark.newest));
+        }
+        self.gate = self.gate.filter(|_| done.queued > 0).map(|gate| Gate { limit: gate.limit + gate.step, ..gate });
+        if !done.answered || self.pinned {
+            return;
+        }
+        self.answered_calls += u64::from(done.calls);
+        let latency = span(mark.sent, now);
+        let limited = self.limit.is_some();
+        if done.calls == 1 && mark.clean && (!limited || mark.alone) && self.trial.is_none() {
+            self.learn_lone(now, mark, latency);
+        }
+        if limited {
+            self.curve.forget_rate();
+        } else {
+            self.curve.record_completion(mark.sent, now, mark.items);
+        }
+        let settled = !limited || self.trial.is_some() || self.settle(now);
+        let mean = (span(done.first, now) + span(done.last, now)) / 2.0;
+        self.sojourns.push(Sojourn { arrived: done.first, mean, items: mark.items, beside: mark.beside });
+        if mark.alone {
+            if self.trial.is_some() {
+                self.learn_trial(now, mark, &done);
+            }
+            if settled && self.limit.is_some() && self.trial.is_none() && self.growth.cap() == 1 {
+                self.grow(now, mark, latency, &done);
+            }
+            self.open_unmerged(now);
+            return;
+        }
+        self.last_merged = now;
+        self.answered += u64::from(mark.items);
+        if mark.permit == Permit::Pair {
+            self.learn_pair(now, latency);
+        }
+        if self.trial.is_some() {
+            self.learn_trial(now, mark, &done);
+        } else if !limited {
+            self.jump(now);
+        } else if settled && self.limit.is_some() {
+            self.learn_limited(now, mark, latency, &done);
+        }
+        self.begin_trial(now, &done);
+    }
+
+    fn learn_lone(&mut self, now: Tick, mark: &FlightMark, latency: f64) {
+        // Calls of many items, or heavy ones, take longer in service: what is compared is their wait and the service of a typical call.
+        let typical = self.level.observe_service(mark.expected);
+        let latency = if mark.expected > 0 { (latency - float(mark.expected) + typical).max(typical) } else { latency };
+        if self.curve.observe(mark.beside, latency) {
+            self.schedule.trial_gap = 0.0;
+            self.schedule.trial = now;
+            self.schedule.jump = now;
+            self.schedule.since = now;
+            self.sojourns.clear();
+        }
+        self.level.observe_lone(latency);
+    }
+
+    /// Opens a limit under which nothing has been merged for long.
+    fn open_unmerged(&mut self, now: Tick) {
+        let rest = (UNMERGED.0 * self.level.batch.max(self.level.lone)).max(UNMERGED.1);
+        let limited = self.limit.is_some() || self.trial.is_some();
+        if limited && self.merged_flights == 0 && span(self.last_merged, now) > rest {
+            self.open(now, OpenReason::NothingToMerge);
+        }
+    }
+
+    fn learn_pair(&mut self, now: Tick, latency: f64) {
+        let cost = latency / self.level.recent_lone.max(1.0);
+        self.pairs.cost = if self.pairs.count == 0 { cost } else { (self.pairs.cost + cost) / 2.0 };
+        self.pairs.count += 1;
+        if self.pairs.cost >= PAIR_COST_MAX {
+            self.schedule.trial_gap = (self.schedule.trial_gap * 2.0).clamp(PAIR_REST.0, PAIR_REST.1);
+            self.schedule.trial = after(now, self.schedule.trial_gap);
+            self.pairs.count = 0;
+        }
+    }
+
+    fn learn_trial(&mut self, now: Tick, mark: &FlightMark, done: &Completion) {
+        let Some(trial) = &mut self.trial else { return };
+        let limit = trial.next_limit(self.in_force.unwrap_or(trial.target));
+        self.in_force = Some(limit);
+        let Some(ended) = trial.observe(now, limit, mark.beside, done) else { return };
+        self.end_trial(now, &ended);
+    }
+
+    fn end_trial(&mut self, now: Tick, ended: &Ended) {
+        let Ended { trial, mean, kept, steep } = *ended;
+        (self.trial, self.in_force) = (None, None);
+        self.schedule.steep = steep;
+        self.schedule.since = now;
+        self.sojourns.clear();
+        if !kept {
+            let rest = (self.schedule.trial_gap * 2.0).max((TRIAL_REST_MIN.0 * trial.base).max(TRIAL_REST_MIN.1));
+            self.schedule.trial_gap = rest.min((TRIAL_REST_MAX.0 * trial.base).max(TRIAL_REST_MAX.1));
+            self.schedule.trial = after(now, self.schedule.trial_gap);
+            self.schedule.upward = !self.schedule.upward;
+            self.pairs.count = 0;
+            return;
+        }
+        if trial.previous.is_none() {
+            self.level.lone = 0.0;
+            self.growth = Growth::whole();
+            self.schedule.upward = false;
+        }
+        self.level.restart();
+        self.probe.hits = 0;
+        self.refine_from = trial.target;
+        let further = trial.is_upward() && steep;
+        self.set_limit(if further { trial.target * STEP_STEEP } else { trial.target });
+        self.schedule.trial_gap = 0.0;
+        self.schedule.trial = now;
+        self.probe.next = after(now, PROBE_GAP * mean);
+    }
+
+    /// Sets the limit at once where the load curve has a knee.
+    fn jump(&mut self, now: Tick) {
+        if now < self.schedule.jump || self.gate.is_some() {
+            return;
+        }
+        let Some(knee) = self.curve.knee() else {
+            self.schedule.evident = None;
+            return;
+        };
+        let evident = *self.schedule.evident.get_or_insert(now);
+        if f64::from(self.flights) < JUMP_KNEES * knee.at || span(evident, now) < JUMP_HELD * knee.base {
+            return;
+        }
+        let limit = super::super::math::whole(MARGIN * knee.at).max(1);
+        let drains = f64::from(self.flights) / knee.rate;
+        let over = (f64::from(self.flights) - float(limit)).max(0.0) / knee.rate;
+        self.set_limit(float(limit));
+        self.growth = Growth::lone();
+        self.level.restart();
+        self.level.lone = knee.base;
+        self.level.lone_items = 1.0;
+        self.level.batch = 0.0;
+        self.level.batch_items = 0.0;
+        self.sojourns.clear();
+        self.draining = Some(Draining { until: after(now, DRAIN * over + knee.base) });
+        self.knee = Some(knee);
+        self.refine_from = knee.at;
+        let schedule = &mut self.schedule;
+        schedule.evident = None;
+        schedule.upward = limit > 2;
+        schedule.since = now;
+        schedule.trial_gap = 0.0;
+        schedule.trial = after(now, 4.0 * knee.base + drains);
+        self.probe = Probe { id: self.probe.id, next: after(now, drains + 3.0 * knee.base), ..Probe::default() };
+    }
+
+    /// A request was answered under a limit that is not on trial.
+    fn learn_limited(&mut self, now: Tick, mark: &FlightMark, latency: f64, done: &Completion) {
+        match mark.permit {
+            Permit::Probe(_) => return self.learn_probe(now, mark, latency),
+            _ if mark.sent < self.schedule.since => return,
+            _ => {}
+        }
+        if self.level.observe_batch(f64::from(mark.items), latency, mark.expected) {
+            self.probe.next = now;
+            self.schedule.trial = now;
+            self.schedule.trial_gap = 0.0;
+        }
+        self.grow(now, mark, latency, done);
+    }
+
+    /// Takes a request under a limit as evidence of what its size costs.
+    fn grow(&mut self, now: Tick, mark: &FlightMark, latency: f64, done: &Completion) {
+        let limit = self.limit.unwrap_or(1.0);
+        let service = self.knee.map_or(self.level.lone, |knee| knee.base.min(self.level.lone));
+        let base = Base { latency: self.level.lone, service, items: self.level.lone_items };
+        match self.growth.observe(mark.items, done.calls, latency, base, limit, done.items_max) {
+            Growing::Nothing => {}
+            Growing::Base { latency, .. } if self.answers_less(limit, latency) => {
+                self.rest_jumps(now);
+                self.release(now, OpenReason::NoQueue);
+            }
+            Growing::Base { latency, items } => {
+                (self.level.lone, self.level.lone_items) = (latency, items);
+                self.level.restart();
+            }
+            Growing::Larger => {
+                self.level.batches = self.level.batches.min(1);
+                self.schedule.since = now;
+                self.sojourns.clear();
+            }
+            Growing::NoGain { ratio } => {
+                self.rest_jumps(now);
+                self.release(now, OpenReason::NoGain { permille: super::super::math::whole(ratio * 1000.0) });
+            }
+        }
+    }
+
+    /// Whether lone calls under the limit have too little of the rate before the jump.
+    fn answers_less(&self, limit: f64, latency: f64) -> bool {
+        let before = self.knee.map_or(0.0, |knee| knee.rate);
+        limit >= RATE_LIMIT_MIN && limit / latency < RATE_KEPT * before
+    }
+
+    /// Watches the server drain to a new limit. False while what is answered was sent before it.
+    fn settle(&mut self, now: Tick) -> bool {
+        let Some(Draining { until }) = self.draining else { return true };
+        if f64::from(self.flights) <= self.limit.unwrap_or(1.0) {
+            self.draining = None;
+            self.schedule.since = now;
+            self.sojourns.clear();
+        } else if now > until {
+            self.rest_jumps(now);
+            self.release(now, OpenReason::NoQueue);
+        }
+        false
+    }
+
+    fn learn_probe(&mut self, now: Tick, mark: &FlightMark, latency: f64) {
+        if mark.probe != self.probe.id || self.probe.done {
+            return;
+        }
+        self.probe.left = 0;
+        self.probe.count += 1;
+        let expected = match mark.expected {
+            0 => self.level.predict(f64::from(mark.items), self.pairs.cost).max(1.0),
+            expected => float(expected),
+        };
+        self.probe.sum += latency / expected;
+        let half = (self.limit.unwrap_or(1.0) / 2.0).ceil();
+        if f64::from(self.probe.count) < half {
+            return;
+        }
+        self.probe.done = true;
+        if self.probe.sum / f64::from(self.probe.count) >= PROBE_HIT {
+            self.probe.hits = 0;
+            return;
+        }
+        self.probe.hits += 1;
+        self.probe.next = now;
+        if self.probe.hits >= PROBE_HITS {
+            self.schedule.jump = now;
+            self.open(now, OpenReason::RoomFound);
+        }
+    }
+
+    /// Begins a trial that is due, where the number in flight has been steady.
+    fn begin_trial(&mut self, now: Tick, done: &Completion) {
+        if self.trial.is_some() || now < self.schedule.trial || self.gate.is_some() {
+            return;
+        }
+        if self.draining.is_some() {
+            return;
+        }
+        let others = u64::from(self.flights - self.merged_flights.min(self.flights));
+        let total = self.merged_items + done.queued + others;
+        let limit = self.limit;
+        let flights = limit.unwrap_or(f64::from(self.flights));
+        let grown = !self.is_growing(done.queued);
+        let paired = self.merged_flights >= OPEN_MIN && self.pairs.count >= 1 && self.pairs.cost < PAIR_COST_MAX;
+        if !grown || flights < 2.0 || limit.is_none() && !paired {
+            return;
+        }
+        let need = total.clamp(TRIAL_ANSWERS.0, TRIAL_ANSWERS.1);
+        let span = if limit.is_none() { TRIAL_WAVES * need } else { need };
+        let Some(base) = self.sojourns.steady_mean(self.schedule.since, span, need) else { return };
+        let upward = self.schedule.upward && limit.is_some_and(|limit| limit > 2.0);
+        let factor = match limit {
+            Some(_) if upward => STEP_UP,
+            Some(_) if self.schedule.steep => STEP_DOWN_STEEP,
+            Some(_) => STEP_DOWN,
+            None => STEP_FIRST,
+        };
+        let target = (flights * factor).floor().max(1.0);
+        let trial = Trial::new(now, limit, flights, target, base, need);
+        self.in_force = Some(trial.first_limit());
+        self.trial = Some(trial);
+    }
+
+    /// A conclusion changed nothing: the next jump and trial come later each time.
+    fn rest_jumps(&mut self, now: Tick) {
+        let base = self.level.lone;
+        let least = (JUMP_REST_MIN.0 * base).max(JUMP_REST_MIN.1);
+        let most = (JUMP_REST_MAX.0 * base).max(JUMP_REST_MAX.1);
+        self.schedule.jump_gap = (self.schedule.jump_gap * 2.0).max(least).min(most);
+        self.schedule.jump = after(now, self.schedule.jump_gap);
+        self.schedule.trial = self.schedule.jump;
+    }
+}

@@ -1,0 +1,125 @@
+//! The state of a limiter, for reports and to be kept across restarts.
+
+use super::Flow;
+use super::curve::CELLS;
+use crate::batching::math::whole;
+
+/// Answers after which an open limiter has seen what the server's concurrency is.
+const LEARNED_CALLS: u64 = 100;
+
+/// Why calls are forwarded as they come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenReason {
+    /// No queue inside the server has been measured.
+    Learning,
+    /// A batch does not pay: an item in one costs so many thousandths of a lone call.
+    NoGain {
+        /// Cost of an item in a batch, in thousandths of a lone call.
+        permille: u64,
+    },
+    /// More requests at once were answered sooner.
+    RoomFound,
+    /// Fewer requests at once were not answered sooner.
+    NoQueue,
+    /// Nothing that came could be merged.
+    NothingToMerge,
+    /// The server reports that it batches by itself.
+    ServerBatches,
+}
+
+impl OpenReason {
+    /// The word in reports.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Learning => "learning",
+            Self::NoGain { .. } => "no_gain",
+            Self::RoomFound => "room_found",
+            Self::NoQueue => "no_queue",
+            Self::NothingToMerge => "nothing_to_merge",
+            Self::ServerBatches => "server_batches",
+        }
+    }
+}
+
+/// What the limiter does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlowMode {
+    /// Forwards each call at once.
+    Open(OpenReason),
+    /// Holds calls beyond so many requests in flight, and merges them.
+    Limited(u32),
+}
+
+/// A point of the load curve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadPoint {
+    /// Mean requests in flight, in thousandths.
+    pub beside_milli: u64,
+    /// Mean latency of a lone call, in nanoseconds.
+    pub latency_nanos: u64,
+    /// Samples in the mean.
+    pub samples: u64,
+}
+
+/// The state of a limiter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowReport {
+    /// What it does.
+    pub mode: FlowMode,
+    /// Too little has been answered to judge it, or sizes are still being tried after a jump.
+    pub learning: bool,
+    /// A trial of another limit is in progress.
+    pub trying: bool,
+    /// Requests in flight.
+    pub flights: u32,
+    /// The number in flight beyond which throughput does not grow, in thousandths; 0 before it was measured.
+    pub knee_milli: u64,
+    /// The latency of a lone call below it, in nanoseconds.
+    pub base_nanos: u64,
+    /// Recent batches: mean items in thousandths, and mean latency in nanoseconds; 0 before there were any.
+    pub batch_milli: u64,
+    /// See there.
+    pub batch_nanos: u64,
+    /// The load curve, by requests in flight.
+    pub curve: Vec<LoadPoint>,
+}
+
+// === impl Flow ===
+
+impl Flow {
+    fn is_learning(&self) -> bool {
+        let few = self.limit.is_none() && self.answered_calls < LEARNED_CALLS;
+        few || self.draining.is_some() || self.limit.is_some() && self.growth.cap() <= 2
+    }
+
+    /// What it does now.
+    pub(in super::super) fn mode(&self) -> FlowMode {
+        match self.limit {
+            Some(limit) => FlowMode::Limited(super::count(limit)),
+            None => FlowMode::Open(self.reason),
+        }
+    }
+
+    pub(in super::super) fn report(&self) -> FlowReport {
+        let estimate = self.curve.estimate();
+        let mut curve = Vec::with_capacity(CELLS);
+        curve.extend(self.curve.cells().map(|cell| LoadPoint {
+            beside_milli: whole(cell.beside * 1000.0),
+            latency_nanos: whole(cell.latency),
+            samples: whole(cell.samples),
+        }));
+        let base = estimate.map_or(self.level.lone, |knee| knee.base);
+        FlowReport {
+            mode: self.mode(),
+            learning: self.is_learning(),
+            trying: self.trial.is_some(),
+            flights: self.flights,
+            knee_milli: estimate.map_or(0, |knee| whole(knee.at * 1000.0)),
+            base_nanos: whole(base),
+            batch_milli: whole(self.level.batch_items * 1000.0),
+            batch_nanos: whole(self.level.batch),
+            curve,
+        }
+    }
+}

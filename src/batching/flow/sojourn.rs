@@ -1,0 +1,71 @@
+//! The times that mergeable calls spent here and upstream, of late: what a trial of another limit is compared with.
+
+use std::collections::VecDeque;
+
+use super::super::math::float;
+use super::super::tick::Tick;
+
+/// Requests remembered.
+const KEPT: usize = 1024;
+/// The number in flight is steady if this part of the items was sent at this part of the highest number or more: a closed loop, or a limit that binds. With
+/// arrivals that come and go a sojourn compares loads, not limits.
+const STEADY_SHARE: f64 = 0.85;
+const STEADY_PART: f64 = 0.8;
+
+/// Requests that were answered since the last change of state.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sojourns {
+    ring: VecDeque<Sojourn>,
+}
+
+/// A request that was answered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sojourn {
+    /// When its first call arrived.
+    pub(super) arrived: Tick,
+    /// The mean time of its calls from arrival to answer, in nanoseconds.
+    pub(super) mean: f64,
+    pub(super) items: u32,
+    /// Requests in flight when it was sent, itself included.
+    pub(super) beside: u32,
+}
+
+// === impl Sojourns ===
+
+impl Sojourns {
+    pub(super) fn clear(&mut self) {
+        self.ring.clear();
+    }
+
+    pub(super) fn push(&mut self, sojourn: Sojourn) {
+        if self.ring.len() >= KEPT {
+            self.ring.pop_front();
+        }
+        self.ring.push_back(sojourn);
+    }
+
+    /// The mean sojourn of the last `need` items, if `span` items were answered since then and the number in flight was steady.
+    pub(super) fn steady_mean(&self, since: Tick, span: u64, need: u64) -> Option<f64> {
+        let recent = || self.ring.iter().rev().take_while(|sojourn| sojourn.arrived >= since);
+        let (mut items, mut sum, mut counted, mut top) = (0, 0.0, 0, 0);
+        let mut entries = 0;
+        for sojourn in recent() {
+            if items >= span {
+                break;
+            }
+            items += u64::from(sojourn.items);
+            top = top.max(sojourn.beside);
+            entries += 1;
+            if counted < need {
+                counted += u64::from(sojourn.items);
+                sum += sojourn.mean * f64::from(sojourn.items);
+            }
+        }
+        if items < span || counted == 0 {
+            return None;
+        }
+        let high = |sojourn: &&Sojourn| f64::from(sojourn.beside) >= STEADY_PART * f64::from(top);
+        let at_top: u64 = recent().take(entries).filter(high).map(|sojourn| u64::from(sojourn.items)).sum();
+        (float(at_top) >= STEADY_SHARE * float(items)).then(|| sum / float(counted))
+    }
+}

@@ -1,0 +1,209 @@
+//! Worlds of a few lines before a limiter: what it concludes of them.
+
+use std::collections::BTreeMap;
+
+use super::super::tick::Tick;
+use super::{Ask, Completion, Departure, Flow, FlowMode, OpenReason, Permit};
+
+/// A millisecond.
+const MS: u64 = 1_000_000;
+
+/// A server: so many requests at once, first come first served; a batch of n takes `1 + (n - 1) * per_item` lone calls.
+#[derive(Clone, Copy)]
+struct World {
+    workers: u32,
+    lone: u64,
+    per_item: f64,
+}
+
+/// A request at the server.
+struct Request {
+    items: u32,
+    arrived: Vec<u64>,
+    mark: super::FlightMark,
+}
+
+/// Closed-loop callers before a limiter before a server.
+struct Loop {
+    flow: Flow,
+    world: World,
+    mergeable: bool,
+    queue: Vec<u64>,
+    waiting: Vec<Request>,
+    running: BTreeMap<(u64, u64), Request>,
+    sent: u64,
+    answered: u64,
+    now: u64,
+}
+
+impl Loop {
+    fn new(world: World, callers: usize, mergeable: bool) -> Self {
+        Self {
+            flow: Flow::new(),
+            world,
+            mergeable,
+            queue: vec![0; callers],
+            waiting: Vec::new(),
+            running: BTreeMap::new(),
+            sent: 0,
+            answered: 0,
+            now: 0,
+        }
+    }
+
+    fn send(&mut self) {
+        while let Some(first) = self.queue.first().copied() {
+            let ask = Ask {
+                now: Tick(self.now),
+                alone: !self.mergeable,
+                arrived: Tick(first),
+                has_second: self.mergeable && self.queue.len() > 1,
+                queued: self.queue.len() as u64,
+            };
+            let permit = self.flow.permit(&ask);
+            let items = match permit {
+                Permit::Forward => 1,
+                Permit::Pair => 2,
+                Permit::Share(items) | Permit::Probe(items) => items as usize,
+                Permit::Hold(_) | Permit::Full => break,
+            };
+            let items = if self.mergeable { items.min(self.queue.len()) } else { 1 };
+            let arrived: Vec<u64> = self.queue.drain(..items).collect();
+            let calls = u32::try_from(items).unwrap();
+            let departure = Departure {
+                items: calls,
+                calls,
+                alone: !self.mergeable,
+                permit,
+                queued: self.queue.len() as u64,
+                expected: 0,
+            };
+            let mark = self.flow.on_send(Tick(self.now), &departure);
+            self.waiting.push(Request { items: calls, arrived, mark });
+        }
+        while self.running.len() < self.world.workers as usize && !self.waiting.is_empty() {
+            let request = self.waiting.remove(0);
+            let factor = 1.0 + f64::from(request.items - 1) * self.world.per_item;
+            // Every seventh answer is a little late: equal times would all end at once.
+            let takes = (self.world.lone as f64 * factor) as u64 + self.sent % 7 * MS / 20;
+            self.running.insert((self.now + takes, self.sent), request);
+            self.sent += 1;
+        }
+    }
+
+    /// Runs so long; returns calls answered meanwhile.
+    fn run(&mut self, millis: u64) -> u64 {
+        let (before, until) = (self.answered, self.now + millis * MS);
+        self.send();
+        while let Some(entry) = self.running.first_entry() {
+            if entry.key().0 > until {
+                break;
+            }
+            let ((at, _), request) = entry.remove_entry();
+            self.now = at;
+            let (first, last) = (request.arrived[0], *request.arrived.last().unwrap());
+            let calls = u32::try_from(request.arrived.len()).unwrap();
+            let done = Completion::new(true, calls, Tick(first), Tick(last), self.queue.len() as u64, 64);
+            self.flow.on_completion(Tick(at), &request.mark, done);
+            self.answered += u64::from(calls);
+            self.queue.extend(request.arrived.iter().map(|_| at));
+            self.send();
+        }
+        self.now = until;
+        self.answered - before
+    }
+}
+
+const SERIAL: World = World { workers: 1, lone: 20 * MS, per_item: 0.05 };
+
+#[test]
+fn a_serial_server_is_limited_to_one_and_merged_for() {
+    let mut callers = Loop::new(SERIAL, 48, true);
+    callers.run(2000);
+    assert_eq!(callers.flow.mode(), FlowMode::Limited(1));
+    assert!(callers.run(2000) >= 10 * 100, "directly there are 100");
+}
+
+#[test]
+fn a_server_with_room_for_all_is_never_limited() {
+    let mut callers = Loop::new(World { workers: 64, ..SERIAL }, 48, true);
+    for _ in 0..20 {
+        let answered = callers.run(1000);
+        assert!((2200..=2400).contains(&answered), "{answered}");
+        assert!(matches!(callers.flow.mode(), FlowMode::Open(_)));
+    }
+}
+
+#[test]
+fn four_workers_are_found() {
+    let mut callers = Loop::new(World { workers: 4, ..SERIAL }, 48, true);
+    callers.run(3000);
+    let FlowMode::Limited(limit) = callers.flow.mode() else { panic!("open") };
+    assert!((4..=6).contains(&limit), "{limit}");
+    assert!(callers.run(2000) >= 4 * 400, "directly there are 400");
+}
+
+#[test]
+fn calls_that_cannot_be_merged_are_never_held() {
+    let mut callers = Loop::new(SERIAL, 48, false);
+    callers.run(5000);
+    assert!(matches!(callers.flow.mode(), FlowMode::Open(_)));
+    assert!(callers.queue.is_empty());
+}
+
+#[test]
+fn where_a_batch_costs_as_much_as_its_calls_they_are_forwarded() {
+    let mut callers = Loop::new(World { workers: 1, lone: 20 * MS, per_item: 1.0 }, 48, true);
+    callers.run(8000);
+    let FlowMode::Open(OpenReason::NoGain { permille }) = callers.flow.mode() else {
+        panic!("{:?}", callers.flow.mode())
+    };
+    assert!((900..=1200).contains(&permille), "{permille}");
+    assert!(callers.run(2000) >= 95, "directly there are 100");
+}
+
+#[test]
+fn more_workers_are_noticed_within_seconds() {
+    let mut callers = Loop::new(SERIAL, 48, true);
+    callers.run(3000);
+    callers.world.workers = 64;
+    callers.run(3000);
+    assert!(callers.run(1000) >= 2200, "directly there are 2400");
+}
+
+#[test]
+fn fewer_workers_are_noticed_too() {
+    let mut callers = Loop::new(World { workers: 64, ..SERIAL }, 48, true);
+    callers.run(2000);
+    callers.world.workers = 1;
+    callers.run(30_000);
+    assert!(callers.run(2000) >= 10 * 100, "directly there are 100");
+}
+
+#[test]
+fn a_server_that_batches_by_itself_stays_open() {
+    let mut callers = Loop::new(SERIAL, 48, true);
+    callers.flow.pin_open(Tick(0), true);
+    callers.run(5000);
+    assert_eq!(callers.flow.mode(), FlowMode::Open(OpenReason::ServerBatches));
+}
+
+#[test]
+fn a_limit_from_before_is_left_where_the_server_has_room() {
+    let mut callers = Loop::new(World { workers: 64, ..SERIAL }, 48, true);
+    callers.flow = Flow::limited(1, 20 * MS);
+    callers.run(4000);
+    assert!(callers.run(1000) >= 2200, "directly there are 2400");
+}
+
+#[test]
+fn requests_are_counted_once_however_they_end() {
+    let mut flow = Flow::new();
+    let departure = Departure { items: 3, calls: 2, alone: false, permit: Permit::Share(3), queued: 0, expected: 0 };
+    let marks: Vec<_> = (0..5).map(|at| flow.on_send(Tick(at), &departure)).collect();
+    assert_eq!(flow.flights(), 5);
+    for (at, mark) in (10..).zip(&marks) {
+        flow.on_completion(Tick(at), mark, Completion::new(at % 2 == 0, 2, Tick(0), Tick(0), 0, 64));
+    }
+    assert_eq!((flow.flights(), flow.merged_flights, flow.merged_items, flow.batches), (0, 0, 0, 0));
+}

@@ -1,0 +1,104 @@
+//! A trial of another limit: the mean sojourn of one wave of calls under it, against the one before.
+
+use super::super::math::float;
+use super::super::tick::Tick;
+use super::learn::Completion;
+use super::level::span;
+use super::{HOLD, after};
+
+/// A trial is kept if its mean sojourn is below this part of the base: between noise and the step of a saturated server.
+pub(super) const ACCEPT: f64 = 0.93;
+/// A trial ends early after so many answers if their mean is above this part of the base, and in any case after so many bases.
+const BAD_ANSWERS: u64 = 8;
+const BAD: f64 = 1.25;
+const BASES_MAX: f64 = 8.0;
+/// A request sent at this part of the target or more found the trial's limit binding; so must this part of the answers for it to be kept.
+const FULL_PART: f64 = 0.8;
+const FULL_SHARE: f64 = 0.8;
+/// A gain within this of proportional is steep: the next step is larger.
+const STEEP: f64 = 1.1;
+/// The change of the limit with each answer on the way down: the server never runs dry.
+const STEP: f64 = 0.5;
+
+/// One trial.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Trial {
+    /// The limit before; `None`: open.
+    pub(super) previous: Option<f64>,
+    /// Requests in flight before.
+    pub(super) flights: f64,
+    pub(super) target: f64,
+    pub(super) base: f64,
+    pub(super) began: Tick,
+    need: u64,
+    ready: Option<Tick>,
+    sum: f64,
+    count: u64,
+    full: u64,
+}
+
+/// How a trial ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ended {
+    pub(super) trial: Trial,
+    pub(super) mean: f64,
+    pub(super) kept: bool,
+    pub(super) steep: bool,
+}
+
+// === impl Trial ===
+
+impl Trial {
+    pub(super) fn new(now: Tick, previous: Option<f64>, flights: f64, target: f64, base: f64, need: u64) -> Self {
+        Self { previous, flights, target, base, began: now, need, ready: None, sum: 0.0, count: 0, full: 0 }
+    }
+
+    /// Whether it raises the limit.
+    pub(super) fn is_upward(&self) -> bool {
+        self.previous.is_some_and(|previous| self.target > previous)
+    }
+
+    /// The limit to begin with: upward at once, downward step by step.
+    pub(super) fn first_limit(&self) -> f64 {
+        if self.is_upward() { self.target } else { self.flights }
+    }
+
+    /// The limit after another answer.
+    pub(super) fn next_limit(&self, limit: f64) -> f64 {
+        (limit - STEP).max(self.target)
+    }
+
+    /// Until when a call may be held by a trial that lowers an open limit; `None`: a limit was in force before.
+    pub(super) fn held_until(&self, arrived: Tick) -> Option<Tick> {
+        self.previous.is_none().then(|| after(arrived, self.base * HOLD))
+    }
+
+    /// Counts an answer under the limit in force; returns how it ended, if it is over.
+    pub(super) fn observe(&mut self, now: Tick, limit: f64, beside: u32, done: &Completion) -> Option<Ended> {
+        if self.ready.is_none() && limit <= self.target {
+            self.ready = Some(now);
+        }
+        if let Some(ready) = self.ready {
+            let (items, mean) = done.since(now, ready);
+            self.sum += mean * float(items);
+            self.count += items;
+            if f64::from(beside) >= FULL_PART * self.target {
+                self.full += items;
+            }
+        }
+        let mean = if self.count > 0 { self.sum / float(self.count) } else { f64::INFINITY };
+        let bad = self.count >= BAD_ANSWERS && mean > BAD * self.base;
+        if self.count < self.need && !bad && span(self.began, now) <= BASES_MAX * self.base {
+            return None;
+        }
+        let bound = float(self.full) >= FULL_SHARE * float(self.count);
+        // A limit that did not bind was not tried.
+        let kept = mean < ACCEPT * self.base && bound;
+        let proportion = match self.previous {
+            Some(previous) if self.is_upward() => previous / self.target,
+            Some(previous) => self.target / previous,
+            None => self.target / self.flights.max(1.0),
+        };
+        Some(Ended { trial: *self, mean, kept, steep: mean < self.base * proportion * STEEP })
+    }
+}
