@@ -18,6 +18,11 @@ impl Adaptive {
         self.mean_time
     }
 
+    /// Whether a decision takes several steps and some are still to come.
+    pub(in super::super) fn is_midway(&self) -> bool {
+        !self.given_up.is_empty() || !self.probing.is_empty()
+    }
+
     /// Another reason to look again.
     pub(in super::super) fn wake_by(&mut self, at: Option<Tick>) {
         self.wake = self.wake.into_iter().chain(at).min();

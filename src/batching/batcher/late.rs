@@ -16,11 +16,11 @@ use super::super::tick::Tick;
 use super::Batcher;
 use super::leave::Who;
 
-/// Of so many batches one is of late calls, while some wait. Each costs the calls in time its share of the upstream's time; with half of a mean batch's
+/// Of so many batches one is of late calls, while some wait. Each costs the calls in time its share of the upstream's time; with a third of a mean batch's
 /// length for it, goodput in overload stays above 0.95 of what refusing late calls gives (`groupage simulate --table`, rows `serve`).
 const TURNS: u32 = 10;
 /// A batch of late calls beside calls in time takes one part in so many of a mean batch …
-const MEAN_PARTS: u64 = 2;
+const MEAN_PARTS: u64 = 3;
 /// … and in any case one part in so many of the least SLO: a call that comes meanwhile has the rest.
 const SLO_PARTS: u64 = 4;
 /// It may always take so many halves of what one call takes alone: next to a fixed cost of that size, more members cost little.
@@ -31,7 +31,7 @@ const LONE_HALVES: u64 = 3;
 pub(super) struct LateCalls {
     pub(super) queue: Queue,
     /// Batches of calls in time since the last one of late calls, while some waited.
-    passed_by: u32,
+    pub(super) passed_by: u32,
     /// The least SLO among those that came since there was no late call the last time.
     slo: Option<Duration>,
     /// Ended to make room, and not yet reported.
@@ -96,7 +96,8 @@ impl Batcher {
         now: Tick,
         next: impl Fn(&mut Self) -> Option<Decision>,
     ) -> Option<Decision> {
-        let owed = self.late.is_owed();
+        // What is half done is finished first: its calls are in the other queue.
+        let owed = self.late.is_owed() && !self.adaptive.is_midway();
         let mut wake = None;
         if owed {
             let decision = self.next_late(now, true, &next);
