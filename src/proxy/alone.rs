@@ -41,7 +41,7 @@ impl Proxy {
     ) -> Result<Response<Body>, FailureKind> {
         let Lonely { head, bytes, trailers } = lonely;
         let request = Request::from_parts(head, Body::full(bytes).with_trailers(trailers));
-        let until = limit.map(|limit| Instant::now() + limit);
+        let until = limit.map(|limit| self.clock.instant(self.clock.now().after(limit)));
         let send = self.forward.alone(request);
         let response = match until {
             Some(until) => timeout_at(until, send).await,

@@ -162,10 +162,10 @@ impl Proxy {
         let ended_by = |kind, sent| times.ended_by(kind, (self.clock.now(), sent), route, &table.deadline_headers);
         let submitted = self.until(times.caller, self.scheduler.submit(submission));
         match submitted.await {
-            Err(kind) => self.refuse(kind.into(), ending, endpoint.dialect, ended_by(kind, None)),
+            Err(kind) => self.refuse(kind.into(), ending, endpoint.dialect, ended_by(kind, None).as_deref()),
             Ok(Outcome::Failed(failure, ticket)) => {
                 ending.ticket(&ticket);
-                self.refuse(failure, ending, endpoint.dialect, ended_by(failure.kind, ticket.sent))
+                self.refuse(failure, ending, endpoint.dialect, ended_by(failure.kind, ticket.sent).as_deref())
             }
             Ok(Outcome::Reply(reply, ticket)) => {
                 let began = self.clock.now();
@@ -196,7 +196,9 @@ impl Proxy {
                         ending.end(CallOutcome::Served, &mut response);
                         response
                     }
-                    Err(kind) => self.refuse(kind.into(), ending, endpoint.dialect, ended_by(kind, ticket.sent)),
+                    Err(kind) => {
+                        self.refuse(kind.into(), ending, endpoint.dialect, ended_by(kind, ticket.sent).as_deref())
+                    }
                 }
             }
         }
@@ -214,9 +216,9 @@ impl Proxy {
     }
 
     /// Answers with a failure; `limit` names the key of the policy, or the header, that ended the call.
-    fn refuse(&self, failure: Failure, ending: Ending, dialect: Dialect, limit: Option<String>) -> Response<Body> {
+    fn refuse(&self, failure: Failure, ending: Ending, dialect: Dialect, limit: Option<&str>) -> Response<Body> {
         tracing::debug!(code = failure.kind.code(), reason = failure.kind.reason(), "answered by the proxy");
-        let mut response = self.rescue(dialect, &failure, limit.as_deref());
+        let mut response = self.rescue(dialect, &failure, limit);
         ending.fail(&failure, &mut response);
         response
     }

@@ -41,7 +41,7 @@ impl Inner {
     ) -> Result<Answer, FailureKind> {
         let clock: Clock = self.clock;
         let sent = clock.now();
-        let until = limit.map(|limit| Instant::now() + limit);
+        let until = limit.map(|limit| clock.instant(sent.after(limit)));
         let response = match within(until, self.send(request)).await {
             Err(_) => {
                 // A peer that vanished is seen in nothing else: the next call makes a connection of its own.
