@@ -24,8 +24,8 @@ pub struct BatchRequest {
     pub endpoint: Arc<Endpoint>,
     /// Its members, in order.
     pub members: Vec<Arc<Call>>,
-    /// From dispatch to the first byte of the answer.
-    pub timeout: Duration,
+    /// From dispatch to the last byte of the answer; `None`: no limit.
+    pub timeout: Option<Duration>,
     /// The latest member's own deadline in milliseconds from now, when every member has one.
     pub deadline_ms: Option<u64>,
 }

@@ -55,7 +55,7 @@ pub use cost::{Base, Point, Report as CostReport, Sample, Snapshot};
 pub use flow::{FlowMode, FlowReport, LoadPoint, OpenReason};
 pub use invariant::InvariantId;
 pub use isolate::{Isolation, Part, Verdict};
-pub use limits::{Limits, Policy, ScopeLimits};
+pub use limits::{Late, Limits, Policy, ScopeLimits};
 pub use plan::{Plan, PlanInput, solve};
 pub use priority::Priority;
 pub use shadow::{End as ShadowEnd, Known as ShadowKnown, Shadow, Would};

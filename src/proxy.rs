@@ -39,7 +39,7 @@ use self::shift::Shifts;
 pub use self::terminate::Tls;
 use crate::accesslog::AccessLog;
 use crate::backend::{Backend, Forward};
-use crate::batching::ScopeId;
+use crate::batching::{Late, ScopeId};
 use crate::buffer::BufferBudget;
 use crate::clock::Clock;
 use crate::protocol::{Reason, Routes, Secret};
@@ -144,12 +144,16 @@ pub enum Mode {
 pub struct RouteSettings {
     /// As written, for the access log.
     pub name: String,
+    /// Its place in the policy's list, for errors that name a key; `None`: no route is written.
+    pub index: Option<u16>,
     /// The core's limits.
     pub scope: ScopeId,
     /// Arrival to answer, as the user wants it.
     pub slo: Option<Duration>,
-    /// From dispatch to the first byte, and the longest wait in the queue.
-    pub timeout: Duration,
+    /// What becomes of a call that cannot meet it any more.
+    pub late: Late,
+    /// From dispatch to the last byte (of a stream: the first), and the longest wait in the queue; `None`: no limit.
+    pub timeout: Option<Duration>,
     /// What is done with them.
     pub mode: Mode,
     /// Most bytes of a body that is read.

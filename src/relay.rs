@@ -27,12 +27,22 @@ pub async fn relay(
 }
 
 /// Waits for work for as long as something moves; `None` when nothing did for the limit.
-pub async fn while_moving<T>(work: impl Future<Output = T>, limit: Duration, moved: &Moved) -> Option<T> {
+async fn while_moving<T>(work: impl Future<Output = T>, limit: Duration, moved: &Moved) -> Option<T> {
+    while_unfinished(work, limit, moved, || true).await
+}
+
+/// Waits for work; `None` when nothing moved for the limit while a part of it was unfinished that has to move.
+pub async fn while_unfinished<T>(
+    work: impl Future<Output = T>,
+    limit: Duration,
+    moved: &Moved,
+    unfinished: impl Fn() -> bool,
+) -> Option<T> {
     let mut work = pin!(work);
     loop {
         match tokio::time::timeout(limit, work.as_mut()).await {
             Ok(done) => return Some(done),
-            Err(_) if moved.take() => {}
+            Err(_) if moved.take() || !unfinished() => {}
             Err(_) => return None,
         }
     }

@@ -34,7 +34,8 @@ use crate::telemetry::Metrics;
 /// queue's own limit speaks first.
 const EVENTS_MAX: usize = 8192;
 
-/// Executions that may end at once without waiting: the largest `slotsMax` the policy allows.
+/// Executions that may end at once without waiting. At most half as many are in flight where no policy sets a wall: far above what one model server
+/// runs, and a few megabytes of channel and tasks.
 pub const SLOTS_BOUND: u32 = 4096;
 
 /// What the scheduler needs.
@@ -84,8 +85,8 @@ pub struct Submission {
     pub slo: Option<Duration>,
     /// The deadline that the caller itself set: sent on with a shared call.
     pub caller_deadline: Option<crate::batching::Tick>,
-    /// From dispatch to the first byte of the answer.
-    pub timeout: Duration,
+    /// From dispatch to the last byte of the answer (of a stream: the first); `None`: no limit.
+    pub timeout: Option<Duration>,
     /// The most items that the server itself publishes for such calls.
     pub published_items_max: Option<u32>,
     /// The most weight in a batch that the server itself publishes.

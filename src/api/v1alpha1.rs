@@ -34,8 +34,9 @@ pub use status::{
     USED_BY_MAX, Verdict,
 };
 pub use words::{
-    Assignment, Capture, CostShare, Granularity, Http2, Idempotent, ItemClass, ItemIs, LogFormat, Mode, NativeSidecar,
-    OnFailure, OnMismatch, Preset, Protocol, ResultWrap, Reuse, SchedulingPolicy, Select, Strategy, TuningMode, Word,
+    Assignment, Capture, CostShare, Granularity, Http2, Idempotent, ItemClass, ItemIs, Late, LogFormat, Mode,
+    NativeSidecar, OnFailure, OnMismatch, Preset, Protocol, ResultWrap, Reuse, SchedulingPolicy, Select, Strategy,
+    TuningMode, Word,
 };
 
 /// `apiVersion` of both kinds.
@@ -149,7 +150,7 @@ pub struct BatchPolicySpec {
     /// `Batch`; `Observe` passes through and reports what batching would have done; `Passthrough` is a plain proxy, the kill switch: it overrides the routes' own mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Word<Mode>>,
-    /// The latency you promise. Ends calls only in the queue, never in flight; absent: nothing is refused for lateness.
+    /// The latency you promise: calls that can be in time go first. With `late: Refuse` the others end in the queue, never in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slo: Option<Slo>,
     /// Share of batched calls that are also sent alone and compared.
@@ -281,6 +282,9 @@ pub struct Slo {
     /// 99th percentile from a call's arrival to its answer, at the proxy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_p99: Option<DurationText>,
+    /// What becomes of a call that cannot be in time any more: `Serve` moves it behind those that can, `Refuse` ends it in the queue with 503 or 504.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late: Option<Word<Late>>,
 }
 
 /// Caps.
@@ -311,7 +315,7 @@ pub struct LimitsSpec {
     /// Bytes waiting; 503 above.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_bytes_max: Option<SizeText>,
-    /// Calls to the upstream at once. `Adaptive` finds the number, the other policies use `scheduling.slots`.
+    /// Calls to the upstream at once: a wall. Absent: none; `Adaptive` finds the number, the other policies use `scheduling.slots`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_max: Option<u32>,
     /// Calls at once while standing aside from a server that batches by itself.
@@ -329,7 +333,7 @@ pub struct SchedulingSpec {
     /// What `Adaptive` prefers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<Word<Preset>>,
-    /// Calls to the upstream at once (`WorkConserving`, `Window`, `Static`); never above `limits.slotsMax`.
+    /// Calls to the upstream at once (`WorkConserving`, `Window`, `Static`); never above `limits.slotsMax` where that is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
     /// Send at this many (`Window`, `Static`).

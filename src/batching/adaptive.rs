@@ -10,6 +10,7 @@ mod explore;
 mod fair;
 mod gather;
 mod group;
+mod late;
 mod learn;
 mod line;
 mod rejoin;

@@ -84,6 +84,8 @@ pub enum Expiry {
     Deadline,
     /// It would be answered too late, or waiting for it would make more others late.
     LatePredicted,
+    /// It was late already, and the room was wanted for a call that can be in time.
+    QueueFull,
 }
 
 /// What to do next.
@@ -142,7 +144,7 @@ pub struct Observed {
 
 impl Expiry {
     /// Every reason.
-    pub const ALL: [Self; 2] = [Self::Deadline, Self::LatePredicted];
+    pub const ALL: [Self; 3] = [Self::Deadline, Self::LatePredicted, Self::QueueFull];
 
     /// The word in reports.
     #[must_use]
@@ -150,6 +152,7 @@ impl Expiry {
         match self {
             Self::Deadline => "deadline",
             Self::LatePredicted => "late_predicted",
+            Self::QueueFull => "queue_full",
         }
     }
 }

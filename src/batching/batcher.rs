@@ -1,5 +1,6 @@
 //! The state machine that ties the parts together.
 
+mod late;
 mod leave;
 mod pace;
 mod pause;
@@ -11,7 +12,7 @@ mod why;
 use std::collections::BTreeMap;
 
 use super::adaptive::{Adaptive, Kind};
-use super::batch::{BatchId, Cause, Decision, Observed, ObservedOutcome};
+use super::batch::{BatchId, Cause, Decision, Expiry, Observed, ObservedOutcome};
 use super::budget::ReplayBudget;
 use super::call::{Call, CallId, CostClassId, KeyId, Rejection, ScopeId};
 use super::ceiling::Bounded;
@@ -26,6 +27,7 @@ use super::skill::{Missing, Skill};
 use super::slots::UpstreamSnapshot;
 use super::tally::Tallies;
 use super::tick::Tick;
+use late::LateCalls;
 use leave::Who;
 use pace::{FreeTime, Pace};
 use pause::Paused;
@@ -43,6 +45,7 @@ pub use why::{ClassWhy, Why};
 pub struct Batcher {
     limits: Limits,
     queue: Queue,
+    late: LateCalls,
     classes: Classes,
     in_flight: BTreeMap<BatchId, InFlight>,
     members: Shelf<BatchId>,
@@ -108,6 +111,7 @@ impl Batcher {
             adaptive: Adaptive::new(!seed, limits.stand_aside_max),
             limits,
             queue: Queue::default(),
+            late: LateCalls::default(),
             classes: Classes::default(),
             in_flight: BTreeMap::new(),
             members: Shelf::default(),
@@ -152,6 +156,7 @@ impl Batcher {
         let by_deadline = |limits: &Limits| matches!(limits.policy, Policy::Adaptive { .. });
         if by_deadline(&limits) != by_deadline(&self.limits) {
             self.queue.reorder(by_deadline(&limits));
+            self.late.queue.reorder(by_deadline(&limits));
         }
         self.limits = limits;
         self.asked.limits_since = self.now;
@@ -178,7 +183,7 @@ impl Batcher {
     /// so that one larger than the queue is not refused for ever.
     pub fn offer(&mut self, now: Tick, call: Call) -> Result<(), Rejection> {
         let now = self.advance(now);
-        if let Some(reason) = self.refuse(&call) {
+        if let Some(reason) = self.refuse(&call, true).and_then(|reason| self.displace(&call, reason)) {
             self.tallies.rejected(call.cost_class, reason, call.items);
             return Err(Rejection { reason, retry_after: self.retry_after() });
         }
@@ -201,7 +206,7 @@ impl Batcher {
     /// The caller of a call has gone. A queued call leaves at once; a batch whose members have all gone is aborted by the next `poll`.
     pub fn cancel(&mut self, now: Tick, id: CallId) -> bool {
         self.advance(now);
-        if self.queue.remove(id).is_some() {
+        if self.queue.remove(id).is_some() || self.late.cancel(id) {
             return true;
         }
         let Some(batch) = self.members.remove(id) else { return false };
@@ -241,35 +246,42 @@ impl Batcher {
         if let Some(batch) = self.aborts.pop() {
             return Some(Decision::Abort(batch));
         }
+        if let Some(id) = self.late.pop_displaced() {
+            return Some(Decision::Expire { id, reason: Expiry::QueueFull });
+        }
         if let Some(expired) = self.expire(now) {
             return Some(expired);
         }
-        match self.limits.policy {
-            Policy::Adaptive { hold_permille } if !self.draining => self.next_adaptive(now, hold_permille),
-            _ => self.pick(now).and_then(|(key, cause)| self.dispatch(now, key, cause, Who::Front(None), Kind::Plain)),
-        }
+        self.in_time_first(now, |core| match core.limits.policy {
+            Policy::Adaptive { hold_permille } if !core.draining => core.next_adaptive(now, hold_permille),
+            _ => core.pick(now).and_then(|(key, cause)| core.dispatch(now, key, cause, Who::Front(None), Kind::Plain)),
+        })
     }
 
     /// When `poll` has something to do again if no event comes first. After `poll` said `None` it is later than that `now`.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Tick> {
-        if !self.aborts.is_empty() {
+        if !self.aborts.is_empty() || self.late.has_displaced() {
             return Some(self.now);
         }
-        let deadline = self.first_deadline().map(|(at, _)| at);
+        let deadlines = self.first_deadline().into_iter().chain(self.late.queue.first_deadline());
+        let deadline = deadlines.map(|(at, _)| at).min();
         if let Policy::Adaptive { .. } = self.limits.policy
             && !self.draining
         {
-            let paused = self.paused.all(self.now).filter(|(key, ..)| self.queue.line_held(*key).items > 0);
+            let queues = [&self.queue, &self.late.queue];
+            let waits = |key| queues.iter().any(|queue| queue.line_held(key).items > 0);
+            let paused = self.paused.all(self.now).filter(|(key, ..)| waits(*key));
             let paused = paused.map(|(.., until)| until);
             return deadline.into_iter().chain(self.adaptive.wake()).chain(paused).min();
         }
         let hold = if self.slot_is_free() {
-            self.queue
-                .lines()
-                .filter(|(_, head)| self.scope_is_free(head.call.scope))
-                .map(|(key, head)| {
-                    let at = match ready(self.view(), &self.queue, key, head, self.classes.get(head.call.cost_class)) {
+            let lines = |queue| Queue::lines(queue).map(move |(key, head)| (queue, key, head));
+            lines(&self.queue)
+                .chain(self.may_serve_late().then(|| lines(&self.late.queue)).into_iter().flatten())
+                .filter(|(.., head)| self.scope_is_free(head.call.scope))
+                .map(|(queue, key, head)| {
+                    let at = match ready(self.view(), queue, key, head, self.classes.get(head.call.cost_class)) {
                         Ready::Now(_) => self.now,
                         Ready::At(at) => at,
                     };
@@ -287,7 +299,7 @@ impl Batcher {
         let now = self.advance(now);
         let Some(in_flight) = self.in_flight.remove(&batch) else { return };
         let class = in_flight.cost_class;
-        let here = (self.queue.held_by_class(class), self.walls(class, in_flight.scope).items);
+        let here = (self.held_by_class(class), self.walls(class, in_flight.scope).items);
         let changed = self.adaptive.returned(now, batch, &observed, here);
         if changed && matches!(self.limits.policy, Policy::Adaptive { .. }) {
             self.classes.changed(now, in_flight.cost_class);
@@ -321,12 +333,12 @@ impl Batcher {
     /// What is held, for gauges.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let held = self.queue.held();
+        let held = self.held();
         Counts {
-            queue_calls: self.queue.len(),
+            queue_calls: self.queue.len() + self.late.queue.len(),
             queue_items: held.items,
             queue_bytes: held.bytes,
-            oldest: self.queue.oldest(),
+            oldest: self.queue.oldest().into_iter().chain(self.late.queue.oldest()).min(),
             in_flight: self.in_flight.len(),
             slots: self.limits.slots,
         }

@@ -31,6 +31,15 @@ pub enum Policy {
     },
 }
 
+/// What becomes of a call that cannot meet its SLO any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Late {
+    /// It moves behind the calls that can be in time, and is served when none of these can use the room.
+    Serve,
+    /// It ends in the queue.
+    Refuse,
+}
+
 /// The limits of one route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScopeLimits {
@@ -48,6 +57,8 @@ pub struct ScopeLimits {
     pub queue_bytes_max: u64,
     /// Most batches of this route in flight.
     pub slots_max: u32,
+    /// What becomes of a call of this route that cannot meet its SLO any more.
+    pub late: Late,
 }
 
 /// Everything the core is given beside events.
@@ -120,6 +131,7 @@ impl Default for Limits {
 }
 
 impl Default for ScopeLimits {
+    /// Those of the policy schema, but for two, as rows of the simulator and tests are stated: late calls are refused, and there is a wall of slots.
     fn default() -> Self {
         Self {
             batch_items_max: 128,
@@ -129,6 +141,7 @@ impl Default for ScopeLimits {
             queue_items_max: 2048,
             queue_bytes_max: 32 << 20,
             slots_max: u32::MAX,
+            late: Late::Refuse,
         }
     }
 }

@@ -76,6 +76,15 @@ pub(super) struct Queue {
 // === impl Held ===
 
 impl Held {
+    /// Both together.
+    pub(super) const fn and(self, other: Self) -> Self {
+        Self {
+            items: self.items + other.items,
+            weight: self.weight.saturating_add(other.weight),
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
     fn add(&mut self, call: &Call) {
         self.items += u64::from(call.items);
         self.weight = self.weight.saturating_add(call.weight.sum);
@@ -116,10 +125,6 @@ impl Queue {
         self.flows.range(flows_of(tenant)).map(|(_, items)| *items).sum()
     }
 
-    pub(super) fn tenants(&self) -> usize {
-        self.tenants
-    }
-
     pub(super) fn flows(&self) -> usize {
         self.flows.len()
     }
@@ -136,6 +141,21 @@ impl Queue {
     /// The longest-queued call, if any.
     pub(super) fn oldest(&self) -> Option<Tick> {
         self.calls.first().map(|queued| queued.arrived)
+    }
+
+    /// The latest call of which this holds.
+    pub(super) fn last_where(&self, holds: impl Fn(&Queued) -> bool) -> Option<CallId> {
+        self.calls.values_back().find(|queued| holds(queued)).map(|queued| queued.call.id)
+    }
+
+    /// Whether a tenant other than this one has calls here.
+    pub(super) fn has_others(&self, tenant: TenantId) -> bool {
+        self.tenants > usize::from(self.flows.range(flows_of(tenant)).next().is_some())
+    }
+
+    /// Takes a call from another queue, with its place.
+    pub(super) fn put(&mut self, queued: Queued) {
+        self.insert(queued);
     }
 
     pub(super) fn push(&mut self, now: Tick, free_before: Duration, order: Tick, call: Call) {
@@ -362,7 +382,7 @@ mod tests {
             assert!(queue.remove(CallId(id)).is_none());
         }
         assert!(queue.is_empty() && queue.lines.is_empty() && queue.heads.is_empty());
-        assert!(queue.flows.is_empty() && queue.by_flow.is_empty() && queue.tenants() == 0);
+        assert!(queue.flows.is_empty() && queue.by_flow.is_empty() && queue.tenants == 0);
         assert!(queue.scopes.is_empty() && queue.deadlines.is_empty());
         assert_eq!(queue.held(), Held::default());
     }

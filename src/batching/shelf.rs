@@ -90,6 +90,11 @@ impl<T> Shelf<T> {
         value
     }
 
+    /// All values, the one of the largest id first.
+    pub(super) fn values_back(&self) -> impl Iterator<Item = &T> {
+        self.row.iter().rev().filter_map(|(_, place)| self.places.get((*place)?)?.as_ref())
+    }
+
     /// All values, in the order of their ids.
     pub(super) fn into_values(mut self) -> impl Iterator<Item = T> {
         self.row.into_iter().filter_map(move |(_, place)| self.places.get_mut(place?)?.take())

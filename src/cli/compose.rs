@@ -33,7 +33,7 @@ use super::keep::crashes::Begun;
 use crate::accesslog::AccessLog;
 use crate::admin::{self, Admin, Ports};
 use crate::api::v1alpha1 as api;
-use crate::batching::{Limits, Policy as CorePolicy, Priority, ScopeId, ScopeLimits};
+use crate::batching::{Late, Limits, Policy as CorePolicy, Priority, ScopeId, ScopeLimits};
 use crate::buffer::BufferBudget;
 use crate::clock::Clock;
 use crate::config::{self, Capture, Policy};
@@ -48,9 +48,6 @@ use crate::upstream::{self, Target, Upstream};
 
 /// The label `policy` of a file.
 const METRICS_POLICY: &str = "local";
-
-/// `routes[].timeout` of the schema, where no route is written.
-const ROUTE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What is left for the end when a hook has used the drain limit up: a moment for those who are still there.
 const END_MIN: Duration = Duration::from_secs(1);
@@ -404,8 +401,16 @@ fn upstream_config(policy: &Policy, target: Target, certs: &Certs) -> upstream::
     }
 }
 
-/// The limits of one route.
-fn core_scope(limits: &config::Limits) -> ScopeLimits {
+/// What becomes of late calls, as the core knows it.
+const fn core_late(late: api::Late) -> Late {
+    match late {
+        api::Late::Serve => Late::Serve,
+        api::Late::Refuse => Late::Refuse,
+    }
+}
+
+/// The limits of one route, and what becomes of its late calls.
+fn core_scope(limits: &config::Limits, late: api::Late) -> ScopeLimits {
     ScopeLimits {
         batch_items_max: limits.batch_items_max,
         batch_weight_max: limits.batch_weight_max,
@@ -413,7 +418,8 @@ fn core_scope(limits: &config::Limits) -> ScopeLimits {
         queue_delay_max: limits.queue_delay_max,
         queue_items_max: limits.queue_items_max,
         queue_bytes_max: limits.queue_bytes_max as u64,
-        slots_max: limits.slots_max,
+        slots_max: limits.slots_max.unwrap_or(u32::MAX),
+        late: core_late(late),
     }
 }
 
@@ -421,6 +427,8 @@ fn core_scope(limits: &config::Limits) -> ScopeLimits {
 fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
     let config::Scheduling { items, delay, slots, preset, policy: kind } = policy.scheduling;
     let adaptive = kind == config::SchedulingPolicy::Adaptive;
+    // Without a wall of the policy's there is the process's own, as for calls that pass one by one.
+    let wall = policy.limits.slots_max.unwrap_or(scheduler::SLOTS_BOUND / 2);
     // `scheduling.md` §2.8.
     let hold_permille = match preset {
         api::Preset::Latency => 0,
@@ -434,7 +442,7 @@ fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
             config::SchedulingPolicy::Window => CorePolicy::Window { items, delay },
             config::SchedulingPolicy::Static => CorePolicy::Static { items, delay },
         },
-        slots: if adaptive { policy.limits.slots_max } else { slots.min(policy.limits.slots_max) },
+        slots: if adaptive { wall } else { slots.min(wall) },
         stand_aside_max: policy.limits.stand_aside_max.min(scheduler::SLOTS_BOUND / 2),
         queue_items_max: policy.limits.queue_items_max,
         queue_bytes_max: policy.limits.queue_bytes_max as u64,
@@ -468,7 +476,7 @@ fn published_limits(policy: &Policy) -> [(&'static str, &'static str, f64); 7] {
         ("batch_items_max", source("limits.batchItemsMax"), f64::from(limits.batch_items_max)),
         ("queue_items_max", source("limits.queueItemsMax"), f64::from(limits.queue_items_max)),
         ("queue_delay_max_seconds", source("limits.queueDelayMax"), limits.queue_delay_max.as_secs_f64()),
-        ("slots_max", source("limits.slotsMax"), f64::from(limits.slots_max)),
+        ("slots_max", source("limits.slotsMax"), limits.slots_max.map_or(f64::INFINITY, f64::from)),
         ("batch_weight_max", source("limits.batchWeightMax"), limits.batch_weight_max.map_or(f64::INFINITY, real)),
         ("batch_bytes_max", source("limits.batchBytesMax"), real(limits.batch_bytes_max as u64)),
         ("stand_aside_max", source("limits.standAsideMax"), f64::from(limits.stand_aside_max)),
@@ -486,10 +494,12 @@ fn table(
     let routes = || policy.routes.iter().filter(holds);
     let rules = routes().map(|route| routes::written(policy, route)).collect::<Result<Vec<_>, String>>()?;
     let scope = |index: usize| scopes.get(index).copied().unwrap_or(ScopeId(u16::MAX));
-    let settings = |name: &str, scope, slo, timeout, mode, item_bytes_max| RouteSettings {
+    let settings = |name: &str, index: Option<usize>, (slo, late), timeout, mode, item_bytes_max| RouteSettings {
         name: name.to_owned(),
-        scope,
+        index: index.and_then(|index| u16::try_from(index).ok()),
+        scope: scope(index.unwrap_or(policy.routes.len())),
         slo,
+        late: core_late(late),
         timeout,
         mode: match mode {
             config::Mode::Batch => proxy::Mode::Batch,
@@ -500,16 +510,10 @@ fn table(
     };
     let written = policy.routes.iter().enumerate().filter(|(_, route)| holds(route)).map(|(index, route)| {
         let item_bytes_max = policy.limits.overridden(&route.limits).item_bytes_max;
-        settings(&route.path, scope(index), route.slo, route.timeout, route.mode, item_bytes_max)
+        settings(&route.path, Some(index), (route.slo, route.late), route.timeout, route.mode, item_bytes_max)
     });
-    let default = settings(
-        "default",
-        scope(policy.routes.len()),
-        policy.slo,
-        ROUTE_TIMEOUT,
-        policy.mode,
-        policy.limits.item_bytes_max,
-    );
+    let promise = (policy.slo, policy.late);
+    let default = settings("default", None, promise, None, policy.mode, policy.limits.item_bytes_max);
     let settings = written.chain([default]).collect();
     // Where every route is another port's, none stands for them all.
     let relays = rules.is_empty() && !policy.routes.is_empty();

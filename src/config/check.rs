@@ -112,7 +112,12 @@ impl Check {
                 let message = format!("{name} cannot be {}", kind(node));
                 let finding =
                     Finding::new(Code::BadValue, path, node.at, &message).value(node.text().unwrap_or_default());
-                self.findings.push(finding.allowed(format!("a map of {}", names.join(", "))));
+                let help = (path == "slo" || path.ends_with(".slo")).then(|| promised(node)).flatten();
+                let finding = finding.allowed(format!("a map of {}", names.join(", ")));
+                self.findings.push(match help {
+                    Some(help) => finding.help(help),
+                    None => finding,
+                });
                 return None;
             }
         };
@@ -346,6 +351,14 @@ impl Check {
         self.findings.push(Finding::new(Code::BadValue, path, node.at, &message).allowed(shape.allowed()));
         None
     }
+}
+
+/// What a bare latency in the place of an SLO was meant as.
+fn promised(node: &Node) -> Option<String> {
+    let text = node.text().and_then(short)?;
+    let unit = if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) { "ms" } else { "" };
+    let meant = format!("{text}{unit}");
+    parse_duration(&meant).map(|_| format!("write `slo: {{latencyP99: {meant}}}`"))
 }
 
 /// A text that is no longer than a value with a unit may be.

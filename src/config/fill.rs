@@ -23,7 +23,7 @@ use super::units::{Share, format_size, parse_duration, parse_share, parse_size};
 use super::{generic, text};
 use crate::api::v1alpha1::Mode as ModeWord;
 use crate::api::v1alpha1::{
-    BatchPolicySpec, ClientSpec, DurationText, Fields, GenericSpec, LimitsSpec, Port, PrioritySpec, Protocol,
+    BatchPolicySpec, ClientSpec, DurationText, Fields, GenericSpec, Late, LimitsSpec, Port, PrioritySpec, Protocol,
     ProxySpec, RouteSpec, SchedulingPolicy as PolicyWord, SchedulingSpec, ShareText, SizeText, TlsSpec,
     UpstreamTlsSpec, Word,
 };
@@ -207,15 +207,16 @@ fn put(json: &mut Json, path: &str, value: Json) {
 
 fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Filled<Policy> {
     let own = mode(spec.mode.as_ref(), "mode")?;
-    let slo = slo(spec.slo.as_ref())?;
+    let promise = (slo(spec.slo.as_ref())?, late(spec.slo.as_ref()).unwrap_or(Late::Serve));
     let limits = need(spec.limits.as_ref(), "limits")?;
     let limits = caps(limits)?;
     let failure = need(spec.failure.as_ref(), "failure")?;
-    let routes = spec.routes.iter().flatten().map(|route| self::route(route, own, slo)).collect::<Filled<_>>()?;
+    let routes = spec.routes.iter().flatten().map(|route| self::route(route, own, promise)).collect::<Filled<_>>()?;
     let deadline = need(spec.deadline.as_ref(), "deadline")?;
     Ok(Policy {
         mode: own,
-        slo,
+        slo: promise.0,
+        late: promise.1,
         routes,
         scheduling: scheduling(need(spec.scheduling.as_ref(), "scheduling")?, limits.slots_max)?,
         limits,
@@ -258,7 +259,7 @@ fn priority(spec: &PrioritySpec) -> Filled<Priority> {
     })
 }
 
-fn route(spec: &RouteSpec, policy_mode: Mode, policy_slo: Option<Duration>) -> Filled<Route> {
+fn route(spec: &RouteSpec, policy_mode: Mode, (policy_slo, policy_late): (Option<Duration>, Late)) -> Filled<Route> {
     let own = spec.mode.as_ref().map(|word| mode(Some(word), "routes[].mode")).transpose()?;
     let limits = spec.limits.as_ref().map(own_caps).transpose()?.unwrap_or_default();
     let method = need(spec.method.as_ref(), "routes[].method")?;
@@ -270,12 +271,13 @@ fn route(spec: &RouteSpec, policy_mode: Mode, policy_slo: Option<Duration>) -> F
         // The policy's Passthrough is the kill switch: it must work without a look at the routes.
         mode: if policy_mode == Mode::Passthrough { policy_mode } else { own.unwrap_or(policy_mode) },
         slo: slo(spec.slo.as_ref())?.or(policy_slo),
+        late: late(spec.slo.as_ref()).unwrap_or(policy_late),
         limits,
         merge_on: names(spec.merge_on.as_ref())?,
         merge_over: names(spec.merge_over.as_ref())?,
         respond_with: headers(spec.respond_with.as_ref().and_then(|with| with.headers.as_ref()))?,
         idempotent: word(spec.idempotent.as_ref(), "routes[].idempotent")?,
-        timeout: time(spec.timeout.as_ref(), "routes[].timeout")?,
+        timeout: spec.timeout.as_ref().map(|text| time(Some(text), "routes[].timeout")).transpose()?,
         generic: spec.generic.as_ref().map(generic::declared).transpose()?,
     })
 }
@@ -331,7 +333,7 @@ fn caps(spec: &LimitsSpec) -> Filled<Limits> {
         queue_delay_max: need(own.queue_delay_max, "limits.queueDelayMax")?,
         queue_items_max: need(own.queue_items_max, "limits.queueItemsMax")?,
         queue_bytes_max: need(own.queue_bytes_max, "limits.queueBytesMax")?,
-        slots_max: need(own.slots_max, "limits.slotsMax")?,
+        slots_max: own.slots_max,
         stand_aside_max: need(spec.stand_aside_max, "limits.standAsideMax")?,
     })
 }
@@ -355,7 +357,7 @@ fn own_caps(spec: &LimitsSpec) -> Filled<LimitsOverride> {
     })
 }
 
-fn scheduling(spec: &SchedulingSpec, slots_max: u32) -> Filled<Scheduling> {
+fn scheduling(spec: &SchedulingSpec, slots_max: Option<u32>) -> Filled<Scheduling> {
     Ok(Scheduling {
         policy: match word(spec.policy.as_ref(), "scheduling.policy")? {
             PolicyWord::WorkConserving => SchedulingPolicy::WorkConserving,
@@ -364,7 +366,7 @@ fn scheduling(spec: &SchedulingSpec, slots_max: u32) -> Filled<Scheduling> {
             PolicyWord::Adaptive => SchedulingPolicy::Adaptive,
         },
         preset: word(spec.preset.as_ref(), "scheduling.preset")?,
-        slots: need(spec.slots, "scheduling.slots")?.min(slots_max),
+        slots: need(spec.slots, "scheduling.slots")?.min(slots_max.unwrap_or(u32::MAX)),
         items: need(spec.items, "scheduling.items")?,
         delay: time(spec.delay.as_ref(), "scheduling.delay")?,
     })
@@ -468,6 +470,11 @@ fn client(spec: &ClientSpec) -> Filled<Client> {
 
 fn slo(spec: Option<&crate::api::v1alpha1::Slo>) -> Filled<Option<Duration>> {
     spec.and_then(|slo| slo.latency_p99.as_ref()).map(|text| time(Some(text), "slo.latencyP99")).transpose()
+}
+
+/// What is written about late calls; a word of a later version counts as absent.
+fn late(spec: Option<&crate::api::v1alpha1::Slo>) -> Option<Late> {
+    spec.and_then(|slo| slo.late.as_ref()).and_then(Word::known)
 }
 
 fn mode(spec: Option<&Word<ModeWord>>, key: &'static str) -> Filled<Mode> {

@@ -63,7 +63,7 @@ pub(super) const PEERS: &[Peer] = &[
         &["default_timeout_microseconds"],
         "Triton",
         "slo.latencyP99",
-        " with a unit, such as 150ms: it too ends calls only while they wait",
+        " with a unit, such as 150ms; with `late: Refuse` it too ends calls only while they wait",
     ),
     peer(
         &["max_queue_size", "max_enqueued_batches", "jobQueueSize", "queue_size"],

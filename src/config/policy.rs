@@ -10,7 +10,7 @@ use http::{HeaderName, Method};
 use super::capture::{Capture, RoutePort};
 use super::effective::Setting;
 use super::units::Share;
-use crate::api::v1alpha1::{Http2, Idempotent, LogFormat, Preset, Reuse};
+use crate::api::v1alpha1::{Http2, Idempotent, Late, LogFormat, Preset, Reuse};
 use crate::protocol::generic::Spec;
 use crate::protocol::{Named, Pointer};
 
@@ -21,6 +21,8 @@ pub struct Policy {
     pub mode: Mode,
     /// The promised 99th percentile.
     pub slo: Option<Duration>,
+    /// What becomes of a call that cannot meet it any more.
+    pub late: Late,
     /// What is batched, first match wins; empty: every route that an adapter recognises.
     pub routes: Vec<Route>,
     /// Caps.
@@ -83,6 +85,8 @@ pub struct Route {
     pub mode: Mode,
     /// The route's own promise or the policy's.
     pub slo: Option<Duration>,
+    /// What becomes of a call that cannot meet it any more: the route's own word or the policy's.
+    pub late: Late,
     /// The route's own caps.
     pub limits: LimitsOverride,
     /// Must be equal although ignored otherwise.
@@ -93,8 +97,8 @@ pub struct Route {
     pub respond_with: Vec<HeaderName>,
     /// Whether members of a failed batch may be sent again.
     pub idempotent: Idempotent,
-    /// From dispatch to the first byte, and the longest wait in the queue.
-    pub timeout: Duration,
+    /// From dispatch to the last byte (of a stream: the first), and the longest wait in the queue; `None`: no limit.
+    pub timeout: Option<Duration>,
     /// The declaration of protocol `Generic`.
     pub generic: Option<Spec>,
 }
@@ -127,8 +131,8 @@ pub struct Limits {
     pub queue_items_max: u32,
     /// Bytes waiting.
     pub queue_bytes_max: usize,
-    /// Calls to the upstream at once.
-    pub slots_max: u32,
+    /// Calls to the upstream at once; `None`: no wall.
+    pub slots_max: Option<u32>,
     /// Calls to the upstream at once while standing aside from a server that batches by itself.
     pub stand_aside_max: u32,
 }
@@ -397,7 +401,7 @@ impl Limits {
             queue_delay_max: by.queue_delay_max.unwrap_or(self.queue_delay_max),
             queue_items_max: by.queue_items_max.unwrap_or(self.queue_items_max),
             queue_bytes_max: by.queue_bytes_max.unwrap_or(self.queue_bytes_max),
-            slots_max: by.slots_max.unwrap_or(self.slots_max),
+            slots_max: by.slots_max.or(self.slots_max),
             stand_aside_max: self.stand_aside_max,
         }
     }

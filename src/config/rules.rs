@@ -64,8 +64,9 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
     check.exclude("profileRef", "limits");
     check.exclude("profileRef", "scheduling");
     let slots = spec["scheduling"]["slots"].as_u64().unwrap_or(1);
-    let slots_max = spec["limits"]["slotsMax"].as_u64().unwrap_or(16);
-    if slots > slots_max && check.has("scheduling.slots") {
+    if let Some(slots_max) = spec["limits"]["slotsMax"].as_u64().filter(|slots_max| slots > *slots_max)
+        && check.has("scheduling.slots")
+    {
         check.notice("scheduling.slots", &format!("limits.slotsMax is {slots_max} and caps it"));
     }
     let tenant = spec["tenants"]["header"].as_str().map(str::to_ascii_lowercase);

@@ -126,7 +126,7 @@ pub(super) static SPEC: &[Key] = &[
     cluster(key("targetRefs", List(&Map(TARGET_REF), 16), Absent("none"))),
     cluster(optional("selector", SELECTOR, "none")),
     key("mode", MODE, Is("Batch")),
-    optional("slo", SLO, "nothing is refused for lateness"),
+    optional("slo", SLO, "no latency is promised"),
     later(key("verify", Share, Is("0%"))),
     key("routes", List(&Map(ROUTE), 256), Absent("every route that an adapter recognises")),
     group("limits", LIMITS),
@@ -158,7 +158,10 @@ pub(super) static SPEC: &[Key] = &[
 /// `BatchProfile.spec`.
 pub(super) static PROFILE: &[Key] = &[group("limits", LIMITS), group("scheduling", SCHEDULING)];
 
-const SLO: &[Key] = &[key("latencyP99", Time(MS, HOUR), Absent("nothing is refused for lateness"))];
+const SLO: &[Key] = &[
+    key("latencyP99", Time(MS, HOUR), Absent("no latency is promised")),
+    key("late", Word(&["Serve", "Refuse"], &[]), Absent("`Serve`; for a route, the policy's")),
+];
 
 const ROUTE: &[Key] = &[
     required(text("path", &ROUTE_PATH, Absent("required"))),
@@ -194,7 +197,7 @@ const ROUTE: &[Key] = &[
     group("mergeOver", &[key("headers", HEADERS, Is("[]")), key("fields", POINTERS, Is("[]"))]),
     group("respondWith", &[key("headers", HEADERS, Is("[]"))]),
     key("idempotent", Word(&["Auto", "Always", "Never"], &[]), Is("Auto")),
-    key("timeout", TIMEOUT, Is("30s")),
+    key("timeout", TIMEOUT, Absent("no limit")),
     optional("generic", GENERIC, "none"),
 ];
 
@@ -248,7 +251,7 @@ const LIMITS: &[Key] = &[
     key("queueDelayMax", Time(0, MINUTE), Is("20ms")),
     key("queueItemsMax", Int(1, 1_000_000), Is("2048")),
     key("queueBytesMax", Size(1, 64 * GI), Is("32Mi")),
-    key("slotsMax", Int(1, 1_024), Is("16")),
+    key("slotsMax", Int(1, 1_024), Absent("no wall")),
     key("standAsideMax", Int(1, 65_536), Is("512")),
 ];
 
@@ -308,7 +311,7 @@ const PROXY: &[Key] = &[
         "connection",
         &[
             key("connectTimeout", TIMEOUT, Is("300ms")),
-            key("bodyIdleTimeout", TIMEOUT, Is("10s")),
+            key("bodyIdleTimeout", TIMEOUT, Is("5m")),
             key("answerBytesMax", Size(1, 64 * GI), Is("32Mi")),
             key("http2", Word(&["Auto", "Always", "Never"], &[]), Is("Auto")),
             key("reuse", Word(&["Never", "Always"], &[]), Is("Never")),
@@ -393,7 +396,7 @@ const TUNING: &[Key] = &[
     group(
         "bounds",
         &[
-            optional("slotsMax", NUMBER_BOUNDS, "1 to 16"),
+            optional("slotsMax", NUMBER_BOUNDS, "from 1, up to `limits` where that is set"),
             optional("batchWeightMax", NUMBER_BOUNDS, "`limits`"),
             group("deadlineShift", &[key("max", Share, Is("60%"))]),
         ],

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::schema::{SPEC, walk};
 use super::*;
+use crate::api::v1alpha1::Late;
 use crate::protocol::Pointer;
 use crate::protocol::generic::{CostWeights, Weigh};
 
@@ -88,7 +89,7 @@ fn nothing_said_is_a_whole_policy() {
     assert_eq!(policy.failure.replay_budget.ppm(), 100_000);
     assert_eq!(policy.proxy.listen, [([0, 0, 0, 0], 15080).into()]);
     assert_eq!(policy.proxy.metrics, Some(([127, 0, 0, 1], 9190).into()));
-    assert_eq!(setting(&policy, "limits.slotsMax"), ("16", "default".to_owned()));
+    assert_eq!(setting(&policy, "limits.slotsMax"), ("absent: no wall", "default".to_owned()));
     assert_eq!(setting(&policy, "scheduling.policy"), ("Adaptive", "default".to_owned()));
     for text in ["", "# nothing\n", "{}", "limits:\nroutes:\n", "---\n", "\u{feff}"] {
         let same = built(text);
@@ -192,6 +193,30 @@ fn the_machine_bounds_connections_and_buffers() {
 }
 
 #[test]
+fn late_calls_are_served_unless_the_policy_or_the_route_refuses_them() {
+    let late = |text: &str| {
+        let policy = built(text);
+        (policy.late, policy.routes.iter().map(|route| route.late).collect::<Vec<_>>())
+    };
+    assert_eq!(late("slo: {latencyP99: 1s}\nroutes: [{path: /a}]"), (Late::Serve, vec![Late::Serve]));
+    let text =
+        "slo: {late: Refuse}\nroutes: [{path: /a}, {path: /b, slo: {late: Serve}}, {path: /c, slo: {latencyP99: 1s}}]";
+    assert_eq!(late(text), (Late::Refuse, vec![Late::Refuse, Late::Serve, Late::Refuse]));
+    let text = "routes: [{path: /a, slo: {late: Refuse}}]";
+    assert_eq!(late(text), (Late::Serve, vec![Late::Refuse]));
+}
+
+#[test]
+fn a_bare_latency_is_answered_with_what_was_meant() {
+    for (text, meant) in [("slo: 150ms", "150ms"), ("slo: 150", "150ms"), ("routes: [{path: /a, slo: 2s}]", "2s")] {
+        let errors = load(text, "p").unwrap_err();
+        let help = errors.findings[0].help.clone().unwrap_or_default();
+        assert!(help.contains(&format!("slo: {{latencyP99: {meant}}}")), "{text}: {help}");
+    }
+    assert_eq!(load("slo: fast", "p").unwrap_err().findings[0].help, None);
+}
+
+#[test]
 fn a_route_is_filled_and_its_limits_lie_over_the_policys() {
     let policy = built(
         "slo: {latencyP99: 1s}\nlimits: {batchItemsMax: 8}\nroutes:\n- path: /a\n- path: /b/*\n  method: PUT\n  protocol: Generic\n  slo: {latencyP99: 50ms}\n  limits: {batchItemsMax: 4}\n  generic:\n    items: [/x, /t]\n    results: \"\"\n    weight: /n\n    perItemError: {field: /error}\n    tooLarge: [400, {status: 422, bodyContains: too long}]\n",
@@ -200,7 +225,7 @@ fn a_route_is_filled_and_its_limits_lie_over_the_policys() {
     assert_eq!((a.path.as_str(), a.method.as_str(), a.slo), ("/a", "POST", Some(Duration::from_secs(1))));
     assert_eq!(policy.limits.overridden(&a.limits).batch_items_max, 8);
     assert_eq!(policy.limits.overridden(&b.limits).batch_items_max, 4);
-    assert_eq!((b.slo, b.timeout), (Some(Duration::from_millis(50)), Duration::from_secs(30)));
+    assert_eq!((b.slo, b.timeout, policy.limits.slots_max), (Some(Duration::from_millis(50)), None, None));
     let generic = b.generic.as_ref().unwrap();
     assert_eq!(generic.items.iter().map(Pointer::to_string).collect::<Vec<_>>(), ["/x", "/t"]);
     assert_eq!(generic.results.iter().map(Pointer::to_string).collect::<Vec<_>>(), [""]);
@@ -225,7 +250,7 @@ fn the_kill_switch_overrides_the_routes() {
 #[test]
 fn what_concerns_a_cluster_is_noticed_and_what_never_matches_too() {
     let loaded = load(
-        "selector: {matchLabels: {app: x}}\ninjection: {cpuRequest: 10m}\nscheduling: {slots: 32}\nroutes: [{path: /v1/embeddings}, {path: /v1/embeddings}, {path: /v2/models/m/infer}]\n",
+        "selector: {matchLabels: {app: x}}\ninjection: {cpuRequest: 10m}\nscheduling: {slots: 32}\nroutes: [{path: /v1/embeddings}, {path: /v1/embeddings}, {path: /v2/models/m/infer}]\nlimits: {slotsMax: 16}\n",
         "p",
     )
     .unwrap();
@@ -241,7 +266,7 @@ fn what_concerns_a_cluster_is_noticed_and_what_never_matches_too() {
 #[test]
 fn an_alias_is_read_and_a_bomb_of_them_is_not() {
     let policy = built("routes:\n- {path: /a, timeout: &t 7s}\n- {path: /b, timeout: *t}\n");
-    assert!(policy.routes.iter().all(|route| route.timeout == Duration::from_secs(7)));
+    assert!(policy.routes.iter().all(|route| route.timeout == Some(Duration::from_secs(7))));
     let mut bomb = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n".to_owned();
     for level in 1..12 {
         let names = vec![format!("*a{}", level - 1); 10].join(", ");

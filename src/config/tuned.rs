@@ -66,8 +66,8 @@ impl Policy {
     /// This policy with what is tuned, which never passes a limit of it. Every value knows that it was tuned.
     #[must_use]
     pub fn tuned(mut self, tuned: &Tuned) -> Self {
-        if let Some(slots) = tuned.slots_max.filter(|slots| *slots < self.limits.slots_max) {
-            self.limits.slots_max = slots;
+        if let Some(slots) = tuned.slots_max.filter(|slots| self.limits.slots_max.is_none_or(|own| *slots < own)) {
+            self.limits.slots_max = Some(slots);
             self.told("limits.slotsMax", slots.to_string());
         }
         if let Some(weight) = tuned.batch_weight_max {
@@ -148,7 +148,7 @@ mod tests {
     fn a_limit_is_only_ever_lowered_and_says_that_it_was_tuned() {
         let text = "limits: {slotsMax: 8, batchWeightMax: 500}\nroutes: [{path: /a, limits: {batchWeightMax: 2000}}, {path: /b}]";
         let now = policy(text).tuned(&tuned());
-        assert_eq!((now.limits.slots_max, now.limits.batch_weight_max, now.shift_permille), (6, Some(500), 700));
+        assert_eq!((now.limits.slots_max, now.limits.batch_weight_max, now.shift_permille), (Some(6), Some(500), 700));
         assert_eq!([0, 1].map(|route| now.routes[route].limits.batch_weight_max), [Some(900), None]);
         assert_eq!(now.tenant_weights.get("a"), Some(&1));
         let source = |path: &str| {
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(source("tuned.deadlineShift"), ("70%".to_owned(), "tuned".to_owned()));
         assert_eq!(source("limits.batchWeightMax").1, "file:1");
         let more = policy("limits: {slotsMax: 2}").tuned(&tuned());
-        assert_eq!((more.limits.slots_max, more.limits.batch_weight_max), (2, Some(900)));
+        assert_eq!((more.limits.slots_max, more.limits.batch_weight_max), (Some(2), Some(900)));
     }
 
     #[test]

@@ -10,21 +10,21 @@ impl FailureKind {
     pub const fn why(self) -> &'static str {
         match self {
             Self::QueueFull => {
-                "as many items wait as `limits.queueItemsMax` allows: more come than the model server answers"
+                "as many items wait as `limits.queueItemsMax` allows: more come than the model server answers. A call that is late by its SLO makes room for one that can be in time"
             }
             Self::BytesFull => {
                 "the calls that wait have `limits.queueBytesMax`, or all calls and answers together `proxy.process.bufferedBytesMax`"
             }
             Self::TenantShare => "this caller has half of a queue that is half full, and others wait too",
             Self::LatePredicted => {
-                "it would be late even if it were sent now, or sending it would make more others late: by the SLO, or by a deadline that the caller set"
+                "it would be late even if it were sent now, or sending it would make more others late: by a deadline that the caller set, or by the SLO under `slo.late: Refuse`; the message names which"
             }
             Self::Draining => "the process was told to end, and this call had no answer when the drain limit was over",
             Self::SlowBody => {
                 "no byte of the request's body came for `proxy.client.bodyIdleTimeout`, or it was not whole after `proxy.client.bodyTimeout`"
             }
             Self::Deadline => {
-                "its deadline passed while it waited: the SLO, a header of the caller, or the route's `timeout`; one that the caller set ends the wait in flight too"
+                "its deadline passed while it waited: a header of the caller, the route's `timeout`, or the SLO under `slo.late: Refuse`; the message names which. One that the caller set ends the wait in flight too"
             }
             Self::UpstreamRefused => {
                 "the model server refused the connection, or did not take it within `proxy.connection.connectTimeout`; nothing was sent"
@@ -33,7 +33,7 @@ impl FailureKind {
                 "the connection broke after the call was sent, so it may have run; it was not sent again since the route is not idempotent, went alone, or the replay budget was used up"
             }
             Self::UpstreamTimeout => {
-                "the first byte of the answer did not come within the route's `timeout`, or the rest stopped for `proxy.connection.bodyIdleTimeout`"
+                "the answer was not there within the route's `timeout` (of a stream: its first byte), or stopped for `proxy.connection.bodyIdleTimeout` once it had begun; of a call that passes, nothing moved for `proxy.client.passThroughIdleTimeout`. The message names which"
             }
             Self::Mismatch => {
                 "the answer to a batch has another number, order or shape than its items, so nobody got anything of it; its calls were not sent again since the route forbids it or the replay budget was used up"
@@ -65,14 +65,14 @@ impl FailureKind {
                 "that caller: send less at once, and try again after `Retry-After`; add replicas, or raise `limits.queueItemsMax`"
             }
             Self::LatePredicted => {
-                "add replicas, or allow a longer `slo.latencyP99` or deadline; `groupage explain` says what binds"
+                "add replicas, allow a longer `slo.latencyP99` or deadline, or have late calls served (`slo.late: Serve`); `groupage explain` says what binds"
             }
             Self::Draining => {
                 "send it again, to another replica, if it may run twice; raise `proxy.drain.limit` if calls take that long"
             }
             Self::SlowBody => "look at the caller's network, or raise the timeout",
             Self::Deadline => {
-                "add replicas, or allow a longer SLO, deadline or `timeout`; `groupage explain` says what binds"
+                "add replicas, allow a longer SLO, deadline or `timeout`, or have late calls served (`slo.late: Serve`); `groupage explain` says what binds"
             }
             Self::UpstreamRefused => {
                 "see whether the model server runs and listens at `proxy.upstream`, and whether it is ready before calls come"
@@ -81,7 +81,7 @@ impl FailureKind {
                 "see the model server's log at that time; where calls may run twice, `idempotent: Always` lets those of a failed batch be sent again"
             }
             Self::UpstreamTimeout => {
-                "see what the model server does at that time; raise the route's `timeout` if answers take that long"
+                "see what the model server does at that time; raise the route's `timeout`, or leave it out, if answers take that long"
             }
             Self::Mismatch => {
                 "see in the log what did not fit; check that the route's protocol is the server's, or pass the route through; `idempotent: Always` and `generic.onMismatch: Isolate` let its calls be answered one by one"

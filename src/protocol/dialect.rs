@@ -1,6 +1,8 @@
 //! Our own errors in the caller's form: status, headers, body.
 //!
-//! Bodies are made of constants and numbers alone, so nothing of a caller or of the upstream can be in one.
+//! Bodies are made of constants, numbers and names of keys and headers in the policy, so nothing of a caller or of the upstream can be in one.
+
+use std::borrow::Cow;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -26,11 +28,15 @@ pub enum Dialect {
 // === impl Dialect ===
 
 impl Dialect {
-    /// The answer to a caller of this dialect.
+    /// The answer to a caller of this dialect. `limit` names the key or the header that ended the call; its characters need no escape in JSON.
     #[must_use]
-    pub fn reply(self, failure: &Failure) -> Reply {
+    pub fn reply(self, failure: &Failure, limit: Option<&str>) -> Reply {
         let kind = failure.kind;
         let (message, reason, status) = (kind.message(), kind.reason(), kind.status());
+        let message = match limit {
+            Some(limit) => Cow::Owned(format!("{message}: {limit}")),
+            None => Cow::Borrowed(message),
+        };
         let overload = matches!(status, 429 | 503);
         let body = match self {
             Self::OpenAi => {
@@ -71,7 +77,7 @@ mod tests {
     use crate::error::FailureKind;
 
     fn check(dialect: Dialect, kind: FailureKind, body: &str) {
-        let reply = dialect.reply(&kind.into());
+        let reply = dialect.reply(&kind.into(), None);
         assert_eq!(reply.body, body);
         assert_eq!(reply.status, kind.status());
         assert_eq!(reply.headers["x-groupage-error"], kind.code());
@@ -102,10 +108,16 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_that_ended_the_call_is_named_in_the_message() {
+        let reply = Dialect::Error.reply(&FailureKind::UpstreamTimeout.into(), Some("routes[0].timeout"));
+        assert_eq!(reply.body, r#"{"error":"upstream timeout: routes[0].timeout"}"#);
+    }
+
+    #[test]
     fn every_body_is_json_that_says_so() {
         for kind in FailureKind::ALL {
             for dialect in [Dialect::OpenAi, Dialect::Error, Dialect::Tei, Dialect::Problem] {
-                let reply = dialect.reply(&kind.into());
+                let reply = dialect.reply(&kind.into(), Some("routes[0].timeout"));
                 assert!(serde_json::from_slice::<serde_json::Value>(&reply.body).is_ok());
             }
         }
@@ -114,12 +126,12 @@ mod tests {
     #[test]
     fn a_hint_is_sent_in_whole_seconds_and_in_milliseconds_on_overload_only() {
         let after = Duration::from_millis(1200);
-        let reply = Dialect::OpenAi.reply(&Failure::retry(FailureKind::QueueFull, after));
+        let reply = Dialect::OpenAi.reply(&Failure::retry(FailureKind::QueueFull, after), None);
         assert_eq!(
             (&reply.headers["retry-after"], &reply.headers["retry-after-ms"]),
             (&"2".parse().unwrap(), &"1200".parse().unwrap())
         );
-        let reply = Dialect::OpenAi.reply(&Failure::retry(FailureKind::Mismatch, after));
+        let reply = Dialect::OpenAi.reply(&Failure::retry(FailureKind::Mismatch, after), None);
         assert!(!reply.headers.contains_key("retry-after"));
     }
 }

@@ -229,13 +229,18 @@ pub(crate) fn has_other_coding(headers: &HeaderMap) -> bool {
     values.iter().any(|value| value.as_bytes().split(|byte| *byte == b',').any(|token| !chunked(token)))
 }
 
-/// The least time that the headers leave: `grpc-timeout`, and `names` in whole milliseconds. What cannot be read is no deadline, as for Envoy.
+/// The least time that the headers leave, and the header that says so, as an index of `names`: these in whole milliseconds, and `grpc-timeout` after them.
+/// What cannot be read is no deadline, as for Envoy.
 #[must_use]
-pub fn time_left(headers: &HeaderMap, names: &[HeaderName]) -> Option<Duration> {
+pub fn time_left(headers: &HeaderMap, names: &[HeaderName]) -> Option<(Duration, usize)> {
     let grpc = headers.get_all(&GRPC_TIMEOUT).iter().filter_map(|value| grpc_timeout(value.as_bytes()));
-    let own = names.iter().filter(|name| **name != GRPC_TIMEOUT).flat_map(|name| headers.get_all(name));
-    let own = own.filter_map(|value| value.to_str().ok()?.trim().parse().ok().map(Duration::from_millis));
-    grpc.chain(own).min()
+    let own = names.iter().enumerate().filter(|(_, name)| **name != GRPC_TIMEOUT);
+    let own = own.flat_map(|(index, name)| headers.get_all(name).iter().map(move |value| (index, value)));
+    let own = own.filter_map(|(index, value)| {
+        let millis = value.to_str().ok()?.trim().parse().ok()?;
+        Some((Duration::from_millis(millis), index))
+    });
+    grpc.map(|left| (left, names.len())).chain(own).min()
 }
 
 /// How long the server asks to wait, where it says so in seconds; a date is not read.
@@ -356,7 +361,7 @@ mod tests {
     #[test]
     fn the_earliest_deadline_counts_and_nonsense_does_not() {
         let own = [HeaderName::from_static("x-request-timeout-ms")];
-        let left = |headers: &[(&'static str, &'static str)]| time_left(&map(headers), &own);
+        let left = |headers: &[(&'static str, &'static str)]| time_left(&map(headers), &own).map(|(left, _)| left);
         let ms = Duration::from_millis;
         assert_eq!(left(&[("grpc-timeout", "2S"), ("x-request-timeout-ms", "1500")]), Some(ms(1500)));
         assert_eq!(left(&[("grpc-timeout", "100u")]), Some(Duration::from_micros(100)));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode, response};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::Proxy;
 use crate::batching::ObservedOutcome;
@@ -30,17 +30,24 @@ pub(super) struct Lonely {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Sends a call that holds a slot, and reads its answer, whose first byte may take as long as `limit`.
+    /// Sends a call that holds a slot, and reads its answer. `limit` bounds the time to the last byte of an answer that is read whole, to the first of one that
+    /// streams; without one the call ends with its caller or its connection.
     pub(super) async fn alone(
         self: &Arc<Self>,
         lonely: Lonely,
         mut grant: Grant,
-        (endpoint, limit): (&Endpoint, Duration),
+        (endpoint, limit): (&Endpoint, Option<Duration>),
         streaming: bool,
     ) -> Result<Response<Body>, FailureKind> {
         let Lonely { head, bytes, trailers } = lonely;
         let request = Request::from_parts(head, Body::full(bytes).with_trailers(trailers));
-        let response = match timeout(limit, self.forward.alone(request)).await {
+        let until = limit.map(|limit| self.clock.instant(self.clock.now().after(limit)));
+        let send = self.forward.alone(request);
+        let response = match until {
+            Some(until) => timeout_at(until, send).await,
+            None => Ok(send.await),
+        };
+        let response = match response {
             Err(_) => Err(FailureKind::UpstreamTimeout),
             Ok(Err(failure)) => Err(failure.kind),
             Ok(Ok(response)) => Ok(response),
@@ -53,7 +60,7 @@ impl Proxy {
             let body = body.idle_after(self.config.answer_idle_timeout, None).keeping(grant);
             return Ok(Response::from_parts(head, body));
         }
-        let body = self.read_answer(body).await.inspect_err(|_| grant.observed(ObservedOutcome::Failed))?;
+        let body = self.read_answer(body, until).await.inspect_err(|_| grant.observed(ObservedOutcome::Failed))?;
         grant.observed(outcome(endpoint, &head, &body));
         if matches!(body, Read::Whole(..)) {
             // The framing is made anew: the length is that of the bytes that are there.
@@ -62,10 +69,10 @@ impl Proxy {
         Ok(Response::from_parts(head, body.into_body()))
     }
 
-    async fn read_answer(&self, mut body: Body) -> Result<Read, FailureKind> {
+    async fn read_answer(&self, mut body: Body, until: Option<Instant>) -> Result<Read, FailureKind> {
         let idle = self.config.answer_idle_timeout;
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
-        match gather(&mut body, Bounds { max, idle, until: None }, &self.buffers).await {
+        match gather(&mut body, Bounds { max, idle, until }, &self.buffers).await {
             Gathered::Whole { bytes, trailers, held } => {
                 Ok(Read::Whole(bytes.clone(), Body::full(bytes).with_trailers(trailers).keeping(held)))
             }

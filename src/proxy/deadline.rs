@@ -1,76 +1,141 @@
-//! When a call's answer becomes useless: the earliest of its headers, the SLO and the timeout.
+//! When a call's answer becomes useless: the earliest of its headers, the SLO and the timeout; and the name of the key that ended a call.
 
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
 
-use crate::batching::{Deadline, DeadlineSource, Tick};
-use crate::protocol::headers::time_left;
+use super::RouteSettings;
+use crate::batching::{Deadline, DeadlineSource, Late, Tick};
+use crate::error::FailureKind;
+use crate::protocol::headers::{GRPC_TIMEOUT, time_left};
 
 /// The deadlines of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Deadlines {
     /// The earliest one.
-    pub(super) first: Deadline,
-    /// What holds once the first is an SLO that cannot be met at all.
+    pub(super) first: Option<Deadline>,
+    /// What holds where the first is an SLO that ends no call: it cannot be met at all, or late calls are served.
     pub(super) later: Option<Deadline>,
     /// The one that the caller itself set: it also ends the wait in flight.
     pub(super) caller: Option<Tick>,
+    /// Its header: an index of the configured names, `grpc-timeout` after them.
+    header: usize,
 }
 
-/// Reads the deadlines of a call that arrived at `arrived` and is to be answered within this SLO, if it has one, less its shift, and within this timeout.
+/// Reads the deadlines of a call that arrived at `arrived` and is to be answered within this SLO, less its shift, and within this timeout, as far as it has
+/// them.
 pub(super) fn deadlines(
     arrived: Tick,
     headers: &HeaderMap,
     names: &[HeaderName],
-    (slo, timeout): (Option<Duration>, Duration),
+    (slo, timeout): (Option<Duration>, Option<Duration>),
 ) -> Deadlines {
-    let caller = time_left(headers, names).map(|left| arrived.after(left));
-    let timeout = Deadline { at: arrived.after(timeout), source: DeadlineSource::Timeout };
-    let hard = match caller {
-        Some(at) if at < timeout.at => Deadline { at, source: DeadlineSource::Caller },
-        _ => timeout,
-    };
-    match slo.map(|slo| arrived.after(slo)) {
-        Some(at) if at < hard.at => {
-            Deadlines { first: Deadline { at, source: DeadlineSource::Slo }, later: Some(hard), caller }
+    let caller = time_left(headers, names).map(|(left, header)| (arrived.after(left), header));
+    let (caller, header) = (caller.map(|(at, _)| at), caller.map_or(0, |(_, header)| header));
+    let own = caller.map(|at| Deadline { at, source: DeadlineSource::Caller });
+    let timeout = timeout.map(|timeout| Deadline { at: arrived.after(timeout), source: DeadlineSource::Timeout });
+    // Of two at once the timeout: it bounds what callers may wish for.
+    let hard = timeout.into_iter().chain(own).min_by_key(|deadline| deadline.at);
+    let slo = slo.map(|slo| Deadline { at: arrived.after(slo), source: DeadlineSource::Slo });
+    match slo.filter(|slo| hard.is_none_or(|hard| slo.at < hard.at)) {
+        Some(slo) => Deadlines { first: Some(slo), later: hard, caller, header },
+        None => Deadlines { first: hard, later: None, caller, header },
+    }
+}
+
+// === impl Deadlines ===
+
+impl Deadlines {
+    /// The key of the policy, or the header, that ended a call with this failure now; `None` where a failure has no such key. `sent` is when the call was
+    /// dispatched.
+    pub(super) fn ended_by(
+        &self,
+        kind: FailureKind,
+        (now, sent): (Tick, Option<Tick>),
+        route: &RouteSettings,
+        names: &[HeaderName],
+    ) -> Option<String> {
+        match kind {
+            FailureKind::LatePredicted | FailureKind::Deadline => {
+                let passed = |deadline: &Deadline| deadline.at <= now;
+                let useless =
+                    self.first.filter(|first| first.source != DeadlineSource::Slo || route.late == Late::Refuse);
+                let source = self.later.filter(passed).or(useless).or(self.later)?.source;
+                Some(match source {
+                    DeadlineSource::Slo => "slo.latencyP99 with late: Refuse".to_owned(),
+                    DeadlineSource::Timeout => route.timeout_key(),
+                    DeadlineSource::Caller => names.get(self.header).unwrap_or(&GRPC_TIMEOUT).to_string(),
+                })
+            }
+            FailureKind::UpstreamTimeout => {
+                let waited = sent.map_or(Duration::ZERO, |sent| now.since(sent));
+                let by_timeout = route.timeout.is_some_and(|timeout| waited >= timeout);
+                Some(if by_timeout { route.timeout_key() } else { "proxy.connection.bodyIdleTimeout".to_owned() })
+            }
+            _ => None,
         }
-        _ => Deadlines { first: hard, later: None, caller },
+    }
+}
+
+// === impl RouteSettings ===
+
+impl RouteSettings {
+    fn timeout_key(&self) -> String {
+        self.index.map_or_else(|| "timeout".to_owned(), |index| format!("routes[{index}].timeout"))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Mode;
     use super::*;
+    use crate::batching::ScopeId;
 
-    fn read(headers: &[(&'static str, &str)], slo_ms: Option<u64>) -> Deadlines {
+    const NAMES: [HeaderName; 2] =
+        [HeaderName::from_static("x-request-timeout-ms"), HeaderName::from_static("x-envoy-expected-rq-timeout-ms")];
+
+    fn map(headers: &[(&'static str, &str)]) -> HeaderMap {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
         }
-        let own = (slo_ms.map(Duration::from_millis), Duration::from_secs(30));
-        let names = [
-            HeaderName::from_static("x-request-timeout-ms"),
-            HeaderName::from_static("x-envoy-expected-rq-timeout-ms"),
-        ];
-        deadlines(Tick::from_millis(1000), &map, &names, own)
+        map
+    }
+
+    fn read(headers: &[(&'static str, &str)], slo_ms: Option<u64>) -> Deadlines {
+        let own = (slo_ms.map(Duration::from_millis), Some(Duration::from_secs(30)));
+        deadlines(Tick::from_millis(1000), &map(headers), &NAMES, own)
+    }
+
+    fn route(late: Late, timeout: Option<Duration>) -> RouteSettings {
+        let name = "/a".to_owned();
+        let (scope, mode) = (ScopeId(0), Mode::Batch);
+        RouteSettings { name, index: Some(2), scope, slo: None, late, timeout, mode, item_bytes_max: 1 }
     }
 
     #[test]
     fn the_earliest_of_headers_slo_and_timeout_counts() {
         let plain = read(&[], None);
-        assert_eq!(plain.first, Deadline { at: Tick::from_millis(31_000), source: DeadlineSource::Timeout });
+        assert_eq!(plain.first, Some(Deadline { at: Tick::from_millis(31_000), source: DeadlineSource::Timeout }));
         let slo = read(&[("x-request-timeout-ms", "200")], Some(150));
-        assert_eq!(slo.first, Deadline { at: Tick::from_millis(1150), source: DeadlineSource::Slo });
+        assert_eq!(slo.first, Some(Deadline { at: Tick::from_millis(1150), source: DeadlineSource::Slo }));
         assert_eq!(slo.later.unwrap().at, Tick::from_millis(1200));
         assert_eq!(slo.caller, Some(Tick::from_millis(1200)));
         let two = read(&[("x-request-timeout-ms", "200"), ("x-envoy-expected-rq-timeout-ms", "90")], Some(150));
-        assert_eq!(two.first, Deadline { at: Tick::from_millis(1090), source: DeadlineSource::Caller });
+        assert_eq!(two.first, Some(Deadline { at: Tick::from_millis(1090), source: DeadlineSource::Caller }));
+    }
+
+    #[test]
+    fn without_header_slo_and_timeout_there_is_no_deadline() {
+        let none = deadlines(Tick::from_millis(1000), &map(&[]), &NAMES, (None, None));
+        assert_eq!((none.first, none.later, none.caller), (None, None, None));
+        let slo = deadlines(Tick::from_millis(1000), &map(&[]), &NAMES, (Some(Duration::from_millis(5)), None));
+        assert_eq!((slo.first.unwrap().source, slo.later), (DeadlineSource::Slo, None));
     }
 
     #[test]
     fn a_longer_deadline_than_the_timeout_is_clamped_to_it() {
-        assert_eq!(read(&[("x-request-timeout-ms", "90000")], None).first.at, Tick::from_millis(31_000));
+        assert_eq!(read(&[("x-request-timeout-ms", "90000")], None).first.unwrap().at, Tick::from_millis(31_000));
     }
 
     #[test]
@@ -78,5 +143,32 @@ mod tests {
         let name = "x-request-timeout-ms";
         assert_eq!(read(&[(name, "300"), (name, "soon"), (name, "200")], None).caller, Some(Tick::from_millis(1200)));
         assert_eq!(read(&[(name, "soon")], None).caller, None);
+    }
+
+    #[test]
+    fn a_call_that_ended_in_the_queue_names_the_key_or_header_that_ended_it() {
+        let (refuse, serve) = (route(Late::Refuse, None), route(Late::Serve, None));
+        let at = |ms| (Tick::from_millis(ms), None);
+        let both = read(&[("x-envoy-expected-rq-timeout-ms", "200")], Some(150));
+        let name = |times: &Deadlines, ms, route| times.ended_by(FailureKind::Deadline, at(ms), route, &NAMES).unwrap();
+        assert_eq!(name(&both, 1150, &refuse), "slo.latencyP99 with late: Refuse");
+        assert_eq!(name(&both, 1200, &refuse), "x-envoy-expected-rq-timeout-ms", "the SLO was forgiven");
+        assert_eq!(name(&both, 1199, &serve), "x-envoy-expected-rq-timeout-ms", "an SLO ends nothing here");
+        assert_eq!(name(&read(&[("grpc-timeout", "1S")], None), 2000, &serve), "grpc-timeout");
+        assert_eq!(name(&read(&[], None), 31_000, &serve), "routes[2].timeout");
+        assert_eq!(both.ended_by(FailureKind::QueueFull, at(1200), &refuse, &NAMES), None);
+    }
+
+    #[test]
+    fn a_silent_upstream_names_the_timeout_or_the_longest_silence() {
+        let limited = route(Late::Serve, Some(Duration::from_secs(1)));
+        let sent = Some(Tick::from_millis(1000));
+        let name = |route, now| {
+            let kind = FailureKind::UpstreamTimeout;
+            read(&[], None).ended_by(kind, (Tick::from_millis(now), sent), route, &NAMES).unwrap()
+        };
+        assert_eq!(name(&limited, 2000), "routes[2].timeout");
+        assert_eq!(name(&limited, 1900), "proxy.connection.bodyIdleTimeout");
+        assert_eq!(name(&route(Late::Serve, None), 400_000), "proxy.connection.bodyIdleTimeout");
     }
 }

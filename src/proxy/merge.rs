@@ -104,7 +104,7 @@ impl Proxy {
                 let request = Request::from_parts(head, body);
                 self.pass(lane, request, Reason::TooLarge, ending, endpoint.dialect).await
             }
-            Collected::Refused(kind) => self.refuse(kind.into(), ending, endpoint.dialect),
+            Collected::Refused(kind) => self.refuse(kind.into(), ending, endpoint.dialect, None),
             // The connection is gone with its body; nobody reads this.
             Collected::Broken => {
                 let mut response = Response::new(Body::empty());
@@ -128,7 +128,7 @@ impl Proxy {
         let headers = &lonely.head.headers;
         let Asked { priority, slo, plain, times } = self.asks(table, route, headers, arrived);
         ending.within(slo);
-        ending.read(endpoint, &call, table.priorities.class(priority), plain.first.at);
+        ending.read(endpoint, &call, table.priorities.class(priority), plain.first.map(|deadline| deadline.at));
         let published = if endpoint.label == Label::Tei {
             self.until(times.caller, self.backend.published()).await.ok().flatten()
         } else {
@@ -151,7 +151,7 @@ impl Proxy {
             tenant_weight: table.tenant_weights.of(&lonely.head.headers),
             alone: reason.is_some(),
             batches_itself: batches_itself.map(|known| known && !table.names_protocol),
-            deadline: Some(times.first),
+            deadline: times.first,
             later: times.later,
             slo,
             caller_deadline: times.caller,
@@ -159,12 +159,13 @@ impl Proxy {
             published_items_max: published.and_then(|known| known.items_max),
             published_weight_max: published.and_then(|known| known.weight_max),
         };
+        let ended_by = |kind, sent| times.ended_by(kind, (self.clock.now(), sent), route, &table.deadline_headers);
         let submitted = self.until(times.caller, self.scheduler.submit(submission));
         match submitted.await {
-            Err(kind) => self.refuse(kind.into(), ending, endpoint.dialect),
+            Err(kind) => self.refuse(kind.into(), ending, endpoint.dialect, ended_by(kind, None).as_deref()),
             Ok(Outcome::Failed(failure, ticket)) => {
                 ending.ticket(&ticket);
-                self.refuse(failure, ending, endpoint.dialect)
+                self.refuse(failure, ending, endpoint.dialect, ended_by(failure.kind, ticket.sent).as_deref())
             }
             Ok(Outcome::Reply(reply, ticket)) => {
                 let began = self.clock.now();
@@ -195,7 +196,9 @@ impl Proxy {
                         ending.end(CallOutcome::Served, &mut response);
                         response
                     }
-                    Err(kind) => self.refuse(kind.into(), ending, endpoint.dialect),
+                    Err(kind) => {
+                        self.refuse(kind.into(), ending, endpoint.dialect, ended_by(kind, ticket.sent).as_deref())
+                    }
                 }
             }
         }
@@ -212,9 +215,10 @@ impl Proxy {
         Asked { priority, slo, plain, times }
     }
 
-    fn refuse(&self, failure: Failure, ending: Ending, dialect: Dialect) -> Response<Body> {
+    /// Answers with a failure; `limit` names the key of the policy, or the header, that ended the call.
+    fn refuse(&self, failure: Failure, ending: Ending, dialect: Dialect, limit: Option<&str>) -> Response<Body> {
         tracing::debug!(code = failure.kind.code(), reason = failure.kind.reason(), "answered by the proxy");
-        let mut response = self.rescue(dialect, &failure);
+        let mut response = self.rescue(dialect, &failure, limit);
         ending.fail(&failure, &mut response);
         response
     }

@@ -61,7 +61,7 @@ impl Proxy {
             priority,
             tenant_weight: table.tenant_weights.of(&head.headers),
             began: arrived,
-            deadline: Some(times.first),
+            deadline: times.first,
             later: times.later,
             slo,
             names_protocol: table.names_protocol,

@@ -38,7 +38,10 @@ impl Proxy {
                 response
             }
             Err(failure) => {
-                let mut response = self.rescue(dialect, &failure);
+                // Nothing but silence ends a call that passes.
+                let limit =
+                    (failure.kind == FailureKind::UpstreamTimeout).then_some("proxy.client.passThroughIdleTimeout");
+                let mut response = self.rescue(dialect, &failure, limit);
                 ending.fail(&failure, &mut response);
                 response
             }

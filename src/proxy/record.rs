@@ -82,7 +82,13 @@ impl Ending {
     }
 
     /// The call was read.
-    pub(super) fn read(&mut self, endpoint: &Endpoint, call: &Call, class: Option<&PriorityClass>, deadline: Tick) {
+    pub(super) fn read(
+        &mut self,
+        endpoint: &Endpoint,
+        call: &Call,
+        class: Option<&PriorityClass>,
+        deadline: Option<Tick>,
+    ) {
         self.items = call.items;
         self.class = class.map(|class| class.ended.clone());
         let began = self.began;
@@ -91,7 +97,7 @@ impl Ending {
             record.weight = call.weight.sum;
             record.bytes = call.bytes as u64;
             class.map_or("", |class| &class.name).clone_into(&mut record.class);
-            record.deadline_us = micros(deadline.since(began));
+            record.deadline_us = deadline.map_or(0, |deadline| micros(deadline.since(began)));
             if !call.tenant.is_anonymous() {
                 record.tenant = short_digest(&call.tenant.0);
             }

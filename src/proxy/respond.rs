@@ -22,10 +22,11 @@ impl Proxy {
         response
     }
 
-    /// A failure in the caller's dialect. Where the body was not read the connection ends with it.
-    pub(super) fn rescue(&self, dialect: Dialect, failure: &Failure) -> Response<Body> {
+    /// A failure in the caller's dialect, with the name of the limit that ended the call, if one did. Where the body was not read the connection ends with
+    /// it.
+    pub(super) fn rescue(&self, dialect: Dialect, failure: &Failure, limit: Option<&str>) -> Response<Body> {
         let hinted = Failure { retry_after: failure.retry_after.or_else(|| hint(failure.kind)), ..*failure };
-        let mut response = self.respond(dialect.reply(&hinted));
+        let mut response = self.respond(dialect.reply(&hinted, limit));
         if matches!(failure.kind, FailureKind::BytesFull | FailureKind::SlowBody) {
             response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
         }

@@ -346,6 +346,7 @@ impl<'a> Driver<'a> {
                     let kind = match reason {
                         Expiry::Deadline => FailureKind::Deadline,
                         Expiry::LatePredicted => FailureKind::LatePredicted,
+                        Expiry::QueueFull => FailureKind::QueueFull,
                     };
                     if let Some(queued) = self.forget(id) {
                         let ticket = Ticket { queue_delay: now.since(queued.arrived), ..Ticket::default() };

@@ -302,7 +302,7 @@ impl Look {
             later: passing.later,
             slo: passing.slo,
             caller_deadline: None,
-            timeout: Duration::ZERO,
+            timeout: None,
             published_items_max: None,
             published_weight_max: None,
         };

@@ -97,7 +97,7 @@ fn submission() -> Submission {
         later: None,
         slo: None,
         caller_deadline: None,
-        timeout: Duration::from_secs(30),
+        timeout: Some(Duration::from_secs(30)),
         published_items_max: None,
         published_weight_max: None,
     }

@@ -46,10 +46,10 @@ pub struct Bounds {
     pub slo: Option<Duration>,
     /// A route, a priority class or the whole promises a latency.
     pub promised: bool,
-    /// Batches in flight, from … to: at least 1, never above `limits.slotsMax`.
+    /// Batches in flight, from … to: at least 1, never above `limits.slotsMax`; no upper bound where the policy names none.
     pub slots: (u32, u32),
-    /// `limits.slotsMax`: what a sidecar has that is told nothing.
-    pub slots_own: u32,
+    /// `limits.slotsMax`, as far as there is one: the wall of a sidecar without settings.
+    pub slots_own: Option<u32>,
     /// Weight of a batch, from … to; `None` unless the policy bounds it.
     pub weight: Option<(u64, u64)>,
     /// `limits.batchWeightMax`, as far as there is one.
@@ -80,7 +80,7 @@ impl Bounds {
         let spec = tuning.and_then(|tuning| tuning.bounds.as_ref());
         let mode = tuning.and_then(|tuning| tuning.mode.as_ref()).and_then(api::Word::known);
         let granularity = tuning.and_then(|tuning| tuning.granularity.as_ref()).and_then(api::Word::known);
-        let most = limits.slots_max.max(1);
+        let most = limits.slots_max.map_or(u32::MAX, |own| own.max(1));
         let slots = spec.and_then(|bounds| bounds.slots_max.as_ref());
         let small = |number: Option<u64>, otherwise| number.map_or(otherwise, |n| u32::try_from(n).unwrap_or(u32::MAX));
         let slots_most = small(slots.and_then(|slots| slots.max), most).clamp(1, most);
@@ -103,7 +103,7 @@ impl Bounds {
             slo,
             promised,
             slots: (slots_least, slots_most),
-            slots_own: most,
+            slots_own: limits.slots_max.map(|own| own.max(1)),
             weight,
             weight_own: limits.batch_weight_max,
             shift_permille_max: shift.unwrap_or(SHIFT_PERMILLE_DEFAULT).min(SHIFT_PERMILLE_MOST),
@@ -135,7 +135,7 @@ impl Bounds {
     /// The nearest number of batches in flight within the bounds, as a setting: nothing is said where the limit is just that.
     pub(super) fn slots_said(&self, slots: u32) -> Option<u32> {
         let slots = slots.clamp(self.slots.0, self.slots.1);
-        (slots != self.slots_own).then_some(slots)
+        (slots != self.slots_own.unwrap_or(u32::MAX)).then_some(slots)
     }
 
     /// The same of the weight of a batch; nothing where the policy does not bound it.
@@ -145,9 +145,9 @@ impl Bounds {
         (Some(weight) != self.weight_own).then_some(weight)
     }
 
-    /// Batches in flight under these settings.
+    /// The wall of batches in flight under these settings; the largest number where there is none.
     pub(super) fn slots_of(&self, settings: Settings) -> u32 {
-        settings.slots_max.unwrap_or(self.slots_own).clamp(self.slots.0, self.slots.1)
+        settings.slots_max.or(self.slots_own).unwrap_or(u32::MAX).clamp(self.slots.0, self.slots.1)
     }
 }
 
@@ -173,8 +173,8 @@ mod tests {
             granularity: Granularity::Pod,
             slo: Some(Duration::from_millis(150)),
             promised: true,
-            slots: (1, 16),
-            slots_own: 16,
+            slots: (1, u32::MAX),
+            slots_own: None,
             weight: None,
             weight_own: None,
             shift_permille_max: 600,

@@ -223,7 +223,11 @@ impl Look<'_> {
         }
         let spare = format!("{met} for {}", millis(self.history.calm.long));
         if lowered && self.may(Knob::Slots, Way::Looser) {
-            let next = (slots + (slots * STEP_PERMILLE / 1000).max(1)).min(self.bounds.slots.1);
+            let raised =
+                slots.saturating_add((slots / 1000 * STEP_PERMILLE + slots % 1000 * STEP_PERMILLE / 1000).max(1));
+            // Where the policy names no bound, a wall that binds no longer goes, instead of rising for ever.
+            let unbound = self.bounds.slots.1 == u32::MAX && self.seen.slots < slots;
+            let next = if unbound { u32::MAX } else { raised.min(self.bounds.slots.1) };
             let to = Settings { slots_max: self.bounds.slots_said(next), ..settings };
             return self.step(Knob::Slots, Way::Looser, to, Word::SlotsRaised, &spare);
         }
@@ -390,7 +394,9 @@ impl Look<'_> {
             let show = |permille| shift(permille, self.bounds.slo);
             told.push(format!("deadline shift {} → {}", show(from.shift_permille), show(to.shift_permille)));
         }
-        let slots = |settings: Settings| settings.slots_max.unwrap_or(self.bounds.slots_own);
+        let slots = |settings: Settings| {
+            settings.slots_max.or(self.bounds.slots_own).map_or_else(|| "none".to_owned(), |slots| slots.to_string())
+        };
         if from.slots_max != to.slots_max {
             told.push(format!("slotsMax {} → {}", slots(from), slots(to)));
         }

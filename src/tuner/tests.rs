@@ -16,7 +16,7 @@ fn bounds() -> Bounds {
         slo: Some(SLO),
         promised: true,
         slots: (1, 16),
-        slots_own: 16,
+        slots_own: Some(16),
         weight: None,
         weight_own: None,
         shift_permille_max: 600,
@@ -62,7 +62,7 @@ impl World {
         self.now = self.now.after(INTERVAL);
         seen.in_force = Some(self.in_force());
         seen.shift_permille = self.in_force().shift_permille;
-        seen.slots = seen.slots.min(self.in_force().slots_max.unwrap_or(self.bounds.slots_own));
+        seen.slots = seen.slots.min(self.in_force().slots_max.or(self.bounds.slots_own).unwrap_or(u32::MAX));
         let (proposal, history) = propose(self.now, &seen, &self.bounds, std::mem::take(&mut self.history));
         self.history = history;
         self.told.push(proposal.told);

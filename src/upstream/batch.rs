@@ -75,7 +75,7 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ou
         }
         Judged::Again { verdict, or, observed, allowed: true } => {
             // Isolation has the time that one call has: nobody waits longer for a batch than for a call alone.
-            let until = started.after(request.timeout);
+            let until = request.timeout.map(|timeout| started.after(timeout));
             isolate(inner, &request, (verdict, or), outputs, until).await;
             observed
         }
@@ -89,7 +89,7 @@ async fn isolate(
     request: &BatchRequest,
     (verdict, or): (Verdict, FailureKind),
     outputs: &mut dyn Outputs,
-    until: Tick,
+    until: Option<Tick>,
 ) {
     tracing::debug!(batch = request.id.0, members = request.members.len(), ?verdict, "isolating a failed batch");
     let items = request.members.iter().map(|call| call.items).collect();
@@ -100,8 +100,8 @@ async fn isolate(
             continue;
         }
         let now = inner.clock.now();
-        let left = until.since(now);
-        let stop = if left.is_zero() {
+        let left = until.map(|until| until.since(now));
+        let stop = if left.is_some_and(|left| left.is_zero()) {
             Some(FailureKind::UpstreamTimeout)
         } else if !inner.budget.lock().is_ok_and(|mut budget| budget.take(now)) {
             tracing::debug!(batch = request.id.0, "replay budget empty");
@@ -144,7 +144,7 @@ async fn try_part(
     part: Part,
     outputs: &mut dyn Outputs,
     first_byte: &mut Option<Duration>,
-    left: Duration,
+    left: Option<Duration>,
 ) -> Judged {
     if part.len() == 1 {
         return alone(inner, request, part, outputs, left).await;
@@ -230,7 +230,7 @@ async fn alone(
     request: &BatchRequest,
     part: Part,
     outputs: &mut dyn Outputs,
-    left: Duration,
+    left: Option<Duration>,
 ) -> Judged {
     let member = part.start;
     let Some(call) = request.members.get(member) else { return Judged::Answered(ObservedOutcome::Failed) };

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::timeout;
@@ -21,6 +22,12 @@ const ADDRESSES_MAX: usize = 4;
 
 /// Ports from which the kernel draws those of clients begin here by its own default; below, nobody connects to himself.
 const EPHEMERAL: u16 = 32_768;
+
+/// How long a connection to another machine is quiet before the kernel asks whether that machine is there, how often it asks again, and after how many
+/// questions without an answer the connection has ended: within a minute, at three small packets, as pings do on HTTP/2 (`client`).
+const ALIVE_IDLE: Duration = Duration::from_secs(20);
+const ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const ALIVE_PROBES: u32 = 3;
 
 /// Where the model server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,6 +161,9 @@ impl Connector {
             }
         };
         stream.set_nodelay(true)?;
+        if stream.peer_addr().is_ok_and(|peer| !peer.ip().is_loopback()) {
+            keep_alive(&stream);
+        }
         Ok(stream)
     }
 
@@ -199,6 +209,18 @@ impl Connector {
             Ok(result) => result,
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "connect timed out")),
         }
+    }
+}
+
+/// Has the kernel look whether the other machine is still there: an answer may take as long as it likes, and only this notices a peer that vanished without
+/// a word. On one machine the kernel itself closes what ended. A socket without these options works all the same.
+fn keep_alive(stream: &TcpStream) {
+    let set = sockopt::set_socket_keepalive(stream, true)
+        .and_then(|()| sockopt::set_tcp_keepidle(stream, ALIVE_IDLE))
+        .and_then(|()| sockopt::set_tcp_keepintvl(stream, ALIVE_INTERVAL))
+        .and_then(|()| sockopt::set_tcp_keepcnt(stream, ALIVE_PROBES));
+    if let Err(error) = set {
+        tracing::debug!(%error, "no TCP keep-alive towards the model server");
     }
 }
 

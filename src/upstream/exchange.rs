@@ -1,11 +1,13 @@
 //! One recognised call upstream and its whole answer, within every bound.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
-use tokio::time::timeout;
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, timeout_at};
 
 use super::Inner;
 use crate::body::Body;
@@ -31,15 +33,16 @@ pub(super) struct Answer {
 impl Inner {
     /// Sends a call and reads its answer to the end.
     ///
-    /// The time to the first byte is bounded by `limit`, each silence inside the body by the body idle time, the size by the answer cap.
+    /// The time to the last byte is bounded by `limit` where there is one, each silence inside the body by the body idle time, the size by the answer cap.
     pub(super) async fn exchange(
         self: &Arc<Self>,
         request: Request<Body>,
-        limit: Duration,
+        limit: Option<Duration>,
     ) -> Result<Answer, FailureKind> {
         let clock: Clock = self.clock;
         let sent = clock.now();
-        let response = match timeout(limit, self.send(request)).await {
+        let until = limit.map(|limit| clock.instant(sent.after(limit)));
+        let response = match within(until, self.send(request)).await {
             Err(_) => {
                 // A peer that vanished is seen in nothing else: the next call makes a connection of its own.
                 self.forget_h2().await;
@@ -51,7 +54,7 @@ impl Inner {
         let first_byte = clock.now().since(sent);
         let (head, mut incoming) = response.into_parts();
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
-        let bounds = Bounds { max, idle: self.config.body_idle_timeout, until: None };
+        let bounds = Bounds { max, idle: self.config.body_idle_timeout, until };
         match gather(&mut incoming, bounds, &self.buffers).await {
             Gathered::Whole { bytes, trailers, held } => {
                 self.heard.answered(&head.headers);
@@ -64,5 +67,13 @@ impl Inner {
                 Stop::Broken => FailureKind::UpstreamBroken,
             }),
         }
+    }
+}
+
+/// Waits for `work`, until an instant where there is one.
+async fn within<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Result<T, Elapsed> {
+    match until {
+        Some(until) => timeout_at(until, work).await,
+        None => Ok(work.await),
     }
 }

@@ -23,7 +23,7 @@ use crate::backend::{Duplex, Forward, Lane};
 use crate::body::{Body, Moved};
 use crate::error::{Failure, FailureKind};
 use crate::protocol::headers;
-use crate::relay::{relay, while_moving};
+use crate::relay::{relay, while_unfinished};
 use crate::tls::Speak;
 
 /// Idle HTTP/1 connections that one HTTP/2 client connection keeps upstream.
@@ -187,9 +187,12 @@ async fn forward(lane: Pinned, request: Request<Body>) -> Result<Response<Body>,
     frame(&mut head.headers, &body);
     let limit = inner.config.pass_through_idle_timeout;
     let moved = Moved::default();
-    let body = body.idle_after(limit, Some(moved.clone()));
+    let uploading = Arc::new(());
+    let body = body.idle_after(limit, Some(moved.clone())).keeping(uploading.clone());
     let send = lane.send(Request::from_parts(head, body), version);
-    let response = match while_moving(send, limit, &moved).await {
+    // A request that has gone whole is waited for as long as its connection lives: answers of minutes are the server's own affair.
+    let unfinished = || Arc::strong_count(&uploading) > 1;
+    let response = match while_unfinished(send, limit, &moved, unfinished).await {
         None => return Err(FailureKind::UpstreamTimeout.into()),
         Some(Err(error)) => return Err(error.failure()),
         Some(Ok(response)) => response,

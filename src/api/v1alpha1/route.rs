@@ -45,7 +45,8 @@ pub struct RouteSpec {
     /// May the members of a failed batch be sent again alone: `Auto` says yes for known pure-inference routes and no for `Generic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotent: Option<Word<Idempotent>>,
-    /// From dispatch to the first byte of the answer, and the longest wait in the queue; 504 after it.
+    /// From dispatch to the last byte of a shared or buffered answer (to the first byte of a stream), and the longest wait in the queue; 504 after it.
+    /// Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<DurationText>,
     /// How items and results are found in the JSON bodies; with protocol `Generic` only.

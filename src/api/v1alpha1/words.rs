@@ -25,6 +25,15 @@ pub enum Mode {
     Passthrough,
 }
 
+/// What becomes of a call that cannot meet its SLO any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Late {
+    /// `Serve`.
+    Serve,
+    /// `Refuse`.
+    Refuse,
+}
+
 /// What is spoken on a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Protocol {

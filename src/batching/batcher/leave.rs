@@ -62,6 +62,19 @@ impl Batcher {
     }
 
     pub(super) fn next_adaptive(&mut self, now: Tick, hold_permille: u32) -> Option<Decision> {
+        loop {
+            return match self.wanted(now, hold_permille) {
+                Next::Send { key, items, cause, kind } => self.dispatch(now, key, cause, Who::Front(Some(items)), kind),
+                Next::Chosen { key, cause, kind } => self.dispatch(now, key, cause, Who::Chosen, kind),
+                // One after the other moves behind those that can be in time: each is asked about once.
+                Next::Expire { id, .. } if self.defer(now, id) => continue,
+                Next::Expire { id, reason } => Some(self.end_early(now, id, reason)),
+                Next::Nothing => None,
+            };
+        }
+    }
+
+    fn wanted(&mut self, now: Tick, hold_permille: u32) -> Next {
         let free = self.free.total(now);
         let missing = self.missing;
         let ctx = Ctx { now, limits: &self.limits, queue: &self.queue, free, hold_permille, missing };
@@ -71,17 +84,13 @@ impl Batcher {
         let (paused, draining) = (&self.paused, self.draining);
         let lines = self.queue.lines().filter(|(_, head)| scope_is_free(head.call.scope));
         let lines = lines.filter(|(key, _)| draining || paused.until(now, *key).is_none());
-        match self.adaptive.next(ctx, lines, &self.classes) {
-            Next::Send { key, items, cause, kind } => self.dispatch(now, key, cause, Who::Front(Some(items)), kind),
-            Next::Chosen { key, cause, kind } => self.dispatch(now, key, cause, Who::Chosen, kind),
-            Next::Expire { id, reason } => Some(self.end_early(now, id, reason)),
-            Next::Nothing => None,
-        }
+        self.adaptive.next(ctx, lines, &self.classes)
     }
 
     pub(super) fn dispatch(&mut self, now: Tick, key: KeyId, cause: Cause, who: Who, kind: Kind) -> Option<Decision> {
         let head = &self.queue.line(key).next()?.call;
         let (cost_class, scope, shareable) = (head.cost_class, head.scope, !head.alone);
+        let who = self.shorten(key, who);
         let class = self.classes.get(cost_class);
         let walls = self.walls(cost_class, scope);
         let cut = match who {
@@ -108,7 +117,7 @@ impl Batcher {
         let mut start = 0;
         let (mut waited, mut slo) = (Duration::ZERO, None);
         let adaptive = matches!(self.limits.policy, Policy::Adaptive { .. });
-        let alone = self.queue.flows() <= 1;
+        let alone = self.queue.flows() <= 1 && self.late.queue.flows() <= 1;
         for &call in &ids {
             let Some(queued) = self.queue.remove(call) else { continue };
             check_invariant!(InvariantId::OneKey, queued.call.key == key);
@@ -161,7 +170,7 @@ impl Batcher {
             first,
             last,
             alone: !shareable || lone.is_some_and(|lone| lone != Lone::NoGain),
-            queued: self.queue.held_by_class(cost_class),
+            queued: self.held_by_class(cost_class),
             left,
             deadlines,
             asks: retest.is_some(),

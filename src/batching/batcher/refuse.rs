@@ -5,25 +5,31 @@
 use std::time::Duration;
 
 use super::super::batch::{Decision, Expiry};
-use super::super::call::{Call, CallId, DeadlineSource, RejectionReason};
+use super::super::call::{Call, CallId, CostClassId, DeadlineSource, RejectionReason};
 use super::super::class::Class;
 use super::super::limits::Policy;
+use super::super::queue::Held;
 use super::super::tick::Tick;
 use super::Batcher;
 
 // === impl Batcher ===
 
 impl Batcher {
-    pub(super) fn refuse(&self, call: &Call) -> Option<RejectionReason> {
+    /// Why there is no room for a call beside those in time, and beside late ones unless these could make room.
+    pub(super) fn refuse(&self, call: &Call, with_late: bool) -> Option<RejectionReason> {
         let items = u64::from(call.items);
-        let (held, scope_held, scope) =
-            (self.queue.held(), self.queue.held_by_scope(call.scope), self.limits.scope(call.scope));
+        let scope = self.limits.scope(call.scope);
+        let (held, scope_held) = if with_late {
+            (self.held(), self.held_by_scope(call))
+        } else {
+            (self.queue.held(), self.queue.held_by_scope(call.scope))
+        };
         let over = |held: u64, more: u64, max: u64| held > 0 && held + more > max;
         let items_max = u64::from(self.limits.queue_items_max);
         if over(held.items, items, items_max) || over(scope_held.items, items, u64::from(scope.queue_items_max)) {
             return Some(RejectionReason::QueueFull);
         }
-        let bytes_full = |held: u64, max: u64| !self.queue.is_empty() && held + call.bytes > max;
+        let bytes_full = |bytes: u64, max: u64| held.items > 0 && bytes + call.bytes > max;
         if bytes_full(held.bytes, self.limits.queue_bytes_max)
             || (scope_held.items > 0 && bytes_full(scope_held.bytes, scope.queue_bytes_max))
         {
@@ -31,18 +37,42 @@ impl Batcher {
         }
         // Half of the queue each once it is half full, and only while somebody else is queued.
         let half = items_max / 2;
-        let own = self.queue.held_by_tenant(call.tenant);
-        let others = self.queue.tenants() - usize::from(own > 0);
-        if others > 0 && own > 0 && held.items >= half && own + items > half {
+        let both = [&self.queue, &self.late.queue];
+        let queues = &both[..1 + usize::from(with_late)];
+        let own = queues.iter().map(|queue| queue.held_by_tenant(call.tenant)).sum::<u64>();
+        let others = || queues.iter().any(|queue| queue.has_others(call.tenant));
+        if own > 0 && others() && held.items >= half && own + items > half {
             return Some(RejectionReason::TenantShare);
         }
         None
     }
 
+    /// What both queues hold.
+    pub(super) fn held(&self) -> Held {
+        self.queue.held().and(self.late.queue.held())
+    }
+
+    /// Items of a cost class that are queued, in time or late.
+    pub(super) fn held_by_class(&self, class: CostClassId) -> u64 {
+        self.queue.held_by_class(class) + self.late.queue.held_by_class(class)
+    }
+
+    fn held_by_scope(&self, call: &Call) -> Held {
+        self.queue.held_by_scope(call.scope).and(self.late.queue.held_by_scope(call.scope))
+    }
+
+    /// Whether a call finds no room among those of its own route.
+    pub(super) fn scope_is_full(&self, call: &Call) -> bool {
+        let (held, scope) = (self.held_by_scope(call), self.limits.scope(call.scope));
+        held.items > 0
+            && (held.items + u64::from(call.items) > u64::from(scope.queue_items_max)
+                || held.bytes + call.bytes > scope.queue_bytes_max)
+    }
+
     pub(super) fn expire(&mut self, now: Tick) -> Option<Decision> {
         while let Some((at, id)) = self.first_deadline() {
             if at > now {
-                return None;
+                break;
             }
             let queued = self.queue.get(id)?;
             let slo =
@@ -58,13 +88,17 @@ impl Batcher {
                 self.queue.give_up_deadline(id);
                 continue;
             }
+            if self.defer(now, id) {
+                continue;
+            }
             return Some(self.end_early(now, id, Expiry::Deadline));
         }
-        None
+        let (_, id) = self.late.queue.first_deadline().filter(|(at, _)| *at <= now)?;
+        Some(self.end_early(now, id, Expiry::Deadline))
     }
 
     pub(super) fn end_early(&mut self, now: Tick, id: CallId, reason: Expiry) -> Decision {
-        if let Some(queued) = self.queue.remove(id) {
+        if let Some(queued) = self.queue.remove(id).or_else(|| self.late.queue.remove(id)) {
             self.adaptive.expired(now, &queued);
             self.tallies.expired(queued.call.cost_class, reason, queued.call.items);
         }
@@ -77,7 +111,7 @@ impl Batcher {
             Policy::Adaptive { .. } => self.adaptive.slots().clamp(1, self.limits.slots),
             _ => self.limits.slots,
         };
-        let drain = self.pace.drain_ns(self.queue.held().items, slots);
+        let drain = self.pace.drain_ns(self.held().items, slots);
         let drawn = drain.saturating_add(self.draw.bits() % (drain / 2 + 1));
         Duration::from_secs(drawn.div_ceil(1_000_000_000).clamp(1, 3600))
     }

@@ -1,6 +1,7 @@
 //! The state machine by example; `tests/it/sim` runs it against a model.
 
 mod ceilings;
+mod late;
 
 use std::time::Duration;
 

@@ -28,9 +28,9 @@ impl Scopes {
         let mut ids: Vec<ScopeId> = Vec::with_capacity(policy.routes.len() + 1);
         let written = policy.routes.iter().map(|route| {
             let name = (route.method.clone(), route.path.clone(), route.ports.clone());
-            (Some(name), core_scope(&policy.limits.overridden(&route.limits)))
+            (Some(name), core_scope(&policy.limits.overridden(&route.limits), route.late))
         });
-        for (name, limits) in written.chain([(None, core_scope(&policy.limits))]) {
+        for (name, limits) in written.chain([(None, core_scope(&policy.limits, policy.late))]) {
             let known = self.names.iter().position(|other| *other == name);
             let index = match known {
                 Some(index) => index,

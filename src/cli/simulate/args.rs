@@ -7,6 +7,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 
 use super::traffic::{self, Recorded};
 use super::{file, profile};
+use crate::batching::Late;
 use crate::config::parse_duration;
 use crate::simulate::compare::Job;
 use crate::simulate::curve::Curve;
@@ -36,6 +37,13 @@ enum Preset {
     Latency,
     Balanced,
     Throughput,
+}
+
+/// What becomes of late calls (`slo.late`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LateCalls {
+    Serve,
+    Refuse,
 }
 
 /// Calls, faster or slower.
@@ -120,6 +128,9 @@ pub(in crate::cli) struct Args {
     /// What if this preset were set
     #[arg(long, value_enum)]
     preset: Option<Preset>,
+    /// What if calls that cannot be in time were served behind the others; rows are stated with refuse
+    #[arg(long, value_enum)]
+    late: Option<LateCalls>,
     /// Draw rows into this file
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<PathBuf>,
@@ -177,6 +188,7 @@ impl Args {
             || self.queue_delay_max.is_some()
             || self.queue_items_max.is_some()
             || self.preset.is_some()
+            || self.late.is_some()
     }
 
     fn table(&self) -> Result<Vec<Job>, String> {
@@ -269,6 +281,10 @@ impl Args {
         row.tuning.slots_max = self.slots_max;
         row.tuning.queue_delay_max = self.queue_delay_max;
         row.tuning.queue_items_max = self.queue_items_max;
+        row.tuning.late = self.late.map(|late| match late {
+            LateCalls::Serve => Late::Serve,
+            LateCalls::Refuse => Late::Refuse,
+        });
         row.tuning.hold_permille = match self.preset {
             None | Some(Preset::Latency) => 0,
             Some(Preset::Balanced) => 100,

@@ -218,9 +218,9 @@ mod tests {
         let arm = Experiment { spec: json!({"limits": {"batchItemsMax": 9}}), ..Experiment::default() };
         let config = Config { policy, ..Config::default() };
         let on = judge(&config, Some(&arm), Origin::Controller, &sources()).unwrap().policy;
-        assert_eq!((on.limits.batch_items_max, on.limits.slots_max), (9, 16));
+        assert_eq!((on.limits.batch_items_max, on.limits.slots_max), (9, None));
         assert_eq!(on.scheduling.policy, config::SchedulingPolicy::Adaptive);
-        assert_eq!(judge(&config, None, Origin::Controller, &sources()).unwrap().policy.limits.slots_max, 3);
+        assert_eq!(judge(&config, None, Origin::Controller, &sources()).unwrap().policy.limits.slots_max, Some(3));
     }
 
     #[test]
@@ -234,7 +234,7 @@ mod tests {
         let policy = json!({"tuning": {"bounds": {"slotsMax": {"max": 2}, "deadlineShift": {"max": "30%"}}}});
         let judged =
             judge(&Config { policy, settings, ..Config::default() }, None, Origin::Controller, &sources()).unwrap();
-        assert_eq!((judged.policy.limits.slots_max, judged.policy.shift_permille), (2, 300));
+        assert_eq!((judged.policy.limits.slots_max, judged.policy.shift_permille), (Some(2), 300));
         let expected = Settings { slots_max: Some(2), shift_permille: 300, ..Settings::default() };
         assert_eq!(judged.settings, expected);
     }

@@ -110,7 +110,7 @@ mod tests {
         let kept = Kept::read(&sources(dir.path()));
         let (found, judged) = kept.settings.unwrap();
         assert_eq!((found.generation, found.experiment, found.settings.start), (4, None, None));
-        assert_eq!((judged.policy.limits.batch_items_max, judged.policy.limits.slots_max), (9, 2));
+        assert_eq!((judged.policy.limits.batch_items_max, judged.policy.limits.slots_max), (9, Some(2)));
         assert_eq!(kept.bundle.as_deref(), Some("pem"));
         assert!(keep_bundle(&folder, &"x".repeat(70_000)).unwrap_err().to_string().contains("65536"));
         assert_eq!(Kept::read(&sources(dir.path())).bundle.as_deref(), Some("pem"), "what was there stays");

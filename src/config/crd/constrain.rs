@@ -15,8 +15,8 @@ use crate::config::units::{CHARS_MAX, format_duration, format_size};
 /// On and under these a key that is absent is filled in later, from an annotation, another policy or the chart (R23), or counts as absent (`generic`,
 /// whose keys exclude each other): a default here would be taken for something that the user wrote.
 const FILLED_LATER: [&str; 6] = ["limits", "scheduling", "profileRef", "injection", "proxy", "generic"];
-/// So also these two: the installation may have set a mode, and a pod's grace is told to be too short only for a timeout that somebody has said.
-const SAID: [&str; 2] = ["mode", "routes[].timeout"];
+/// So also this one: the installation may have set a mode.
+const SAID: [&str; 1] = ["mode"];
 
 /// A duration, but for its range: the units, each at most once, largest first.
 const DURATION: &str = "^(0|([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?([0-9]+us)?)$";

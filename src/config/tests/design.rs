@@ -73,6 +73,7 @@ fn the_table_has_no_key_that_the_design_has_not() {
         "routes[].generic.tooLarge[].status",
         "tuning.bounds.batchWeightMax.max",
         "tuning.bounds.batchWeightMax.min",
+        "tuning.bounds.slotsMax.max",
     ];
     assert_eq!(extra.iter().map(String::as_str).collect::<Vec<_>>(), commented);
 }

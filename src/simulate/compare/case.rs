@@ -1,9 +1,10 @@
 //! What a row alone cannot show: runs of ours beside runs of ours (`scheduling.md` §5.5), and what each part is worth (§5.4).
 //!
-//! `cases` holds presets, slow loops, a warm start and SLOs near the time of a lone call, `parts` the parts taken out. Their bars are the prototype's
+//! `cases` holds presets, slow loops, a warm start and SLOs near the time of a lone call, `late` late calls refused and served, `parts` the parts taken out. Their bars are the prototype's
 //! numbers, with what noise and another stream of arrivals may take.
 
 mod cases;
+mod late;
 mod parts;
 
 use super::super::scenario::{self, Scenario};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::batching::{Batcher, Policy as Rule, Skill, Tick};
+use crate::batching::{Batcher, Late, Policy as Rule, Skill, Tick};
 use crate::simulate::scenario::Scenario;
 
 use super::Ours;
@@ -18,6 +18,8 @@ pub struct Tuning {
     pub queue_delay_max: Option<Duration>,
     /// Most items in the queue.
     pub queue_items_max: Option<u32>,
+    /// What becomes of late calls; they are refused unless it is said.
+    pub late: Option<Late>,
     /// A part to go without.
     pub without: Option<Skill>,
 }
@@ -54,6 +56,7 @@ impl Ours {
         limits.queue_items_max = tuning.queue_items_max.unwrap_or(limits.queue_items_max);
         for scope in &mut limits.scopes {
             scope.slots_max = tuning.slots_max.unwrap_or(scope.slots_max);
+            scope.late = tuning.late.unwrap_or(scope.late);
             scope.queue_items_max = tuning.queue_items_max.unwrap_or(scope.queue_items_max);
             scope.queue_delay_max = tuning.queue_delay_max.unwrap_or(scope.queue_delay_max);
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use groupage::batching::{
-    BatchId, Batcher, Call, CallId, CostClassId, Deadline, DeadlineSource, Decision, KeyId, Limits, Observed,
+    BatchId, Batcher, Call, CallId, CostClassId, Deadline, DeadlineSource, Decision, KeyId, Late, Limits, Observed,
     ObservedOutcome, Policy, ScopeId, ScopeLimits, TenantId, Tick, Weight,
 };
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof, proptest};
@@ -74,6 +74,7 @@ fn limits() -> impl Strategy<Value = Limits> {
             queue_items_max,
             queue_bytes_max: 120,
             slots_max,
+            late: Late::Refuse,
         },
     );
     (policy(), 1..4_u32, 1..16_u32, prop::collection::vec(scope, 1..3)).prop_map(

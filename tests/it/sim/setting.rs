@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use groupage::batching::{
-    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Limits, Observed, ObservedOutcome, Policy, ScopeId,
-    ScopeLimits, TenantId, Tick, Weight,
+    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Late, Limits, Observed, ObservedOutcome, Policy,
+    ScopeId, ScopeLimits, TenantId, Tick, Weight,
 };
 
 use super::draw::Draw;
@@ -131,6 +131,7 @@ impl Setting {
                 queue_items_max: if roomy { 1000 } else { draw.count(1, 30) },
                 queue_bytes_max: if roomy { 100_000 } else { draw.between(20, 2000) },
                 slots_max: draw.count(1, 4),
+                late: Late::Refuse,
             })
             .collect();
         Limits {

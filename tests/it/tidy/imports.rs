@@ -146,7 +146,7 @@ const OTHERS: [(&str, &[&str]); 37] = [
     ("tikv-jemallocator", &["main"]),
     ("rand", &["accesslog", "protocol", "standin", "proxy", "control", "cli", "controller"]),
     ("rcgen", &["controller"]),
-    ("rustix", &["clock", "socket", "redirect", "standin", "config", "cli"]),
+    ("rustix", &["clock", "socket", "redirect", "standin", "upstream", "config", "cli"]),
     ("rustls", &["tls", "control", "controller"]),
     ("rustls-native-certs", &["tls"]),
     ("schemars", &["api"]),

@@ -13,7 +13,7 @@ use super::super::super::workload::Arrivals;
 use super::super::super::{Policy, Run, run};
 use super::super::bars::{Quantity, Sense};
 use super::super::{Entry, Figures, Runs, Verdict};
-use super::{Case, named};
+use super::{Case, late, named};
 
 /// Presets, by their share of the SLO.
 const PRESETS: [(&str, u32); 3] = [("latency", 0), ("balanced", 100), ("throughput", 400)];
@@ -56,6 +56,8 @@ pub(in super::super) enum Kind {
     Warm,
     /// SLOs near the time of a lone call.
     NearSlo,
+    /// Late calls refused and served, in this row.
+    Late(&'static str),
 }
 
 // === impl Kind ===
@@ -63,7 +65,8 @@ pub(in super::super) enum Kind {
 impl Kind {
     pub(in super::super) fn all() -> Vec<Self> {
         let presets = (0..PRESET_RATES.len()).map(Self::Preset);
-        presets.chain([Self::CapByP99, Self::Shift, Self::Warm, Self::NearSlo]).collect()
+        let others = [Self::CapByP99, Self::Shift, Self::Warm, Self::NearSlo];
+        presets.chain(others).chain(late::rows().map(Self::Late)).collect()
     }
 
     pub(in super::super) fn run(self, seeds: u64) -> Case {
@@ -73,6 +76,7 @@ impl Kind {
             Self::Shift => shift(seeds),
             Self::Warm => warm(seeds),
             Self::NearSlo => near_slo(seeds),
+            Self::Late(row) => late::run(row, seeds),
         }
     }
 }

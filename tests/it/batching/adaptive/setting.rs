@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use groupage::batching::{
-    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Limits, Policy, Priority, PriorityId, ScopeId,
+    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Late, Limits, Policy, Priority, PriorityId, ScopeId,
     ScopeLimits, TenantId, Tick, Weight,
 };
 
@@ -131,6 +131,7 @@ impl Setting {
                 queue_items_max: if self.roomy { 4096 } else { draw.count(1, 30) },
                 queue_bytes_max: if self.roomy { 1 << 20 } else { draw.between(20, 2000) },
                 slots_max: *draw.pick(&[1, 2, 16, 16, 16]),
+                late: Late::Refuse,
             })
             .collect();
         Limits {

@@ -1,0 +1,73 @@
+//! What the policy that learns knows about late calls: how many of them a short batch holds, and that they missed their deadline.
+
+use super::super::call::{Call, Weight};
+use super::super::queue::Queue;
+use super::super::tick::Tick;
+use super::Adaptive;
+
+// === impl Adaptive ===
+
+impl Adaptive {
+    /// A call missed its SLO and stays queued.
+    pub(in super::super) fn deferred(&mut self, now: Tick, items: u32) {
+        self.exploration.ended(now, u64::from(items), u64::from(items));
+    }
+
+    /// What a batch takes on average, in nanoseconds.
+    pub(in super::super) const fn mean_time(&self) -> u64 {
+        self.mean_time
+    }
+
+    /// Whether a decision takes several steps and some are still to come.
+    pub(in super::super) fn is_midway(&self) -> bool {
+        !self.given_up.is_empty()
+    }
+
+    /// Another reason to look again.
+    pub(in super::super) fn wake_by(&mut self, at: Option<Tick>) {
+        self.wake = self.wake.into_iter().chain(at).min();
+    }
+
+    /// The items of the calls in front that a batch of at most `most` nanoseconds answers, or of so many halves of what its first call takes alone. The first
+    /// call always belongs to it; where nothing is known of the cost, so do all.
+    pub(in super::super) fn items_within<'a>(
+        &self,
+        calls: impl Iterator<Item = &'a Call>,
+        most: u64,
+        lone_halves: u64,
+    ) -> u32 {
+        let mut calls = calls.peekable();
+        let Some(first) = calls.peek() else { return 1 };
+        let model = self.models.get(&first.cost_class).filter(|model| model.cost.samples() > 0);
+        let Some(cost) = model.map(|model| &model.cost) else { return u32::MAX };
+        let time = |items: u32, weight: Weight| {
+            if cost.weights_matter() { cost.time_of(items, weight) } else { cost.time(items) }
+        };
+        let most = most.max(time(first.items, first.weight).saturating_mul(lone_halves) / 2);
+        let (mut items, mut weight) = (0_u32, Weight::default());
+        for call in calls {
+            let more = items.saturating_add(call.items);
+            let joined =
+                Weight { sum: weight.sum.saturating_add(call.weight.sum), max: weight.max.max(call.weight.max) };
+            if items > 0 && time(more, joined) > most {
+                break;
+            }
+            (items, weight) = (more, joined);
+        }
+        items
+    }
+
+    /// Cuts what was chosen to such a batch.
+    pub(in super::super) fn shorten_chosen(&mut self, queue: &Queue, most: u64, lone_halves: u64) {
+        let calls = || self.chosen.iter().filter_map(|id| queue.get(*id)).map(|queued| &queued.call);
+        let items = self.items_within(calls(), most, lone_halves);
+        let mut left = items;
+        let kept = calls().take_while(|call| {
+            let fits = call.items <= left;
+            left = left.saturating_sub(call.items);
+            fits
+        });
+        let kept = kept.count().max(1);
+        self.chosen.truncate(kept);
+    }
+}

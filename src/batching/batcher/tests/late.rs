@@ -1,0 +1,250 @@
+//! Late calls that are served: where they stand, when they leave, and what ends them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::batching::Late;
+
+fn serving(change: impl FnOnce(&mut Limits)) -> Limits {
+    limits(|l| {
+        l.scopes[0].late = Late::Serve;
+        change(l);
+    })
+}
+
+fn adaptive(l: &mut Limits) {
+    l.policy = Policy::Adaptive { hold_permille: 0 };
+}
+
+/// A call of an SLO that ends at `at`, in milliseconds.
+fn until(id: u64, at: u64) -> Call {
+    Call { deadline: Some(Deadline { at: ms(at), source: DeadlineSource::Slo }), ..call(id) }
+}
+
+/// A core with call 1 in flight since 0 ms.
+fn busy(limits: Limits) -> (Batcher, Batch) {
+    let mut batcher = Batcher::new(limits, 0);
+    batcher.offer(ms(0), call(1)).unwrap();
+    let first = dispatched(&mut batcher, ms(0));
+    (batcher, first)
+}
+
+#[test]
+fn a_call_past_its_slo_is_served_behind_those_in_time() {
+    for policy in [Policy::WorkConserving, Policy::Adaptive { hold_permille: 0 }] {
+        let (mut batcher, first) = busy(serving(|l| l.policy = policy));
+        batcher.offer(ms(1), until(2, 10)).unwrap();
+        batcher.offer(ms(2), Call { key: KeyId(7), ..until(3, 60) }).unwrap();
+        assert_eq!(batcher.poll(ms(12)), None, "it ends nothing");
+        assert_eq!((batcher.counts().queue_calls, batcher.counts().oldest), (2, Some(ms(1))));
+        batcher.complete(ms(13), first.id, ok(13 * MS));
+        let second = dispatched(&mut batcher, ms(13));
+        assert_eq!(ids(&second), [3], "{policy:?}: the one in time goes first, though it came later");
+        batcher.complete(ms(20), second.id, ok(7 * MS));
+        assert_eq!(ids(&dispatched(&mut batcher, ms(20))), [2], "{policy:?}");
+        assert_eq!(batcher.counts().queue_calls, 0);
+    }
+}
+
+#[test]
+fn what_would_be_late_is_moved_and_not_refused() {
+    let (mut batcher, first) = busy(serving(adaptive));
+    batcher.complete(ms(10), first.id, ok(10 * MS));
+    batcher.offer(ms(10), call(2)).unwrap();
+    let second = dispatched(&mut batcher, ms(10));
+    // It would need 10 ms from 20 ms on; the other has as much as it needs.
+    batcher.offer(ms(11), until(3, 28)).unwrap();
+    batcher.offer(ms(11), Call { key: KeyId(7), ..until(4, 60) }).unwrap();
+    batcher.complete(ms(20), second.id, ok(10 * MS));
+    let third = dispatched(&mut batcher, ms(20));
+    assert_eq!(ids(&third), [4]);
+    batcher.complete(ms(30), third.id, ok(10 * MS));
+    assert_eq!(ids(&dispatched(&mut batcher, ms(30))), [3]);
+}
+
+#[test]
+fn a_late_call_still_ends_by_its_callers_deadline() {
+    let (mut batcher, _) = busy(serving(adaptive));
+    let later = Some(Deadline { at: ms(90), source: DeadlineSource::Caller });
+    batcher.offer(ms(1), Call { later, ..until(2, 10) }).unwrap();
+    assert_eq!(batcher.poll(ms(11)), None);
+    assert_eq!(batcher.next_wakeup(), Some(ms(90)));
+    assert_eq!(batcher.poll(ms(90)), Some(Decision::Expire { id: CallId(2), reason: Expiry::Deadline }));
+    assert_eq!((batcher.poll(ms(90)), batcher.counts().queue_items), (None, 0));
+}
+
+#[test]
+fn a_late_call_can_leave() {
+    let (mut batcher, first) = busy(serving(adaptive));
+    batcher.offer(ms(1), until(2, 10)).unwrap();
+    assert_eq!(batcher.poll(ms(11)), None);
+    assert!(batcher.cancel(ms(12), CallId(2)) && !batcher.cancel(ms(12), CallId(2)));
+    batcher.complete(ms(13), first.id, ok(13 * MS));
+    assert_eq!((batcher.poll(ms(13)), batcher.counts().queue_calls), (None, 0));
+}
+
+#[test]
+fn one_batch_in_ten_is_of_late_calls_while_calls_in_time_keep_coming() {
+    let (mut batcher, first) = busy(serving(|l| l.scopes[0].batch_items_max = 1));
+    (2..5).for_each(|id| batcher.offer(ms(1), until(id, 5)).unwrap());
+    assert_eq!(batcher.poll(ms(6)), None);
+    batcher.complete(ms(6), first.id, ok(6 * MS));
+    let mut late = Vec::new();
+    for turn in 0..30 {
+        let now = ms(6 + turn);
+        batcher.offer(now, until(100 + turn, 1000)).unwrap();
+        let batch = dispatched(&mut batcher, now);
+        if ids(&batch)[0] < 100 {
+            late.push((turn, ids(&batch)[0]));
+        }
+        batcher.complete(ms(7 + turn), batch.id, ok(MS));
+    }
+    assert_eq!(late, [(9, 2), (19, 3), (29, 4)]);
+}
+
+#[test]
+fn in_a_full_queue_the_last_late_call_makes_room_for_one_that_can_be_in_time() {
+    let (mut batcher, _) = busy(serving(|l| l.queue_items_max = 3));
+    (2..5).for_each(|id| batcher.offer(ms(1), until(id, 5)).unwrap());
+    assert_eq!(batcher.poll(ms(6)), None);
+    batcher.offer(ms(7), until(5, 50)).unwrap();
+    assert_eq!(batcher.next_wakeup(), Some(ms(7)));
+    assert_eq!(batcher.poll(ms(7)), Some(Decision::Expire { id: CallId(4), reason: Expiry::QueueFull }));
+    assert_eq!((batcher.poll(ms(7)), batcher.counts().queue_items), (None, 3));
+    batcher.offer(ms(8), until(6, 50)).unwrap();
+    batcher.offer(ms(8), until(7, 50)).unwrap();
+    let full = batcher.offer(ms(8), until(8, 50)).unwrap_err();
+    assert_eq!(full.reason, RejectionReason::QueueFull, "none of those in time makes room");
+    assert!(batcher.cancel(ms(9), CallId(3)), "one that made room and was not reported yet can leave");
+    assert_eq!(batcher.poll(ms(9)), Some(Decision::Expire { id: CallId(2), reason: Expiry::QueueFull }));
+    assert_eq!(batcher.poll(ms(9)), None);
+}
+
+#[test]
+fn late_calls_make_no_room_for_what_finds_none_all_the_same() {
+    let (mut batcher, _) = busy(serving(|l| l.queue_items_max = 3));
+    batcher.offer(ms(1), until(2, 5)).unwrap();
+    batcher.offer(ms(1), until(3, 90)).unwrap();
+    assert_eq!(batcher.poll(ms(6)), None);
+    let large = Call { items: 3, ..until(4, 90) };
+    assert_eq!(batcher.offer(ms(7), large).unwrap_err().reason, RejectionReason::QueueFull);
+    assert_eq!((batcher.poll(ms(7)), batcher.counts().queue_items), (None, 2));
+}
+
+#[test]
+fn draining_serves_late_calls_too() {
+    let (mut batcher, first) = busy(serving(adaptive));
+    batcher.offer(ms(1), until(2, 10)).unwrap();
+    assert_eq!(batcher.poll(ms(11)), None);
+    batcher.drain(ms(12));
+    batcher.complete(ms(13), first.id, ok(13 * MS));
+    let last = dispatched(&mut batcher, ms(13));
+    assert_eq!((ids(&last), last.cause), (vec![2], Cause::Drain));
+}
+
+/// What a run of the property keeps.
+#[derive(Default)]
+struct Watch {
+    queued: BTreeSet<u64>,
+    in_flight: BTreeMap<u64, BatchId>,
+    /// Batches of calls in time since the last one of late calls, while some waited.
+    passed_by: u32,
+}
+
+// === impl Watch ===
+
+impl Watch {
+    fn polls(&mut self, batcher: &mut Batcher, now: Tick) -> Result<(), TestCaseError> {
+        let waited = |batcher: &Batcher| batcher.late.queue.lines().next().is_some();
+        loop {
+            if !waited(batcher) {
+                // The last of them may have made room.
+                self.passed_by = 0;
+            }
+            let late: BTreeSet<u64> = {
+                let keys = batcher.late.queue.lines().map(|(key, _)| key);
+                keys.flat_map(|key| batcher.late.queue.line(key)).map(|queued| queued.call.id.0).collect()
+            };
+            let Some(decision) = batcher.poll(now) else { break };
+            match decision {
+                Decision::Dispatch(batch) => {
+                    for id in ids(&batch) {
+                        prop_assert!(self.queued.remove(&id), "{id} leaves twice");
+                        self.in_flight.insert(id, batch.id);
+                    }
+                    let members = ids(&batch);
+                    let was_late = members.iter().any(|id| late.contains(id));
+                    prop_assert!(!was_late || members.iter().all(|id| late.contains(id)), "with one in time");
+                    // Or it was found late by the same poll: a batch of calls in time beside late ones is always counted.
+                    if was_late || waited(batcher) && batcher.late.passed_by == 0 {
+                        let turn = self.passed_by >= 9;
+                        prop_assert!(turn || batcher.queue.is_empty(), "{members:?} goes before one in time");
+                        self.passed_by = 0;
+                    } else if waited(batcher) {
+                        self.passed_by += 1;
+                        prop_assert!(self.passed_by <= 9, "late calls starve");
+                    } else {
+                        self.passed_by = 0;
+                    }
+                }
+                Decision::Expire { id, .. } => prop_assert!(self.queued.remove(&id.0), "{} leaves twice", id.0),
+                Decision::Abort(_) => {}
+            }
+        }
+        let wakes = batcher.next_wakeup();
+        prop_assert!(wakes.is_none_or(|at| at > now), "it wakes at {wakes:?}, which is {now:?}");
+        Ok(())
+    }
+
+    fn completes(&mut self, batcher: &mut Batcher, now: Tick, took: Duration) -> bool {
+        let Some(batch) = self.in_flight.values().next().copied() else { return false };
+        self.in_flight.retain(|_, other| *other != batch);
+        batcher.complete(now, batch, ok(took));
+        true
+    }
+}
+
+proptest! {
+    /// Each call leaves once, none in time waits behind late ones but for one batch in ten, none starves, and it ends.
+    #[test]
+    fn late_calls_wait_for_those_in_time_and_not_for_ever(
+        learns in any::<bool>(),
+        slots in 1..4_u32,
+        items in 1..5_u32,
+        steps in prop::collection::vec((0..5_u8, 1..40_u64, 0..3_u64), 1..250),
+    ) {
+        let mut batcher = Batcher::new(serving(|l| {
+            l.policy = if learns { Policy::Adaptive { hold_permille: 0 } } else { Policy::WorkConserving };
+            l.slots = slots;
+            l.queue_items_max = 40;
+            l.scopes[0].batch_items_max = items;
+            l.scopes[0].queue_delay_max = Duration::ZERO;
+        }), 7);
+        let (mut watch, mut now) = (Watch::default(), 0);
+        for (id, (step, number, key)) in (0_u64..).zip(steps) {
+            match step {
+                0..=2 => {
+                    let call = Call { key: KeyId(key), ..until(id, now + number) };
+                    if batcher.offer(ms(now), call).is_ok() {
+                        watch.queued.insert(id);
+                    }
+                }
+                3 => now += number / 3,
+                _ => drop(watch.completes(&mut batcher, ms(now), Duration::from_millis(number))),
+            }
+            watch.polls(&mut batcher, ms(now))?;
+        }
+        for _ in 0..2000 {
+            now += 5;
+            let moved = watch.completes(&mut batcher, ms(now), 5 * MS);
+            watch.polls(&mut batcher, ms(now))?;
+            if !moved && watch.queued.is_empty() && watch.in_flight.is_empty() {
+                break;
+            }
+        }
+        prop_assert!(watch.queued.is_empty(), "{:?} never leave", watch.queued);
+        prop_assert_eq!(batcher.counts().queue_items, 0);
+    }
+}

@@ -1,0 +1,43 @@
+//! What serving late calls costs those that can be in time: rows in which calls are late, with `late: Refuse` and `late: Serve` beside each other.
+
+use crate::batching::Late;
+
+use super::super::super::baseline::Baseline;
+use super::super::super::metrics::Scope;
+use super::super::super::ours::{Ours, Tuning};
+use super::super::super::scenario::Scenario;
+use super::super::bars::{Quantity, Sense};
+use super::super::{Figures, Runs};
+use super::cases::{goodput, verdict};
+use super::{Case, named};
+
+/// The rows in which goodput is judged since not all calls can be in time.
+const ROWS: [&str; 6] = ["overload 1.5x", "bursty MMPP", "on-off", "ramp", "tight SLO", "padded over"];
+/// The part of the goodput of refusing that serving keeps.
+const KEPT: f64 = 0.95;
+
+/// Every row.
+pub(super) fn rows() -> impl Iterator<Item = &'static str> {
+    ROWS.into_iter()
+}
+
+/// Runs a row both ways, and without a proxy.
+pub(super) fn run(name: &'static str, seeds: u64) -> Case {
+    let row = named(name);
+    let figures = |late| {
+        let row = Scenario { tuning: Tuning { late: Some(late), ..row.tuning }, ..row.clone() };
+        Runs::of(&row, seeds, |seed| Box::new(Ours::of(&row, seed))).figures(&Scope::default())
+    };
+    let (refuse, serve) = (figures(Late::Refuse), figures(Late::Serve));
+    let direct = Runs::of(&row, seeds, |_| Baseline::NoBatching.build()).figures(&Scope::default());
+    let mut case = Case::new(format!("late calls served, {name}"));
+    case.line("ours, late: Refuse", refuse);
+    case.line("ours, late: Serve", serve);
+    case.line("no batching", direct);
+    let of = format!("{KEPT} × {:.3} with late: Refuse", refuse.goodput);
+    case.verdicts.push(goodput(serve.goodput, KEPT * refuse.goodput, of));
+    let answered = |figures: &Figures| 1.0 - figures.expired - figures.refused - figures.unanswered;
+    let of = "no batching".to_owned();
+    case.verdicts.push(verdict(Quantity::Answered, answered(&serve), Sense::AtLeast, answered(&direct), of));
+    case
+}
