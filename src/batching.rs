@@ -42,7 +42,7 @@ mod tally;
 mod tick;
 
 pub use adaptive::{Learned, OperatingPoint, PlanAge};
-pub use batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
+pub use batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome, Refusal};
 pub use batcher::{Batcher, CeilingInForce, ClassSnapshot, ClassWhy, Counts, Infeasible, Pauses, Report, Why};
 pub use budget::ReplayBudget;
 pub use call::{
@@ -50,6 +50,7 @@ pub use call::{
     TenantId, Weight,
 };
 pub use ceiling::{Bounded, CeilingReport, CeilingSnapshot, LimitSource};
+pub use class::merging::{MergingChange, Suspension};
 pub use cost::{Base, Point, Report as CostReport, Sample, Snapshot};
 pub use guard::{AsideReport, Mode, TrialReport};
 pub use invariant::InvariantId;

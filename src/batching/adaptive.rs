@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use super::batch::{BatchId, Cause, Expiry};
 use super::call::{Call, CallId, CostClassId, KeyId};
+use super::class::merging::Bound;
 use super::class::{Class, Classes};
 use super::cost::Base;
 use super::decide::Walls;
@@ -246,7 +247,8 @@ impl Adaptive {
             if without == Some(head.call.cost_class) {
                 continue;
             }
-            match self.line(ctx, key, head, classes.get(head.call.cost_class)) {
+            let merge = classes.merge_bound(ctx.now, &head.call, false);
+            match self.line(ctx, key, head, (classes.get(head.call.cost_class), merge)) {
                 Answer::Do(next) => return Some(next),
                 Answer::Hold(until) => {
                     if self.held.len() >= LINES_MAX {
@@ -265,7 +267,7 @@ impl Adaptive {
         None
     }
 
-    fn line(&mut self, ctx: Ctx<'_>, key: KeyId, head: &Queued, class: Option<&Class>) -> Answer {
+    fn line(&mut self, ctx: Ctx<'_>, key: KeyId, head: &Queued, (class, merge): (Option<&Class>, Bound)) -> Answer {
         let now = ctx.now;
         let class_id = head.call.cost_class;
         self.learn_of(class_id);
@@ -303,7 +305,7 @@ impl Adaptive {
             }
         }
         let send = |items, cause| Answer::Do(Next::Send { key, items, cause, kind: Kind::Batch });
-        if head.call.alone || class.is_some_and(|class| class.quarantined(now)) {
+        if head.call.alone || matches!(merge, Bound::Alone(_)) {
             let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
             return Answer::Do(self.single(&line, mixed && !head.call.alone, Kind::Batch));
         }
@@ -382,7 +384,8 @@ impl Adaptive {
                     () if weighs && items == cap => Cause::Weight,
                     () => cause(leading, waited),
                 };
-                self.probe(&line, items).map_or_else(|| send(items, cause), Answer::Do)
+                let probe = if merge == Bound::Free { self.probe(&line, items) } else { None };
+                probe.map_or_else(|| send(items, cause), Answer::Do)
             }
             Chosen::GiveUp(heads) => {
                 self.given_up = ctx.queue.line(key).take(heads).map(|queued| queued.call.id).collect();
