@@ -490,7 +490,7 @@ impl<'a> Driver<'a> {
                 status,
                 ?retest,
                 "merging ends: the server refuses batches whose calls it answers alone; each call goes alone now. If \
-                 the server takes one item a call, set mode Off for this route"
+                 the server takes one item a call, set `mode: Passthrough`"
             );
         }
         self.shell.metrics.merging_suspended(self.core.suspended());

@@ -92,6 +92,17 @@ pub(super) struct Failures {
     pub(super) items: u64,
 }
 
+/// Why and until when nothing is merged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Suspended {
+    /// How the server answered a batch.
+    pub(super) answer: String,
+    /// Its status, if that was it.
+    pub(super) status: Option<u64>,
+    /// When one batch of two is tried.
+    pub(super) retest_us: u64,
+}
+
 /// How often the server told calls of a kind to come back later.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Pauses {
@@ -138,6 +149,8 @@ pub(super) struct Kind {
     pub(super) ceiling_from: Option<CeilingFrom>,
     /// Nothing is merged for now.
     pub(super) quarantined: bool,
+    /// The server refuses batches.
+    pub(super) suspended: Option<Suspended>,
     /// The server asked for pauses.
     pub(super) pauses: Option<Pauses>,
     /// What users want.
