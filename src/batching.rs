@@ -43,7 +43,7 @@ mod tally;
 mod tick;
 
 pub use adaptive::{Learned, OperatingPoint, PlanAge};
-pub use batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome};
+pub use batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome, Refusal};
 pub use batcher::{Batcher, CeilingInForce, ClassSnapshot, ClassWhy, Counts, Infeasible, Pauses, Report, Why};
 pub use budget::ReplayBudget;
 pub use call::{
@@ -51,6 +51,7 @@ pub use call::{
     TenantId, Weight,
 };
 pub use ceiling::{Bounded, CeilingReport, CeilingSnapshot, LimitSource};
+pub use class::merging::{MergingChange, Suspension};
 pub use cost::{Base, Point, Report as CostReport, Sample, Snapshot};
 pub use flow::{FlowMode, FlowReport, LoadPoint, OpenReason};
 pub use invariant::InvariantId;

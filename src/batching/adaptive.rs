@@ -22,8 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::admission::Admission;
-use super::batch::{BatchId, Cause, Expiry};
+use super::batch::{BatchId, Cause, Expiry, Lone};
 use super::call::{Call, CallId, CostClassId, KeyId};
+use super::class::merging::Bound;
 use super::class::{Class, Classes};
 use super::cost::Base;
 use super::decide::Walls;
@@ -238,7 +239,8 @@ impl Adaptive {
             if without.contains(&Some(head.call.cost_class)) {
                 continue;
             }
-            match self.line(ctx, key, head, classes.get(head.call.cost_class)) {
+            let merge = classes.merge_bound(ctx.now, &head.call, false);
+            match self.line(ctx, key, head, (classes.get(head.call.cost_class), merge)) {
                 Answer::Do(next) => return Some(next),
                 Answer::Hold(until) => {
                     if self.held.len() >= LINES_MAX {
@@ -260,13 +262,12 @@ impl Adaptive {
         None
     }
 
-    fn line(&mut self, ctx: Ctx<'_>, key: KeyId, head: &Queued, class: Option<&Class>) -> Answer {
+    fn line(&mut self, ctx: Ctx<'_>, key: KeyId, head: &Queued, (class, merge): (Option<&Class>, Bound)) -> Answer {
         let now = ctx.now;
         let class_id = head.call.cost_class;
         self.learn_of(class_id);
-        let quarantined = class.is_some_and(|class| class.quarantined(now));
         let in_line = ctx.queue.line_held(key).items;
-        let lonely = head.call.alone || quarantined;
+        let lonely = head.call.alone || matches!(merge, Bound::Alone(_));
         let has_second = !lonely && in_line > u64::from(head.call.items);
         let ask =
             Ask { now, alone: lonely, arrived: head.arrived, has_second, queued: ctx.queue.held_by_class(class_id) };
@@ -274,6 +275,9 @@ impl Adaptive {
         let Some(model) = self.models.get_mut(&class_id) else { return Answer::Skip };
         if ctx.missing.has(Skill::StandAside) && model.flow.is_open() {
             model.flow = Flow::limited(1, lone);
+        }
+        if merge == Bound::Alone(Some(Lone::Refused)) {
+            model.flow.open_unmergeable(now);
         }
         let permit = model.flow.permit(&ask);
         if let Some(limit) = model.flow.limit() {

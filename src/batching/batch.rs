@@ -41,6 +41,25 @@ pub enum Lone {
     Quarantined,
     /// The server batches by itself, and better.
     NoGain,
+    /// The server refused batches of its cost class and answered their members alone.
+    Refused,
+    /// Failed batches have used up the extra upstream calls that they may cost.
+    BudgetEmpty,
+}
+
+/// How a server answered a batch that it refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Refusal {
+    /// With this status.
+    Status(u16),
+    /// With a status or text that means: too large.
+    TooLarge(u16),
+    /// With success, and a body that cannot be split.
+    Mismatch,
+    /// It closed the connection.
+    Reset,
+    /// Not within the time that the route allows.
+    Silence,
 }
 
 /// A member of a batch.
@@ -121,9 +140,13 @@ pub enum ObservedOutcome {
         /// What the upstream asks for.
         retry_after: Option<Duration>,
     },
-    /// The answer had a wrong count, index or shape: batches of this cost class cannot be trusted for a while.
+    /// The answer had a wrong count, index or shape: batches of this merge key cannot be trusted for a while.
     Mismatched,
-    /// Any other failure; the members were answered by isolation or not at all.
+    /// It failed as a batch, and members that failed together were answered alone: the server takes no batch.
+    Refused(Refusal),
+    /// No answer within the route's time; nothing was sent again.
+    TimedOut,
+    /// Any other failure: members failed alone too, or were not sent again.
     Failed,
     /// Every member left before the end.
     Cancelled,
@@ -138,6 +161,31 @@ pub struct Observed {
     pub first_byte: Option<Duration>,
     /// How it ended.
     pub outcome: ObservedOutcome,
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// The word in reports.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Status(_) => "status",
+            Self::TooLarge(_) => "too_large",
+            Self::Mismatch => "mismatch",
+            Self::Reset => "reset",
+            Self::Silence => "silence",
+        }
+    }
+
+    /// The status of the answer, where it was one of an error.
+    #[must_use]
+    pub const fn status(self) -> Option<u16> {
+        match self {
+            Self::Status(status) | Self::TooLarge(status) => Some(status),
+            Self::Mismatch | Self::Reset | Self::Silence => None,
+        }
+    }
 }
 
 // === impl Expiry ===

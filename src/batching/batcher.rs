@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 
 use super::adaptive::{Adaptive, Kind};
 use super::batch::{BatchId, Cause, Decision, Expiry, Observed, ObservedOutcome};
-use super::budget::ReplayBudget;
 use super::call::{Call, CallId, CostClassId, KeyId, Rejection, ScopeId};
 use super::ceiling::Bounded;
+use super::class::merging::{Bound, Ended, MergingChange};
 use super::class::{BatchSize, Classes};
 use super::decide::{Ready, View, ready};
 use super::draw::Draw;
 use super::limits::{Limits, Policy};
 use super::plan::{Plan, PlanInput};
-use super::queue::Queue;
+use super::queue::{Queue, Queued};
 use super::shelf::Shelf;
 use super::skill::{Missing, Skill};
 use super::slots::UpstreamSnapshot;
@@ -60,9 +60,6 @@ pub struct Batcher {
     adaptive: Adaptive,
     missing: Missing,
     paused: Paused,
-    /// Replays that isolation may still make, as far as can be told from here: without the policy's share, and every failed batch counted as if each of
-    /// its members had been sent again.
-    replays: ReplayBudget,
     asked: Asked,
     tallies: Tallies,
 }
@@ -71,6 +68,7 @@ pub struct Batcher {
 struct InFlight {
     /// None for a call that goes alone: nobody else will have its key.
     key: Option<KeyId>,
+    replayable: bool,
     cost_class: CostClassId,
     scope: ScopeId,
     size: BatchSize,
@@ -125,7 +123,6 @@ impl Batcher {
             draw: Draw::new(seed),
             missing: Missing::default(),
             paused: Paused::default(),
-            replays: ReplayBudget::new(0),
             asked: Asked::default(),
             tallies: Tallies::default(),
         }
@@ -281,7 +278,7 @@ impl Batcher {
                 .chain(self.may_serve_late().then(|| lines(&self.late.queue)).into_iter().flatten())
                 .filter(|(.., head)| self.scope_is_free(head.call.scope))
                 .map(|(queue, key, head)| {
-                    let at = match ready(self.view(), queue, key, head, self.classes.get(head.call.cost_class)) {
+                    let at = match self.ready(queue, key, head) {
                         Ready::Now(_) => self.now,
                         Ready::At(at) => at,
                     };
@@ -315,7 +312,9 @@ impl Batcher {
                 self.scopes_in_flight.remove(&in_flight.scope);
             }
         }
-        self.classes.observe(now, in_flight.cost_class, &self.limits, &in_flight.size, &observed);
+        let ended =
+            Ended { batch, key: in_flight.key, shared: in_flight.size.shared, replayable: in_flight.replayable };
+        self.classes.observe(now, in_flight.cost_class, &self.limits, (ended, &in_flight.size), &observed);
         match observed.outcome {
             ObservedOutcome::Ok => self.pace.observe(observed.duration, in_flight.size.extent.items),
             // The callers' answer as it is, or nobody's: nothing is sent again.
@@ -324,10 +323,32 @@ impl Batcher {
                     self.paused.pause(now, key, in_flight.cost_class, after);
                 }
             }
-            ObservedOutcome::Cancelled => {}
-            _ if in_flight.size.shared => in_flight.members.iter().for_each(|_| self.replays.upstream(now)),
+            ObservedOutcome::Cancelled | ObservedOutcome::TimedOut => {}
+            _ if in_flight.size.shared => self.classes.replayed(now, in_flight.members.len()),
             _ => {}
         }
+    }
+
+    /// For which cost classes merging ended or began again since the last time this was asked.
+    pub fn take_merging_changes(&mut self) -> Vec<MergingChange> {
+        self.classes.take_changes()
+    }
+
+    /// How many cost classes are not merged, since the server refused their batches.
+    #[must_use]
+    pub fn suspended(&self) -> usize {
+        self.classes.suspended()
+    }
+
+    /// How many calls of this call's line may leave together.
+    fn merge_bound(&self, call: &Call) -> Bound {
+        let eager = !matches!(self.limits.policy, Policy::Adaptive { .. });
+        self.classes.merge_bound(self.now, call, eager)
+    }
+
+    fn ready(&self, queue: &Queue, key: KeyId, head: &Queued) -> Ready {
+        let class = self.classes.get(head.call.cost_class);
+        ready(self.view(), queue, (key, head), class, self.merge_bound(&head.call))
     }
 
     /// What is held, for gauges.
@@ -385,7 +406,7 @@ impl Batcher {
     pub fn forget(&mut self, now: Tick) {
         let now = self.advance(now);
         self.adaptive.forget();
-        self.classes.forget_ceilings();
+        self.classes.forget();
         self.tallies.forget();
         self.free.note(now, self.slot_is_free());
     }

@@ -83,6 +83,8 @@ pub struct Call {
     pub scope: ScopeId,
     /// It shares no batch, whatever its key.
     pub alone: bool,
+    /// It may be sent again after a batch that failed.
+    pub replayable: bool,
     /// When its answer becomes useless.
     pub deadline: Option<Deadline>,
     /// The deadline that holds instead once [`Call::deadline`] is an SLO that cannot be met at all.
@@ -151,6 +153,7 @@ impl Call {
             priority: PriorityId(0),
             scope: ScopeId(0),
             alone: false,
+            replayable: true,
             deadline: None,
             later: None,
             slo: None,

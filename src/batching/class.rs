@@ -1,13 +1,17 @@
-//! What is remembered for each cost class: ceilings, overload, quarantine, recent execution times.
+//! What is remembered for each cost class: ceilings, overload, whether it is merged, recent execution times.
+
+pub(super) mod merging;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::batch::{Observed, ObservedOutcome};
-use super::call::CostClassId;
+use super::batch::{BatchId, Lone, Observed, ObservedOutcome, Refusal};
+use super::budget::ReplayBudget;
+use super::call::{Call, CostClassId};
 use super::ceiling::{Bounded, CeilingReport, CeilingSnapshot, Ceilings, Extent, LimitSource};
 use super::limits::Limits;
 use super::tick::Tick;
+use merging::{Bound, Ended, Keys, Merging, MergingChange, Suspension};
 
 /// Cost classes remembered at once; beyond it the one unused for longest goes (`scheduling.md` §1 keeps 64 curves; these are smaller).
 const CLASSES_MAX: usize = 256;
@@ -15,6 +19,8 @@ const CLASSES_MAX: usize = 256;
 const TRUSTED_AFTER: u32 = 100;
 /// Full good batches for each item that an overload ceiling rises again (`scheduling.md` §2.6).
 const RISE_AFTER: u32 = 8;
+/// Changes of merging kept until they are taken: a log has no use for more.
+const CHANGES_MAX: usize = 64;
 /// Executions whose shortest one says what a lone call can hope for.
 const RECENT: usize = 16;
 
@@ -22,9 +28,7 @@ const RECENT: usize = 16;
 #[derive(Debug, Clone)]
 pub(super) struct Class {
     used: Tick,
-    quarantined_until: Option<Tick>,
-    quarantine_next: Duration,
-    whole_batches: u32,
+    merging: Merging,
     ceilings: Ceilings,
     /// Most items since the upstream said that it is overloaded, and since when.
     overload_max: Option<(u32, Tick)>,
@@ -35,10 +39,15 @@ pub(super) struct Class {
     executions: usize,
 }
 
-/// All cost classes.
-#[derive(Debug, Clone, Default)]
+/// All cost classes, and what bounds attempts to merge.
+#[derive(Debug, Clone)]
 pub(super) struct Classes {
     map: BTreeMap<CostClassId, Class>,
+    keys: Keys,
+    /// Extra upstream calls that failed batches may cost, as far as can be told from here: without the policy's share, and every failed batch counted
+    /// as if each of its members had been sent again.
+    replays: ReplayBudget,
+    changes: Vec<MergingChange>,
 }
 
 // === impl Class ===
@@ -47,9 +56,7 @@ impl Class {
     fn new(now: Tick) -> Self {
         Self {
             used: now,
-            quarantined_until: None,
-            quarantine_next: Duration::ZERO,
-            whole_batches: 0,
+            merging: Merging::default(),
             ceilings: Ceilings::default(),
             overload_max: None,
             full_good: 0,
@@ -59,8 +66,9 @@ impl Class {
         }
     }
 
-    pub(super) fn quarantined(&self, now: Tick) -> bool {
-        self.quarantined_until.is_some_and(|until| now < until)
+    /// The time without merging that it is in.
+    pub(super) const fn suspension(&self) -> Option<Suspension> {
+        self.merging.suspension()
     }
 
     /// Most items in a batch of this class: the smallest of what was learned.
@@ -115,12 +123,6 @@ impl Class {
                 self.executions += 1;
                 self.refusing = false;
                 self.ceilings.worked(now, extent);
-                if shared {
-                    self.whole_batches += 1;
-                    if self.whole_batches >= TRUSTED_AFTER {
-                        self.quarantine_next = Duration::ZERO;
-                    }
-                }
                 if full && let Some((max, since)) = self.overload_max {
                     self.full_good += 1;
                     if self.full_good >= RISE_AFTER {
@@ -139,7 +141,9 @@ impl Class {
             // A call alone says nothing about size unless the answer names the limit.
             ObservedOutcome::TooLarge { .. } | ObservedOutcome::OutOfMemory | ObservedOutcome::Overloaded { .. }
                 if !shared => {}
-            ObservedOutcome::TooLarge { .. } => self.ceilings.too_large(now, extent, retest, took),
+            ObservedOutcome::TooLarge { .. } | ObservedOutcome::Refused(Refusal::TooLarge(_)) => {
+                self.ceilings.too_large(now, extent, retest, took);
+            }
             ObservedOutcome::OutOfMemory => self.ceilings.out_of_memory(now, extent, memory, took),
             ObservedOutcome::Overloaded { retry_after: Some(_) } if self.refusing => {}
             ObservedOutcome::Overloaded { retry_after } => {
@@ -150,13 +154,11 @@ impl Class {
                 self.overload_max = Some(known.unwrap_or((found, now)));
                 self.full_good = 0;
             }
-            ObservedOutcome::Mismatched => {
-                self.whole_batches = 0;
-                let this_time = self.quarantine_next.max(limits.quarantine).min(Limits::QUARANTINE_MAX);
-                self.quarantined_until = Some(now.after(this_time));
-                self.quarantine_next = this_time.saturating_mul(2).min(Limits::QUARANTINE_MAX);
-            }
-            ObservedOutcome::Failed | ObservedOutcome::Cancelled => {}
+            ObservedOutcome::Mismatched
+            | ObservedOutcome::Refused(_)
+            | ObservedOutcome::TimedOut
+            | ObservedOutcome::Failed
+            | ObservedOutcome::Cancelled => {}
         }
         if let Some(retest) = retest {
             self.ceilings.retest_over(now, retest);
@@ -172,9 +174,83 @@ fn named(limit: Option<u32>, items: u32) -> Option<u32> {
 // === impl Classes ===
 
 impl Classes {
-    /// The upstream is another one. What it did wrong since it was met is not forgotten: quarantines and overloads stay.
-    pub(super) fn forget_ceilings(&mut self) {
-        self.map.values_mut().for_each(|class| class.ceilings = Ceilings::default());
+    /// The upstream is another one, which may take other batches. An overload stays.
+    pub(super) fn forget(&mut self) {
+        self.keys = Keys::default();
+        for (id, class) in &mut self.map {
+            class.ceilings = Ceilings::default();
+            if class.merging.forget() {
+                note(&mut self.changes, MergingChange { class: *id, suspension: None, again: false });
+            }
+        }
+    }
+
+    /// How many calls of this call's line may leave together. `eager`: batches are sent as configured before one was answered.
+    pub(super) fn merge_bound(&self, now: Tick, call: &Call, eager: bool) -> Bound {
+        let eager = eager && call.replayable;
+        let class = self.map.get(&call.cost_class).map(|class| class.merging.bound(now, eager));
+        let bound = class.unwrap_or(if eager { Bound::Free } else { Bound::Trial });
+        match bound {
+            Bound::Alone(_) => bound,
+            _ if self.keys.quarantined(now, call.key) => Bound::Alone(Some(Lone::Quarantined)),
+            _ if self.replays.room(now) == 0 => Bound::Alone(Some(Lone::BudgetEmpty)),
+            _ => bound,
+        }
+    }
+
+    /// Whether some calls of this class go alone for now since a batch could not be split or was refused.
+    pub(super) fn quarantined(&self, now: Tick, id: CostClassId) -> bool {
+        let suspended = self.get(id).and_then(Class::suspension).is_some_and(|suspension| now < suspension.retest);
+        suspended || self.keys.any_quarantined(now, id)
+    }
+
+    /// A batch of several leaves; `trial`: to learn whether the server takes one.
+    pub(super) fn sent(&mut self, now: Tick, id: CostClassId, batch: BatchId, members: usize, trial: bool) {
+        (0..members).for_each(|_| self.replays.client(now));
+        self.replays.upstream(now);
+        if trial {
+            self.entry(now, id).merging.trying(batch);
+        }
+    }
+
+    /// Extra upstream calls that failed batches may still cost.
+    pub(super) fn replay_room(&self, now: Tick) -> u64 {
+        self.replays.room(now)
+    }
+
+    /// Each of so many members is sent again.
+    pub(super) fn replayed(&mut self, now: Tick, members: usize) {
+        (0..members).for_each(|_| self.replays.upstream(now));
+    }
+
+    /// How many classes are not merged.
+    pub(super) fn suspended(&self) -> usize {
+        self.map.values().filter(|class| class.suspension().is_some()).count()
+    }
+
+    /// For which classes merging ended or began again since the last time.
+    pub(super) fn take_changes(&mut self) -> Vec<MergingChange> {
+        std::mem::take(&mut self.changes)
+    }
+
+    fn observe_merging(&mut self, now: Tick, id: CostClassId, base: Duration, ended: Ended, observed: &Observed) {
+        let many =
+            ended.shared && ended.key.is_some_and(|key| self.keys.observe((now, base), id, key, observed.outcome));
+        let class = self.entry(now, id);
+        let before = class.suspension().is_some();
+        let last = class.last();
+        let mut change = class.merging.observe((now, base), ended, observed, last);
+        if many && change.is_none() && !before {
+            let refusal = match observed.outcome {
+                ObservedOutcome::Refused(refusal) => refusal,
+                _ => Refusal::Mismatch,
+            };
+            change = Some(Some(class.merging.suspend(now, base, refusal)));
+        }
+        if let Some(suspension) = change {
+            let again = before && suspension.is_some();
+            note(&mut self.changes, MergingChange { class: id, suspension, again });
+        }
     }
 
     pub(super) fn least_ceiling(&self) -> Option<u32> {
@@ -230,9 +306,10 @@ impl Classes {
         now: Tick,
         id: CostClassId,
         limits: &Limits,
-        batch: &BatchSize,
+        (ended, batch): (Ended, &BatchSize),
         observed: &Observed,
     ) {
+        self.observe_merging(now, id, limits.quarantine, ended, observed);
         self.entry(now, id).observe(now, limits, batch, observed);
     }
 
@@ -246,6 +323,19 @@ impl Classes {
         let class = self.map.entry(id).or_insert_with(|| Class::new(now));
         class.used = now;
         class
+    }
+}
+
+impl Default for Classes {
+    fn default() -> Self {
+        Self { map: BTreeMap::new(), keys: Keys::default(), replays: ReplayBudget::new(0), changes: Vec::new() }
+    }
+}
+
+/// Keeps a change until it is taken, the first ones where there are too many.
+fn note(changes: &mut Vec<MergingChange>, change: MergingChange) {
+    if changes.len() < CHANGES_MAX {
+        changes.push(change);
     }
 }
 
@@ -265,6 +355,7 @@ pub(super) struct BatchSize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::call::KeyId;
     use super::*;
 
     const ID: CostClassId = CostClassId(3);
@@ -273,7 +364,8 @@ mod tests {
         let observed = Observed { duration: Duration::from_millis(5), first_byte: None, outcome };
         let extent = Extent { items, sum: u64::from(items), heaviest: 1 };
         let size = BatchSize { extent, shared: items > 1, full: true, memory: Bounded::PaddedWeight, retest: None };
-        classes.observe(Tick::from_millis(at), ID, &Limits::default(), &size, &observed);
+        let ended = Ended { batch: BatchId(at), key: Some(KeyId(1)), shared: size.shared, replayable: true };
+        classes.observe(Tick::from_millis(at), ID, &Limits::default(), (ended, &size), &observed);
     }
 
     #[test]
@@ -299,7 +391,8 @@ mod tests {
             let observed = Observed { duration: Duration::from_millis(5), first_byte: None, outcome };
             let extent = Extent { items: 64, sum: 64, heaviest: 1 };
             let size = BatchSize { extent, shared: false, full: true, memory: Bounded::PaddedWeight, retest: None };
-            classes.observe(Tick::default(), ID, &Limits::default(), &size, &observed);
+            let ended = Ended { batch: BatchId(0), key: None, shared: false, replayable: true };
+            classes.observe(Tick::default(), ID, &Limits::default(), (ended, &size), &observed);
             classes.get(ID).unwrap().ceiling()
         };
         for outcome in [ObservedOutcome::TooLarge { limit: None }, ObservedOutcome::OutOfMemory] {
@@ -317,21 +410,6 @@ mod tests {
             observe(&mut classes, at, 32, ObservedOutcome::Ok);
         }
         assert_eq!(classes.get(ID).unwrap().ceiling(), 33);
-    }
-
-    #[test]
-    fn a_quarantine_doubles_and_starts_small_again_after_a_hundred_whole_batches() {
-        let mut classes = Classes::default();
-        observe(&mut classes, 0, 2, ObservedOutcome::Mismatched);
-        assert!(classes.get(ID).unwrap().quarantined(Tick::from_millis(29_999)));
-        assert!(!classes.get(ID).unwrap().quarantined(Tick::from_millis(30_000)));
-        observe(&mut classes, 30_000, 2, ObservedOutcome::Mismatched);
-        assert!(classes.get(ID).unwrap().quarantined(Tick::from_millis(89_999)));
-        for _ in 0..100 {
-            observe(&mut classes, 90_000, 2, ObservedOutcome::Ok);
-        }
-        observe(&mut classes, 100_000, 2, ObservedOutcome::Mismatched);
-        assert!(!classes.get(ID).unwrap().quarantined(Tick::from_millis(130_000)));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::batch::{Cause, Lone};
 use super::call::{CallId, KeyId};
 use super::ceiling::{Bounded, Extent};
 use super::class::Class;
+use super::class::merging::Bound;
 use super::limits::{Limits, Policy, ScopeLimits};
 use super::queue::{Queue, Queued};
 use super::tick::Tick;
@@ -62,7 +63,13 @@ pub(super) struct View<'a> {
 }
 
 /// When the line of `key`, whose first call is `head`, may leave, a slot being free.
-pub(super) fn ready(view: View<'_>, queue: &Queue, key: KeyId, head: &Queued, class: Option<&Class>) -> Ready {
+pub(super) fn ready(
+    view: View<'_>,
+    queue: &Queue,
+    (key, head): (KeyId, &Queued),
+    class: Option<&Class>,
+    together: Bound,
+) -> Ready {
     if view.draining {
         return Ready::Now(Cause::Drain);
     }
@@ -74,7 +81,9 @@ pub(super) fn ready(view: View<'_>, queue: &Queue, key: KeyId, head: &Queued, cl
         Policy::Window { items, delay } => (items, delay, hold_ends(delay)),
         Policy::Static { items, delay } => (items, delay, head.arrived.after(delay)),
     };
-    if head.call.alone || class.is_some_and(|class| class.quarantined(view.now)) {
+    // A trial of two has all that it may hold.
+    let complete = together == Bound::Trial && queue.line(key).nth(1).is_some();
+    if head.call.alone || complete || matches!(together, Bound::Alone(_)) {
         return Ready::Now(Cause::Idle);
     }
     let scope = view.limits.scope(head.call.scope);
@@ -153,14 +162,13 @@ impl Walls {
 pub(super) fn choose<'a>(
     view: View<'_>,
     mut line: impl Iterator<Item = &'a Queued>,
-    class: Option<&Class>,
+    together: Bound,
     walls: Walls,
     want: Option<u32>,
 ) -> Option<Choice> {
     let first = &line.next()?.call;
     let scope = view.limits.scope(first.scope);
     let cap = walls.items;
-    let quarantined = class.is_some_and(|class| class.quarantined(view.now));
     let full = match view.limits.policy {
         Policy::WorkConserving | Policy::Adaptive { .. } => cap,
         Policy::Window { items, .. } | Policy::Static { items, .. } => cap.min(items.max(1)),
@@ -184,15 +192,16 @@ pub(super) fn choose<'a>(
         choice.lone = Some(Lone::ClientBatchFull);
         return Some(choice);
     }
-    if quarantined {
-        choice.lone = Some(Lone::Quarantined);
+    if let Bound::Alone(lone) = together {
+        choice.lone = lone;
         return Some(choice);
     }
+    let calls_max = if together == Bound::Trial { 2 } else { usize::MAX };
     // What was wanted is no limit.
     let bound = (fill == full).then_some(Cause::Full);
     let mut exclusive: BTreeSet<u64> = first.exclusive.iter().copied().collect();
     for queued in line {
-        if choice.items >= fill {
+        if choice.items >= fill || choice.ids.len() >= calls_max {
             break;
         }
         let call = &queued.call;

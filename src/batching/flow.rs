@@ -429,6 +429,13 @@ impl Flow {
         self.in_force = None;
     }
 
+    /// Opens where the server refuses what is merged: a limit has nothing to gain.
+    pub(super) fn open_unmergeable(&mut self, now: Tick) {
+        if self.limit.is_some() || self.trial.is_some() {
+            self.open(now, OpenReason::NothingToMerge);
+        }
+    }
+
     /// Opens: nothing that was measured under a limit holds any more.
     fn open(&mut self, now: Tick, reason: OpenReason) {
         self.limit = None;

@@ -64,6 +64,11 @@ impl Isolation {
         self.todo.extend(parts.into_iter().rev());
     }
 
+    /// Takes a part that was not tried apart: each of its members comes next, alone.
+    pub fn split(&mut self, part: Part) {
+        self.todo.extend(part.rev().map(|member| member..member + 1));
+    }
+
     /// Whether nothing is left to try.
     #[must_use]
     pub fn is_done(&self) -> bool {

@@ -76,6 +76,8 @@ pub enum Reason {
     ItemForm,
     /// No merging for now after answers that could not be split.
     Quarantined,
+    /// The server refused batches of such calls and answered their members alone, or failed batches have used up the extra calls that they may cost.
+    MergeRefused,
     /// The policy only observes.
     PolicyObserve,
     /// The policy passes through.
@@ -202,7 +204,7 @@ impl fmt::Debug for Merge {
 
 impl Reason {
     /// Every reason, in the order of the metrics' documentation.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::NotRecognised,
         Self::Streaming,
         Self::Encoding,
@@ -212,6 +214,7 @@ impl Reason {
         Self::Header,
         Self::ItemForm,
         Self::Quarantined,
+        Self::MergeRefused,
         Self::PolicyObserve,
         Self::PolicyOff,
         Self::NoGain,
@@ -232,6 +235,7 @@ impl Reason {
             Self::Header => "header",
             Self::ItemForm => "item_form",
             Self::Quarantined => "quarantined",
+            Self::MergeRefused => "merge_refused",
             Self::PolicyObserve => "policy_observe",
             Self::PolicyOff => "policy_off",
             Self::NoGain => "no_gain",

@@ -179,6 +179,7 @@ impl Proxy {
                 reason = reason.or(match grant.ticket.lone {
                     Some(Lone::ClientBatchFull) => Some(Reason::ClientBatchFull),
                     Some(Lone::Quarantined) => Some(Reason::Quarantined),
+                    Some(Lone::Refused | Lone::BudgetEmpty) => Some(Reason::MergeRefused),
                     Some(Lone::NoGain) => Some(Reason::NoGain),
                     // Under a policy that never stands aside.
                     None => batches_itself.filter(|known| *known).map(|_| Reason::NoGain),

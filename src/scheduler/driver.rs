@@ -16,8 +16,8 @@ use super::numbers::Numbers;
 use super::{Config, Event, Kept, Outcome, SLOTS_BOUND, Submission, Ticket};
 use crate::backend::{Backend, BatchRequest};
 use crate::batching::{
-    Batch, BatchId, Batcher, CallId, CostClassId, Decision, Expiry, LimitSource, ObservedOutcome, PlanInput, Policy,
-    Rejection, RejectionReason, ScopeId, Tick, solve,
+    Batch, BatchId, Batcher, CallId, CostClassId, Decision, Expiry, LimitSource, MergingChange, ObservedOutcome,
+    PlanInput, Policy, Rejection, RejectionReason, ScopeId, Tick, solve,
 };
 use crate::clock::{Alarm, Clock};
 use crate::error::{Failure, FailureKind};
@@ -217,6 +217,7 @@ impl<'a> Driver<'a> {
             Event::Begin(kept) => self.begin(&kept),
             Event::Forget => {
                 self.core.forget(self.now());
+                self.log_merging();
                 (self.ceiling.published, self.weight_ceiling.published) = (None, None);
                 // The next call brings what this one says.
                 self.known_batching(false);
@@ -452,6 +453,7 @@ impl<'a> Driver<'a> {
             observer.executed(scope, done.observed.duration, done.observed.outcome == ObservedOutcome::Ok);
         }
         self.core.complete(self.now(), done.batch, done.observed);
+        self.log_merging();
         if let Some(learned) = &self.shell.config.learned {
             learned.notify_one();
         }
@@ -462,6 +464,37 @@ impl<'a> Driver<'a> {
         self.shell.metrics.learned(&learned, learned.changes.saturating_sub(self.changes));
         self.changes = learned.changes;
         self.show_ceilings();
+    }
+
+    /// Reports for which kinds of calls merging ended or began again.
+    fn log_merging(&mut self) {
+        let changes = self.core.take_merging_changes();
+        if changes.is_empty() {
+            return;
+        }
+        let now = self.now();
+        for MergingChange { class, suspension, again } in changes {
+            let name = String::from_utf8_lossy(self.numbers.class_name(class).unwrap_or_default()).into_owned();
+            let Some(suspension) = suspension else {
+                tracing::info!(class = name, "merging begins again: the server takes batches");
+                continue;
+            };
+            let (answer, status) = (suspension.refusal.as_str(), suspension.refusal.status());
+            let retest = suspension.retest.since(now);
+            if again {
+                tracing::debug!(class = name, answer, status, ?retest, "a batch of two was refused again");
+                continue;
+            }
+            tracing::warn!(
+                class = name,
+                answer,
+                status,
+                ?retest,
+                "merging ends: the server refuses batches whose calls it answers alone; each call goes alone now. If \
+                 the server takes one item a call, set `mode: Passthrough`"
+            );
+        }
+        self.shell.metrics.merging_suspended(self.core.suspended());
     }
 
     fn show_ceilings(&mut self) {

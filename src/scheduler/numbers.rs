@@ -46,6 +46,7 @@ impl Numbers {
             priority: submission.priority,
             scope: submission.scope,
             alone: submission.alone || matches!(call.merge, Merge::Alone(_)),
+            replayable: submission.endpoint.idempotent,
             deadline: submission.deadline,
             later: submission.later,
             slo: submission.slo,

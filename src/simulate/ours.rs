@@ -179,18 +179,17 @@ impl Ours {
             if members.is_empty() {
                 continue;
             }
-            if self.budget.take(desk.now()) {
-                isolating.part = part;
-                let sent = desk.send(members);
-                self.in_flight.insert(sent, execution);
-                return;
+            if part.len() == 1 {
+                // Owed, whatever the budget holds.
+                self.budget.upstream(desk.now());
+            } else if !self.budget.take(desk.now()) {
+                isolating.plan.split(part);
+                continue;
             }
-            let mut rest = members;
-            for part in isolating.plan.give_up() {
-                rest.extend(waiting(&part, desk));
-            }
-            self.refuse(desk, &rest);
-            break;
+            isolating.part = part;
+            let sent = desk.send(members);
+            self.in_flight.insert(sent, execution);
+            return;
         }
         self.complete(desk, &execution, outcome);
     }

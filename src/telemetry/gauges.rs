@@ -40,6 +40,7 @@ struct LearnedGauges {
     error: Gauge,
     tail: Gauge,
     standing_aside: Gauge,
+    merging_suspended: Gauge,
     // These two add up.
     changes: Counter,
     exploration: Counter,
@@ -76,6 +77,7 @@ impl Gauges {
                 error: gauge(Metric::ModelError),
                 tail: gauge(Metric::ModelTail),
                 standing_aside: gauge(Metric::StandingAside),
+                merging_suspended: gauge(Metric::MergingSuspended),
                 changes: counter(Metric::ModelChanges),
                 exploration: counter(Metric::Exploration),
             },
@@ -93,6 +95,10 @@ impl Gauges {
 
     pub(super) fn deadline_shift(&self, shift: Duration) {
         self.deadline_shift.set(shift.as_secs_f64());
+    }
+
+    pub(super) fn merging_suspended(&self, classes: usize) {
+        self.learned.merging_suspended.set(to_f64(classes as u64));
     }
 
     pub(super) fn learned(&self, learned: &Learned, changes: u64) {

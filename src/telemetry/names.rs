@@ -67,6 +67,8 @@ pub enum Metric {
     PlanSolve,
     /// Whether calls are passed one by one.
     StandingAside,
+    /// Cost classes that are not merged, since the server refuses their batches.
+    MergingSuspended,
     /// How much earlier deadlines count.
     DeadlineShift,
     /// Upstream calls made to isolate a failed batch.
@@ -144,7 +146,7 @@ pub enum Kind {
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Self; 57] = [
+    pub const ALL: [Self; 58] = [
         Self::Calls,
         Self::CallsPassed,
         Self::Items,
@@ -174,6 +176,7 @@ impl Metric {
         Self::Exploration,
         Self::PlanSolve,
         Self::StandingAside,
+        Self::MergingSuspended,
         Self::DeadlineShift,
         Self::IsolationExecutions,
         Self::ItemsIsolated,
@@ -327,6 +330,12 @@ impl Metric {
                 Kind::Gauge,
                 "",
                 "1 while calls are passed one by one, since the upstream batches better by itself.",
+            ),
+            Self::MergingSuspended => (
+                "groupage_merging_suspended",
+                Kind::Gauge,
+                "",
+                "Kinds of calls that are not merged, since the server refused their batches and answered their members alone.",
             ),
             Self::DeadlineShift => (
                 "groupage_deadline_shift_seconds",

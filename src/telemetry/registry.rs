@@ -304,6 +304,11 @@ impl Metrics {
         self.gauges.deadline_shift(shift);
     }
 
+    /// So many cost classes are not merged, since the server refuses their batches.
+    pub fn merging_suspended(&self, classes: usize) {
+        self.gauges.merging_suspended(classes);
+    }
+
     /// What the core has learned by now; `changes` are those since it was last told.
     pub fn learned(&self, learned: &Learned, changes: u64) {
         self.gauges.learned(learned, changes);

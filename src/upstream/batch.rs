@@ -1,7 +1,8 @@
 //! Executes a batch: write, send, validate, split, and isolate what failed.
 //!
 //! Nobody gets anything of a shared answer before the whole of it was validated. On any doubt the members are sent again alone, as they came, on the
-//! batch's own slot and within the replay budget; where nothing may be sent again they get an honest 502.
+//! batch's own slot. The one lone call is owed to each of them, whatever it costs; what the replay budget bounds is smaller batches in between. Where
+//! nothing may be sent again they get an honest 502.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +17,7 @@ use super::exchange::Answer;
 use super::forward::prepare;
 use super::published::look_up;
 use crate::backend::{Backend, BatchRequest, Outputs};
-use crate::batching::{Isolation, Observed, ObservedOutcome, Part, Tick, Verdict};
+use crate::batching::{Isolation, Observed, ObservedOutcome, Part, Refusal, Verdict};
 use crate::body::Body;
 use crate::buffer::Held;
 use crate::error::FailureKind;
@@ -30,7 +31,28 @@ enum Judged {
     /// Every member of the part has its answer.
     Answered(ObservedOutcome),
     /// The part may be tried again in smaller parts; `or` is the answer where that is not allowed.
-    Again { verdict: Verdict, or: FailureKind, observed: ObservedOutcome, allowed: bool },
+    Again { verdict: Verdict, or: FailureKind, observed: ObservedOutcome, refusal: Option<Refusal>, allowed: bool },
+}
+
+/// What isolation has shown of the server.
+#[derive(Debug, Default)]
+struct Shown {
+    /// Members that were answered with success alone.
+    answered: Vec<usize>,
+    /// Parts of several members that failed.
+    failed: Vec<Part>,
+    /// A part of several members was answered whole: the server takes batches.
+    merged: bool,
+}
+
+// === impl Shown ===
+
+impl Shown {
+    /// Whether members failed together that succeeded one by one, and none succeeded together.
+    fn refuses_batches(&self) -> bool {
+        let alone = |part: &Part| part.clone().all(|member| self.answered.contains(&member));
+        !self.merged && self.failed.iter().any(alone)
+    }
 }
 
 /// The port for batches.
@@ -73,55 +95,52 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ou
             fail(outputs, whole, or);
             observed
         }
-        Judged::Again { verdict, or, observed, allowed: true } => {
-            // Isolation has the time that one call has: nobody waits longer for a batch than for a call alone.
-            let until = request.timeout.map(|timeout| started.after(timeout));
-            isolate(inner, &request, (verdict, or), outputs, until).await;
-            observed
+        Judged::Again { verdict, observed, refusal, allowed: true, .. } => {
+            let shown = isolate(inner, &request, verdict, outputs).await;
+            match refusal {
+                Some(refusal) if shown.refuses_batches() => ObservedOutcome::Refused(refusal),
+                _ => observed,
+            }
         }
     };
     Observed { duration: inner.clock.now().since(started), first_byte, outcome }
 }
 
-/// Tries the members in smaller parts, one after the other, until each has an answer or the budget is empty.
-async fn isolate(
-    inner: &Arc<Inner>,
-    request: &BatchRequest,
-    (verdict, or): (Verdict, FailureKind),
-    outputs: &mut dyn Outputs,
-    until: Option<Tick>,
-) {
+/// Tries the members in smaller parts, one after the other, until each has an answer.
+async fn isolate(inner: &Arc<Inner>, request: &BatchRequest, verdict: Verdict, outputs: &mut dyn Outputs) -> Shown {
     tracing::debug!(batch = request.id.0, members = request.members.len(), ?verdict, "isolating a failed batch");
     let items = request.members.iter().map(|call| call.items).collect();
     let mut plan = Isolation::new(items, inner.isolate_above.load(Ordering::Relaxed), verdict);
+    let mut shown = Shown { failed: vec![0..request.members.len()], ..Shown::default() };
     outputs.isolating();
     while let Some(part) = plan.next_part() {
         if !part.clone().any(|member| outputs.is_waiting(member)) {
             continue;
         }
         let now = inner.clock.now();
-        let left = until.map(|until| until.since(now));
-        let stop = if left.is_some_and(|left| left.is_zero()) {
-            Some(FailureKind::UpstreamTimeout)
-        } else if !inner.budget.lock().is_ok_and(|mut budget| budget.take(now)) {
-            tracing::debug!(batch = request.id.0, "replay budget empty");
-            Some(or)
-        } else {
-            None
-        };
-        if let Some(kind) = stop {
-            fail(outputs, part, kind);
-            for rest in plan.give_up() {
-                fail(outputs, rest, kind);
+        if part.len() == 1 {
+            if let Ok(mut budget) = inner.budget.lock() {
+                budget.upstream(now);
             }
-            return;
+        } else if !inner.budget.lock().is_ok_and(|mut budget| budget.take(now)) {
+            tracing::debug!(batch = request.id.0, "replay budget empty: each member alone");
+            plan.split(part);
+            continue;
         }
         inner.metrics.isolation_execution();
         let isolated = part.clone().map(|member| request.members.get(member).map_or(0, |call| call.items)).sum();
-        match try_part(inner, request, part.clone(), outputs, &mut None, left).await {
+        // A lone call has the time that it has without a batch: the batch's own time is no part of it.
+        match try_part(inner, request, part.clone(), outputs, &mut None, request.timeout).await {
+            Judged::Answered(outcome) if part.len() == 1 && outcome == ObservedOutcome::Ok => {
+                shown.answered.push(part.start);
+            }
             Judged::Answered(_) => {}
-            Judged::Split(replies, _held) => deliver_all(outputs, part, replies),
+            Judged::Split(replies, _held) => {
+                shown.merged = true;
+                deliver_all(outputs, part, replies);
+            }
             Judged::Again { verdict, allowed: true, .. } => {
+                shown.failed.push(part.clone());
                 plan.refine(part, verdict);
                 continue;
             }
@@ -129,6 +148,7 @@ async fn isolate(
         }
         inner.metrics.items_isolated(isolated);
     }
+    shown
 }
 
 fn fail(outputs: &mut dyn Outputs, part: Part, kind: FailureKind) {
@@ -167,12 +187,13 @@ async fn try_part(
             return Judged::Again {
                 verdict: Verdict::Failed,
                 or: kind,
-                // Answers that fit alone and not together: the next batch is smaller.
-                observed: if kind == FailureKind::AnswerTooLarge {
-                    ObservedOutcome::TooLarge { limit: None }
-                } else {
-                    ObservedOutcome::Failed
+                observed: match kind {
+                    // Answers that fit alone and not together: the next batch is smaller.
+                    FailureKind::AnswerTooLarge => ObservedOutcome::TooLarge { limit: None },
+                    FailureKind::UpstreamTimeout => ObservedOutcome::TimedOut,
+                    _ => ObservedOutcome::Failed,
                 },
+                refusal: (kind == FailureKind::UpstreamBroken).then_some(Refusal::Reset),
                 allowed: again,
             };
         }
@@ -196,6 +217,8 @@ async fn try_part(
                 verdict: Verdict::TooLarge { limit },
                 or: FailureKind::BatchFailed,
                 observed: ObservedOutcome::TooLarge { limit },
+                // A limit that is named is kept from then on.
+                refusal: limit.is_none().then_some(Refusal::TooLarge(status.as_u16())),
                 allowed: true,
             };
         }
@@ -203,6 +226,7 @@ async fn try_part(
             verdict: Verdict::Failed,
             or: FailureKind::BatchFailed,
             observed: if out_of_memory { ObservedOutcome::OutOfMemory } else { ObservedOutcome::Failed },
+            refusal: (!out_of_memory).then_some(Refusal::Status(status.as_u16())),
             allowed: endpoint.idempotent,
         };
     }
@@ -218,6 +242,8 @@ async fn try_part(
                 verdict: Verdict::Failed,
                 or: FailureKind::Mismatch,
                 observed: if mismatch.quarantines() { ObservedOutcome::Mismatched } else { ObservedOutcome::Failed },
+                // What starts a quarantine by itself needs no other evidence.
+                refusal: (!mismatch.quarantines()).then_some(Refusal::Mismatch),
                 allowed: endpoint.idempotent && endpoint.on_mismatch_isolates,
             }
         }
@@ -245,7 +271,8 @@ async fn alone(
         headers.remove(http::header::CONTENT_LENGTH);
         Reply { status: answer.status, headers, body: answer.body, trailers: answer.trailers }
     });
-    let outcome = if result.is_ok() { ObservedOutcome::Ok } else { ObservedOutcome::Failed };
+    let answered = result.as_ref().is_ok_and(|reply: &Reply| reply.status.is_success());
+    let outcome = if answered { ObservedOutcome::Ok } else { ObservedOutcome::Failed };
     outputs.deliver(member, result);
     Judged::Answered(outcome)
 }
@@ -270,7 +297,6 @@ fn key_wide(status: StatusCode, headers: &HeaderMap) -> Option<ObservedOutcome> 
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
             Some(ObservedOutcome::Overloaded { retry_after: headers::retry_after(headers) })
         }
-        StatusCode::UNAUTHORIZED | StatusCode::METHOD_NOT_ALLOWED => Some(ObservedOutcome::Failed),
         _ => None,
     }
 }

@@ -26,6 +26,7 @@ mod overload;
 mod pass;
 mod priorities;
 mod process;
+mod refusing;
 mod reload;
 mod servers;
 mod setup;

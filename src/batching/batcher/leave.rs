@@ -9,7 +9,8 @@ use super::super::batch::{Batch, BatchId, Cause, Decision, Lone, Member};
 use super::super::call::{Call, DeadlineSource, KeyId, ScopeId, Weight};
 use super::super::ceiling::{Bounded, Extent};
 use super::super::class::BatchSize;
-use super::super::decide::{Choice, Ready, Walls, choose, ready};
+use super::super::class::merging::Bound;
+use super::super::decide::{Choice, Ready, Walls, choose};
 use super::super::invariant::{InvariantId, check_invariant};
 use super::super::limits::Policy;
 use super::super::queue::Queued;
@@ -43,11 +44,9 @@ impl Batcher {
         }
         debug_assert_eq!(now, self.now);
         let lines = self.queue.lines().filter(|(_, head)| self.scope_is_free(head.call.scope));
-        lines.filter(|(key, _)| self.paused_until(*key).is_none()).find_map(|(key, head)| {
-            match ready(self.view(), &self.queue, key, head, self.classes.get(head.call.cost_class)) {
-                Ready::Now(cause) => Some((key, cause)),
-                Ready::At(_) => None,
-            }
+        lines.filter(|(key, _)| self.paused_until(*key).is_none()).find_map(|(key, head)| match self.ready(&self.queue, key, head) {
+            Ready::Now(cause) => Some((key, cause)),
+            Ready::At(_) => None,
         })
     }
 
@@ -90,17 +89,17 @@ impl Batcher {
     pub(super) fn dispatch(&mut self, now: Tick, key: KeyId, cause: Cause, who: Who, kind: Kind) -> Option<Decision> {
         let head = &self.queue.line(key).next()?.call;
         let (cost_class, scope, shareable) = (head.cost_class, head.scope, !head.alone);
+        let (replayable, together) = (head.replayable, self.merge_bound(head));
         let who = self.shorten(key, who);
-        let class = self.classes.get(cost_class);
         let walls = self.walls(cost_class, scope);
         let cut = match who {
-            Who::Front(want) => choose(self.view(), self.queue.line(key), class, walls, want)?,
+            Who::Front(want) => choose(self.view(), self.queue.line(key), together, walls, want)?,
             Who::Chosen => {
                 let chosen = self.adaptive.chosen().iter().filter_map(|id| self.queue.get(*id));
-                choose(self.view(), chosen, class, walls, None)?
+                choose(self.view(), chosen, together, walls, None)?
             }
         };
-        let (choice, retest) = match self.ask_again(now, key, who, kind, &cut) {
+        let (choice, retest) = match self.ask_again(now, key, who, kind, &cut).filter(|_| together == Bound::Free) {
             Some((larger, bounded)) => (larger, Some(bounded)),
             None => (cut, None),
         };
@@ -138,9 +137,9 @@ impl Batcher {
             start += queued.call.items;
         }
         check_invariant!(InvariantId::Balanced, start == items);
+        let trial = together == Bound::Trial && members.len() > 1;
         if members.len() > 1 {
-            members.iter().for_each(|_| self.replays.client(now));
-            self.replays.upstream(now);
+            self.classes.sent(now, cost_class, id, members.len(), trial);
         }
         if let Some(bounded) = retest {
             self.classes.testing(cost_class, bounded);
@@ -154,7 +153,15 @@ impl Batcher {
         };
         self.in_flight.insert(
             id,
-            InFlight { key: shareable.then_some(key), cost_class, scope, size, members: ids, waiting: members.len() },
+            InFlight {
+                key: shareable.then_some(key),
+                replayable,
+                cost_class,
+                scope,
+                size,
+                members: ids,
+                waiting: members.len(),
+            },
         );
         *self.scopes_in_flight.entry(scope).or_default() += 1;
         // Also under another policy: what is in flight counts when the policy changes, and what runs alone teaches what it costs.
@@ -180,7 +187,7 @@ impl Batcher {
         // What cut the batch short names it; only the drain names every batch of its own (`scheduling.md` §2.1).
         let cause = match cause {
             Cause::Drain => cause,
-            _ if retest.is_some() => Cause::Probe,
+            _ if retest.is_some() || trial => Cause::Probe,
             _ => match (bound, who) {
                 (Some(bound), _) => bound,
                 (None, Who::Chosen) if kind == Kind::Batch && self.too_heavy(key, in_all, items, walls) => {

@@ -7,6 +7,7 @@ use super::super::adaptive::{Kind, slack_of};
 use super::super::call::CostClassId;
 use super::super::call::KeyId;
 use super::super::ceiling::{Bounded, Extent};
+use super::super::class::merging::Bound;
 use super::super::decide::{Choice, Walls, choose, expected};
 use super::super::limits::Policy;
 use super::super::queue::Queued;
@@ -51,19 +52,19 @@ impl Batcher {
         // A wall of weight binds whatever number was wanted.
         let want = |most: Option<u32>| most.filter(|_| bounded == Bounded::Items).map(|_| walls.items);
         let larger = match who {
-            Who::Front(most) => choose(self.view(), self.queue.line(key), Some(class), walls, want(most)),
+            Who::Front(most) => choose(self.view(), self.queue.line(key), Bound::Free, walls, want(most)),
             Who::Chosen => {
                 // Beyond those that were chosen, the next of the line.
                 let chosen = self.adaptive.chosen();
                 let first = chosen.iter().filter_map(|id| self.queue.get(*id));
                 let others = self.queue.line(key).filter(|queued| !chosen.contains(&queued.call.id));
-                choose(self.view(), first.chain(others), Some(class), walls, None)
+                choose(self.view(), first.chain(others), Bound::Free, walls, None)
             }
         }?;
         let extent = Extent { items: larger.items, sum: larger.weight, heaviest: larger.heaviest };
         let beyond = extent.of(bounded) > class.max(bounded);
         let members = u64::try_from(larger.ids.len()).unwrap_or(u64::MAX);
-        let in_hand = self.replays.room(now) >= members;
+        let in_hand = self.classes.replay_room(now) >= members;
         // One alone that is refused gets its refusal, and says nothing of what a batch may hold.
         (beyond && members > 1 && in_hand && self.nobody_late(now, class_id, &larger, nanos(took)))
             .then_some((larger, bounded))
@@ -76,7 +77,7 @@ impl Batcher {
         }
         let whole = |head: &Queued| {
             let (class, scope) = (head.call.cost_class, head.call.scope);
-            choose(self.view(), self.queue.line(key), self.classes.get(class), self.walls(class, scope), None)
+            choose(self.view(), self.queue.line(key), Bound::Free, self.walls(class, scope), None)
         };
         cut.bound == Some(super::Cause::Weight)
             || matches!(who, Who::Front(Some(_)))

@@ -3,6 +3,7 @@
 use super::super::adaptive::{Learned, OperatingPoint, PlanAge};
 use super::super::call::CostClassId;
 use super::super::class::Class;
+use super::super::class::merging::Suspension;
 use super::super::tally::{Tally, Totals};
 use super::super::tick::Tick;
 use super::Batcher;
@@ -33,8 +34,10 @@ pub struct ClassWhy {
     pub plan: Option<PlanAge>,
     /// Most items that were learned or published.
     pub ceiling: Option<u32>,
-    /// Nothing is merged for now, after an answer that could not be split.
+    /// Some calls are not merged for now: an answer could not be split, or batches were refused.
     pub quarantined: bool,
+    /// Nothing is merged for now, since the server refuses batches.
+    pub suspension: Option<Suspension>,
 }
 
 // === impl Batcher ===
@@ -53,7 +56,8 @@ impl Batcher {
                 point: self.adaptive.operating_point(now, id, tally.last_items, cap),
                 plan: self.adaptive.plan_age(id),
                 ceiling,
-                quarantined: self.classes.get(id).is_some_and(|class: &Class| class.quarantined(now)),
+                quarantined: self.classes.quarantined(now, id),
+                suspension: self.classes.get(id).and_then(Class::suspension),
             }
         });
         let (changes, changed) = self.adaptive.changes();

@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::report::micros;
-use crate::batching::{Cause, ClassWhy, Expiry, Hold, OperatingPoint, PlanAge, Policy, RejectionReason, Tally, Tick};
+use crate::batching::{
+    Cause, ClassWhy, Expiry, Hold, OperatingPoint, PlanAge, Policy, RejectionReason, Suspension, Tally, Tick,
+};
 use crate::protocol::class_name;
 use crate::proxy::Priorities;
 use crate::scheduler::{ClassApart, Why};
@@ -77,8 +79,20 @@ fn describe(class: &mut Map<String, Value>, of: &ClassWhy, why: &Why) {
     class.insert("plan".into(), of.plan.as_ref().map_or(Value::Null, |age| plan(age, why.now)));
     class.insert("ceiling_items".into(), json!(of.ceiling));
     class.insert("quarantined".into(), json!(of.quarantined));
+    class.insert("suspended".into(), of.suspension.map_or(Value::Null, |found| suspended(found, why.now)));
     let kept = why.apart.iter().find(|apart| apart.class == of.id);
     class.insert("apart".into(), kept.map_or(Value::Null, apart));
+}
+
+/// Since when nothing is merged, how the server answered the last batch, and when the next one is tried.
+fn suspended(found: Suspension, now: Tick) -> Value {
+    let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+    json!({
+        "for_us": micros(now.since(found.since)),
+        "retest_in_us": micros(found.retest.since(now)),
+        "answer": found.refusal.as_str(),
+        "status": found.refusal.status(),
+    })
 }
 
 fn recent(tally: &Tally, now: Tick) -> Value {

@@ -104,6 +104,17 @@ pub(super) struct Failures {
     pub(super) items: u64,
 }
 
+/// Why and until when nothing is merged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Suspended {
+    /// How the server answered a batch.
+    pub(super) answer: String,
+    /// Its status, if that was it.
+    pub(super) status: Option<u64>,
+    /// When one batch of two is tried.
+    pub(super) retest_us: u64,
+}
+
 /// How often the server told calls of a kind to come back later.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Pauses {
@@ -152,6 +163,8 @@ pub(super) struct Kind {
     pub(super) quarantined: bool,
     /// What its concurrency limiter does.
     pub(super) concurrency: Option<Concurrency>,
+    /// The server refuses batches.
+    pub(super) suspended: Option<Suspended>,
     /// The server asked for pauses.
     pub(super) pauses: Option<Pauses>,
     /// What users want.

@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use super::facts::{CeilingFrom, Concurrency, Differs, Facts, Failures, Kind, Pauses, Point, Predicted, Slots, Words};
+use super::facts::{
+    CeilingFrom, Concurrency, Differs, Facts, Failures, Kind, Pauses, Point, Predicted, Slots, Suspended, Words,
+};
 use crate::cli::local::get;
 
 /// Asks; of several captured ports each is told for itself.
@@ -102,6 +104,7 @@ fn kind(class: &Value, scheduler: &Value) -> Kind {
         ceiling_from: ceiling_from(&class["id"], scheduler),
         quarantined: class["quarantined"] == true,
         concurrency: concurrency(&class["id"], scheduler),
+        suspended: suspended(&class["suspended"]),
         pauses: pauses(&class["id"], scheduler),
         slo_us: recent["slo_us"].as_u64(),
         rate_milli: recent["items_per_second_milli"].as_u64(),
@@ -156,6 +159,14 @@ fn ceiling_from(class: &Value, scheduler: &Value) -> Option<CeilingFrom> {
         published: limit["source"] == "published",
         age_seconds: now.saturating_sub(number(&limit["since_seconds"])),
         retest_seconds: limit["retest_seconds"].as_u64().map(|at| at.saturating_sub(now)),
+    })
+}
+
+fn suspended(found: &Value) -> Option<Suspended> {
+    found.is_object().then(|| Suspended {
+        answer: found["answer"].as_str().unwrap_or_default().to_owned(),
+        status: found["status"].as_u64(),
+        retest_us: number(&found["retest_in_us"]),
     })
 }
 

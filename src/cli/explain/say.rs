@@ -10,7 +10,7 @@ mod words;
 use serde_json::{Value, json};
 
 use self::words::{advice, kept_apart, millis, percent, reason, span, times};
-use super::facts::{CeilingFrom, Facts, Kind, Point, Predicted, Slots, ratio};
+use super::facts::{CeilingFrom, Facts, Kind, Point, Predicted, Slots, Suspended, ratio};
 
 /// From this share of the batches on something binds.
 const BINDS: f64 = 0.3;
@@ -148,13 +148,28 @@ fn unserved(facts: &Facts) -> Option<(String, Value)> {
     })
 }
 
+/// That the server takes no batches, how it shows, and when it is tried again.
+fn refused(found: &Suspended) -> (String, Value) {
+    let answer = found.status.map_or_else(|| format!("`{}`", found.answer), |status| format!("status {status}"));
+    let retest = found.retest_us / 1_000_000;
+    let text = format!(
+        "nothing is merged for now: the server answered batches with {answer}, and their members alone with success. One \
+         batch of two is tried in {retest} s; if the server takes one item a call, set `mode: Passthrough`"
+    );
+    (text, json!({"status": found.status, "answer": found.answer, "retest_in_us": found.retest_us}))
+}
+
 /// What there is to know of one kind, the most pressing first.
 fn about(kind: &Kind, slots: Option<Slots>) -> Vec<Sentence> {
     let sentence = |what, (text, numbers)| Sentence { about: kind.name.clone(), what, text, numbers };
     let mut said = Vec::new();
-    if kind.quarantined {
+    if let Some(found) = &kind.suspended {
+        said.push(sentence("merge_refused", refused(found)));
+    } else if kind.quarantined {
         let text =
-            "nothing is merged for now: the server answered a batch with a wrong count, index or shape".to_owned();
+            "some calls are not merged for now: the server refused batches of theirs, or answered one with a wrong \
+                    count, index or shape"
+                .to_owned();
         said.push(sentence("quarantined", (text, json!({}))));
     }
     said.extend(concurrency::explain(kind).map(|found| sentence("concurrency", found)));

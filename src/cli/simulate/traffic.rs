@@ -75,6 +75,7 @@ fn arrival(record: &Record, start: u64, keys: &mut Names, tenants: &mut Names) -
         // A call that went alone shares its key with nobody.
         key: KeyId(if record.key.is_empty() { keys.fresh() } else { keys.id(&record.key) }),
         alone: record.key.is_empty(),
+        replayable: true,
         tenant: TenantId(tenants.id(&record.tenant)),
         deadline: budget.map(|us| Deadline { at: at.after(Duration::from_micros(us)), source: DeadlineSource::Slo }),
         items: record.items,

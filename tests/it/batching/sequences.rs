@@ -153,6 +153,7 @@ impl Pair {
                         scope: ScopeId(scope),
                         tenant: TenantId(tenant.into()),
                         alone,
+                        replayable: true,
                         deadline,
                         items,
                         weight,

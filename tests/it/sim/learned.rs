@@ -173,6 +173,8 @@ impl Learned {
             | ObservedOutcome::Overloaded { .. }
             | ObservedOutcome::OutOfMemory
             | ObservedOutcome::Failed
+            | ObservedOutcome::Refused(_)
+            | ObservedOutcome::TimedOut
             | ObservedOutcome::Cancelled => {}
         }
         // Whatever came of it, it is over.

@@ -471,6 +471,8 @@ impl Model {
         match batch.lone {
             Some(Lone::ClientBatchFull) => self.saw("alone: client batch full"),
             Some(Lone::Quarantined) => self.saw("alone: quarantined"),
+            Some(Lone::Refused) => self.saw("alone: refused"),
+            Some(Lone::BudgetEmpty) => self.saw("alone: budget empty"),
             Some(Lone::NoGain) | None => {}
         }
         Ok(())

@@ -175,6 +175,7 @@ impl Setting {
             tenant: TenantId(if draw.chance(400) { 0 } else { draw.count(0, self.tenants - 1).into() }),
             scope,
             alone,
+            replayable: true,
             deadline,
             later,
             items,

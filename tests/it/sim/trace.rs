@@ -105,6 +105,7 @@ impl fmt::Display for Event {
                     exclusive,
                     later,
                     slo: _,
+                    replayable: _,
                 } = call;
                 write!(
                     f,

@@ -48,6 +48,7 @@ pub(super) fn reason(word: &str) -> &'static str {
         "header" => "a header that only makes sense alone",
         "item_form" => "items of a form that cannot be merged",
         "quarantined" => "the server's answers to batches could not be split",
+        "merge_refused" => "the server refuses batches and answers their members alone",
         "policy_off" => "the policy says `mode: Passthrough`",
         "policy_observe" => "the policy says `mode: Observe`",
         "queue_full" => "more work than `limits.queueItemsMax` holds",

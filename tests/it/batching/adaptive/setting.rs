@@ -190,6 +190,7 @@ impl Setting {
             priority: PriorityId(u8::try_from(own).unwrap_or(0)),
             scope,
             alone,
+            replayable: true,
             deadline,
             later,
             slo: None,

@@ -400,6 +400,8 @@ impl Watch {
             Some(Lone::ClientBatchFull) => self.saw("alone: client batch full"),
             Some(Lone::Quarantined) => self.saw("alone: quarantined"),
             Some(Lone::NoGain) => self.saw("alone: no gain"),
+            Some(Lone::Refused) => self.saw("alone: refused"),
+            Some(Lone::BudgetEmpty) => self.saw("alone: budget empty"),
             None => {}
         }
         if shared {

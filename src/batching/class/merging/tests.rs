@@ -1,0 +1,239 @@
+//! Which batches end merging, for whom, and when it begins again.
+
+use super::super::super::call::{Call, CallId};
+use super::super::super::ceiling::{Bounded, Extent};
+use super::super::{BatchSize, Classes};
+use super::*;
+
+const ID: CostClassId = CostClassId(3);
+const REFUSED: ObservedOutcome = ObservedOutcome::Refused(Refusal::Status(422));
+const OVERLOADED: ObservedOutcome = ObservedOutcome::Overloaded { retry_after: None };
+
+/// The classes of a server, and what is sent to it.
+struct Bench {
+    classes: Classes,
+    batches: u64,
+    eager: bool,
+}
+
+// === impl Bench ===
+
+impl Bench {
+    fn eager() -> Self {
+        Self { classes: Classes::default(), batches: 0, eager: true }
+    }
+
+    fn careful() -> Self {
+        Self { eager: false, ..Self::eager() }
+    }
+
+    fn bound(&self, second: u64, key: u64) -> Bound {
+        let call = Call { key: KeyId(key), cost_class: ID, ..Call::new(CallId(1)) };
+        self.classes.merge_bound(Tick::from_millis(second * 1000), &call, self.eager)
+    }
+
+    /// Sends a batch of two; its number.
+    fn send(&mut self, second: u64, key: u64) -> u64 {
+        let bound = self.bound(second, key);
+        assert!(!matches!(bound, Bound::Alone(_)), "{bound:?}");
+        self.batches += 1;
+        let now = Tick::from_millis(second * 1000);
+        self.classes.sent(now, ID, BatchId(self.batches), 2, bound == Bound::Trial);
+        self.batches
+    }
+
+    fn end(&mut self, second: u64, (batch, members, key): (u64, u32, u64), replayable: bool, outcome: ObservedOutcome) {
+        let observed = Observed { duration: Duration::from_millis(5), first_byte: None, outcome };
+        let extent = Extent { items: members, sum: u64::from(members), heaviest: 1 };
+        let shared = members > 1;
+        let size = BatchSize { extent, shared, full: true, memory: Bounded::PaddedWeight, retest: None };
+        let ended = Ended { batch: BatchId(batch), key: Some(KeyId(key)), shared, replayable };
+        let now = Tick::from_millis(second * 1000);
+        self.classes.observe(now, ID, &Limits::default(), (ended, &size), &observed);
+    }
+
+    fn batch(&mut self, second: u64, key: u64, outcome: ObservedOutcome) {
+        let batch = self.send(second, key);
+        self.end(second, (batch, 2, key), true, outcome);
+    }
+
+    fn lone(&mut self, second: u64) {
+        self.end(second, (0, 1, 9), true, ObservedOutcome::Ok);
+    }
+
+    fn changes(&mut self) -> Vec<(bool, bool)> {
+        let change = |change: MergingChange| (change.suspension.is_some(), change.again);
+        self.classes.take_changes().into_iter().map(change).collect()
+    }
+}
+
+#[test]
+fn two_refused_batches_in_a_row_end_merging_and_a_whole_one_between_them_does_not() {
+    let mut bench = Bench::eager();
+    bench.batch(0, 1, REFUSED);
+    bench.batch(0, 1, ObservedOutcome::Ok);
+    bench.batch(0, 1, REFUSED);
+    assert_eq!(bench.bound(0, 1), Bound::Free);
+    bench.batch(0, 1, REFUSED);
+    assert_eq!(bench.bound(29, 1), Bound::Alone(Some(Lone::Refused)));
+    assert_eq!(bench.bound(29, 2), Bound::Alone(Some(Lone::Refused)), "for every key");
+    assert_eq!(bench.changes(), [(true, false)]);
+}
+
+#[test]
+fn one_batch_of_two_retests_it_and_every_failure_doubles_the_wait_up_to_an_hour() {
+    let mut bench = Bench::eager();
+    bench.batch(0, 1, REFUSED);
+    bench.batch(0, 1, REFUSED);
+    let (mut second, mut wait) = (0, 30);
+    for _ in 0..10 {
+        assert_eq!(bench.bound(second + wait - 1, 1), Bound::Alone(Some(Lone::Refused)));
+        second += wait;
+        let batch = bench.send(second, 1);
+        assert_eq!(bench.bound(second, 1), Bound::Alone(Some(Lone::Refused)), "one at a time");
+        bench.end(second, (batch, 2, 1), true, REFUSED);
+        wait = (wait * 2).min(3600);
+    }
+    assert_eq!(wait, 3600);
+    assert_eq!(bench.changes().iter().filter(|change| !change.1).count(), 1);
+    bench.batch(second + wait, 1, ObservedOutcome::Ok);
+    assert_eq!(bench.bound(second + wait, 1), Bound::Free);
+    assert_eq!(bench.changes(), [(false, false)]);
+}
+
+#[test]
+fn the_wait_starts_small_again_after_a_hundred_whole_batches() {
+    for (whole, wait) in [(99, 60), (100, 30)] {
+        let mut bench = Bench::eager();
+        bench.batch(0, 1, REFUSED);
+        bench.batch(0, 1, REFUSED);
+        (0..whole).for_each(|_| bench.batch(30, 1, ObservedOutcome::Ok));
+        bench.batch(30, 1, REFUSED);
+        bench.batch(30, 1, REFUSED);
+        assert!(matches!(bench.bound(30 + wait - 1, 1), Bound::Alone(_)));
+        assert_eq!(bench.bound(30 + wait, 1), Bound::Trial);
+    }
+}
+
+#[test]
+fn a_poisoned_batch_says_nothing_about_merging() {
+    let mut bench = Bench::eager();
+    (0..10).for_each(|_| bench.batch(0, 1, ObservedOutcome::Failed));
+    assert_eq!(bench.bound(0, 1), Bound::Free);
+}
+
+#[test]
+fn a_class_without_a_whole_batch_tries_one_of_two_at_a_time() {
+    let mut bench = Bench::careful();
+    let batch = bench.send(0, 1);
+    assert_eq!(bench.bound(0, 2), Bound::Alone(None));
+    bench.end(0, (batch, 2, 1), true, ObservedOutcome::Failed);
+    assert_eq!(bench.bound(0, 1), Bound::Trial, "a poisoned trial showed nothing");
+    bench.batch(0, 1, ObservedOutcome::Ok);
+    assert_eq!(bench.bound(0, 1), Bound::Free);
+}
+
+#[test]
+fn where_nothing_may_be_sent_again_the_first_failure_ends_merging() {
+    let mut bench = Bench::careful();
+    let batch = bench.send(0, 1);
+    bench.end(0, (batch, 2, 1), false, ObservedOutcome::Failed);
+    assert_eq!(bench.bound(0, 1), Bound::Alone(Some(Lone::Refused)));
+}
+
+#[test]
+fn an_overload_ends_merging_only_where_lone_calls_are_answered_meanwhile() {
+    for lone in [false, true] {
+        let mut bench = Bench::eager();
+        bench.lone(0);
+        bench.batch(0, 1, OVERLOADED);
+        if lone {
+            bench.lone(0);
+        }
+        bench.batch(0, 1, OVERLOADED);
+        assert_eq!(matches!(bench.bound(0, 1), Bound::Alone(_)), lone);
+    }
+}
+
+#[test]
+fn a_server_that_never_answers_a_list_costs_two_batches() {
+    let mut bench = Bench::careful();
+    bench.batch(0, 1, ObservedOutcome::TimedOut);
+    bench.batch(5, 1, ObservedOutcome::TimedOut);
+    assert_eq!(bench.bound(5, 1), Bound::Alone(Some(Lone::Refused)));
+    // One that took batches and hangs as a whole is no such server.
+    let mut bench = Bench::eager();
+    bench.batch(0, 1, ObservedOutcome::Ok);
+    (0..5).for_each(|_| bench.batch(0, 1, ObservedOutcome::TimedOut));
+    assert_eq!(bench.bound(0, 1), Bound::Free);
+    bench.lone(0);
+    bench.batch(0, 1, ObservedOutcome::TimedOut);
+    assert_eq!(bench.bound(0, 1), Bound::Alone(Some(Lone::Refused)));
+}
+
+#[test]
+fn an_odd_key_goes_alone_and_three_of_them_end_merging_for_the_class() {
+    let mut bench = Bench::eager();
+    bench.batch(0, 1, ObservedOutcome::Ok);
+    bench.batch(0, 2, ObservedOutcome::Mismatched);
+    assert_eq!((bench.bound(0, 2), bench.bound(0, 1)), (Bound::Alone(Some(Lone::Quarantined)), Bound::Free));
+    bench.batch(0, 3, ObservedOutcome::Mismatched);
+    assert_eq!(bench.bound(0, 1), Bound::Free);
+    bench.batch(0, 4, ObservedOutcome::Mismatched);
+    assert_eq!(bench.bound(0, 1), Bound::Alone(Some(Lone::Refused)));
+}
+
+#[test]
+fn a_key_whose_batches_are_refused_goes_alone_while_those_of_others_are_answered() {
+    let mut bench = Bench::eager();
+    bench.batch(0, 1, ObservedOutcome::Ok);
+    bench.batch(0, 2, REFUSED);
+    bench.batch(0, 2, REFUSED);
+    assert_eq!((bench.bound(0, 2), bench.bound(0, 1)), (Bound::Alone(Some(Lone::Quarantined)), Bound::Free));
+    assert_eq!(bench.bound(30, 2), Bound::Free);
+}
+
+#[test]
+fn the_quarantine_of_a_key_doubles_and_starts_small_again_after_a_hundred_whole_batches() {
+    let mut bench = Bench::eager();
+    bench.batch(0, 1, ObservedOutcome::Ok);
+    bench.batch(0, 2, ObservedOutcome::Mismatched);
+    bench.batch(30, 2, ObservedOutcome::Mismatched);
+    assert_eq!(bench.bound(89, 2), Bound::Alone(Some(Lone::Quarantined)));
+    (0..100).for_each(|_| bench.batch(90, 2, ObservedOutcome::Ok));
+    bench.batch(90, 2, ObservedOutcome::Mismatched);
+    assert_eq!(bench.bound(120, 2), Bound::Free);
+}
+
+#[test]
+fn another_server_is_tried_at_once() {
+    let mut bench = Bench::careful();
+    bench.batch(0, 1, REFUSED);
+    bench.batch(0, 1, REFUSED);
+    assert_eq!(bench.classes.suspended(), 1);
+    bench.classes.forget();
+    assert_eq!((bench.bound(1, 1), bench.classes.suspended()), (Bound::Trial, 0));
+    assert_eq!(bench.changes(), [(true, false), (false, false)]);
+}
+
+#[test]
+fn an_empty_budget_bounds_attempts_to_merge() {
+    let mut bench = Bench::eager();
+    let mut sent = 0;
+    while bench.bound(0, 1) == Bound::Free {
+        bench.batch(0, 1, ObservedOutcome::Failed);
+        bench.classes.replayed(Tick::default(), 2);
+        sent += 1;
+    }
+    assert_eq!((sent, bench.bound(0, 1)), (30, Bound::Alone(Some(Lone::BudgetEmpty))));
+    assert_eq!(bench.bound(20, 1), Bound::Free);
+}
+
+#[test]
+fn the_keys_remembered_are_bounded() {
+    let mut bench = Bench::eager();
+    for key in 0..2_000 {
+        bench.end(0, (0, 2, key), true, ObservedOutcome::Mismatched);
+    }
+    assert!(format!("{:?}", bench.classes).matches("KeyMemory {").count() <= 256);
+}
