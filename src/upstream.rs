@@ -12,6 +12,7 @@ mod forward;
 mod health;
 mod identity;
 mod published;
+mod wire;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

@@ -91,6 +91,7 @@ fn micros(duration: Duration) -> f64 {
 
 /// The median, and the least and the most in brackets.
 fn spread(values: &[f64]) -> String {
-    let (least, most) = (values.iter().copied().fold(f64::MAX, f64::min), values.iter().copied().fold(f64::MIN, f64::max));
+    let (least, most) =
+        (values.iter().copied().fold(f64::MAX, f64::min), values.iter().copied().fold(f64::MIN, f64::max));
     format!("{:>6.1} [{least:.1}, {most:.1}]", median(values.to_vec()))
 }

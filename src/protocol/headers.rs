@@ -183,6 +183,29 @@ pub fn is_shared_answer(name: &HeaderName) -> bool {
 /// or a credential). `transfer-encoding` goes if it says `chunked` alone, which the next hop's framing replaces; with another coding the body
 /// still bears it, so the label stays.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    // Most heads have none of them, or a `Connection` that nominates nothing else: one look at the names there are instead of one look-up for each name
+    // that might be.
+    let (mut connection, mut others) = (false, false);
+    for (name, value) in headers.iter() {
+        match name.as_str() {
+            "connection" => {
+                connection = true;
+                others |=
+                    !["keep-alive", "close"].iter().any(|own| value.as_bytes().eq_ignore_ascii_case(own.as_bytes()));
+            }
+            "proxy-connection" | "keep-alive" | "te" | "trailer" | "transfer-encoding" | "http2-settings"
+            | "upgrade" => {
+                others = true;
+            }
+            _ => {}
+        }
+    }
+    if connection && !others {
+        headers.remove(header::CONNECTION);
+    }
+    if !others {
+        return;
+    }
     // Where both stand the coding decides, and the length is a lie (RFC 9112, 6.3).
     if headers.contains_key(header::TRANSFER_ENCODING) {
         headers.remove(header::CONTENT_LENGTH);

@@ -8,17 +8,22 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use http::{Request, Response, StatusCode, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
+use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
+use super::drive::{Sides, Turn};
 use super::io::{Client, Watched};
 use super::listener::Welcome;
+use super::merge::Way;
+use super::pass::Passing;
 use super::watch::{Activity, Busy, Due};
 use super::{ClientLimits, Proxy};
 use crate::backend::Lane;
@@ -35,6 +40,11 @@ const PIECE: usize = 64 << 10;
 const FIRST_CALL: Duration = Duration::from_millis(100);
 /// How long a connection that is to end may be idle: a call that was on its way is still answered.
 const GOODBYE: Duration = Duration::from_secs(1);
+/// The headers that hyper reads of a head unless it is given another bound, with which it clears room for so many before each head.
+const HYPER_HEADERS_MAX: usize = 100;
+/// The sides of a connection's task, in the order in which they are polled; the last is what may end it.
+const UPSTREAM: usize = 0;
+const CLIENT: usize = 1;
 
 /// Serves a connection to its end; `ahead` was read of it already, and `peer` is whom it belongs to, if TLS said so. `held` goes with the stream, also into a
 /// tunnel.
@@ -49,12 +59,9 @@ pub(super) async fn run(
     let activity = Activity::new(clock);
     let lane = proxy.forward.lane();
     let builder = builder(&proxy.config.client);
-    let service = service_fn(|request: Request<Incoming>| {
-        let (proxy, lane, activity) = (proxy.clone(), lane.clone(), activity.clone());
-        async move { Ok::<_, Infallible>(answer(&proxy, (lane, peer), &activity, request).await) }
-    });
+    let calls = Calls(Arc::new(Session { proxy: proxy.clone(), lane: lane.clone(), activity: activity.clone(), peer }));
     let io = TokioIo::new(Watched { stream, ahead, activity: activity.clone(), _held: held });
-    let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
+    let mut connection = pin!(builder.serve_connection_with_upgrades(io, calls));
     // HTTP/2 connections end some time; jitter keeps those that came together from leaving together.
     let age = proxy.config.client.http2.age_max;
     let old = clock.now().after(age.mul_f64(1.0 + 0.1 * rand::random::<f64>()));
@@ -63,26 +70,35 @@ pub(super) async fn run(
         // An error means that the process ends without a word: the same.
         told.wait_for(|welcome| *welcome != Welcome::Stay).await.ok();
     });
+    let mut over = pin!(proxy.cut.over());
     let (mut leaving, mut ending): (Option<Tick>, Option<Tick>) = (None, None);
+    let mut cut = false;
+    let sides = Sides::<3>::new();
     std::future::poll_fn(|cx| {
-        // An error here is the client's: a broken head, a reset. hyper has answered what can be answered.
-        if connection.as_mut().poll(cx).is_ready() {
+        let turn = sides.poll(cx, |side, cx| match side {
+            UPSTREAM => {
+                lane.poll_drive(cx);
+                Poll::Pending
+            }
+            // An error here is the client's: a broken head, a reset. hyper has answered what can be answered.
+            CLIENT => connection.as_mut().poll(cx).map(drop),
+            _ => {
+                if leaving.is_none() && told.as_mut().poll(cx).is_ready() {
+                    leaving = Some(clock.now());
+                    activity.leave();
+                }
+                if !cut && over.as_mut().poll(cx).is_ready() {
+                    cut = true;
+                    sides.raise(CLIENT);
+                }
+                Poll::Pending
+            }
+        });
+        if turn == Turn::Done {
             return Poll::Ready(());
         }
-        if leaving.is_none() && told.as_mut().poll(cx).is_ready() {
-            leaving = Some(clock.now());
-            activity.leave();
-        }
-        let mut end = false;
         activity.watched_by(cx.waker());
         loop {
-            if std::mem::take(&mut end) {
-                ending = Some(clock.now());
-                connection.as_mut().graceful_shutdown();
-                if connection.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(());
-                }
-            }
             let due = match (ending, leaving, activity.due(&proxy.config.client)) {
                 // HTTP/2 can be told at once (GOAWAY), and loses no call by it; the first one may be on its way.
                 (None, Some(since), _) if activity.is_http2() => {
@@ -96,11 +112,17 @@ pub(super) async fn run(
                 (_, _, due) => due,
             };
             let (Due::Close(at) | Due::End(at)) = due else { return Poll::Pending };
-            if !timer.poll_due(cx, at) {
+            if !timer.poll_due(cx, at, turn) {
                 return Poll::Pending;
             }
             match due {
-                Due::End(_) => end = true,
+                Due::End(_) => {
+                    ending = Some(clock.now());
+                    connection.as_mut().graceful_shutdown();
+                    // What it has to say now is said in the next turn.
+                    sides.raise(CLIENT);
+                    cx.waker().wake_by_ref();
+                }
                 Due::Close(_) | Due::Nothing => return Poll::Ready(()),
             }
         }
@@ -115,8 +137,10 @@ fn builder(limits: &ClientLimits) -> Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .header_read_timeout(None)
         .auto_date_header(false)
-        .max_headers(limits.headers_max)
         .max_buf_size(limits.head_bytes_max);
+    if limits.headers_max != HYPER_HEADERS_MAX {
+        builder.http1().max_headers(limits.headers_max);
+    }
     let http2 = &limits.http2;
     builder
         .http2()
@@ -133,36 +157,118 @@ fn builder(limits: &ClientLimits) -> Builder<TokioExecutor> {
     builder
 }
 
-async fn answer(
-    proxy: &Arc<Proxy>,
-    (lane, peer): (Lane, Option<Peer>),
-    activity: &Arc<Activity>,
-    request: Request<Incoming>,
-) -> Response<Taken> {
-    let pieces = request.version() == Version::HTTP_2;
-    let (mut busy, calls) = activity.begin(pieces);
-    let mut request = request;
-    if let Some(peer) = peer {
-        request.extensions_mut().insert(peer);
-    }
-    if !request.body().is_end_stream() {
-        // An upload may go on after its answer: until its end the connection is not idle.
-        request.extensions_mut().insert(Uploading(Arc::new(activity.upload())));
-    }
-    let mut response = proxy.serve(lane, request).await;
-    let last = calls >= proxy.config.client.requests_per_connection_max || activity.is_leaving();
-    if last && !pieces && response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
-    }
-    if !response.body().is_end_stream() && response.body().size_hint().exact().is_some() {
-        busy.answered();
-    }
-    response.map(|body| Taken { body, busy, pieces, rest: Bytes::new() })
+/// What the calls of one connection share.
+#[derive(Debug)]
+struct Session {
+    proxy: Arc<Proxy>,
+    lane: Arc<dyn Lane>,
+    activity: Arc<Activity>,
+    peer: Option<Peer>,
+}
+
+/// Answers the calls of one connection.
+struct Calls(Arc<Session>);
+
+/// A call that is being answered. Small: hyper moves it, and all that only some calls need is boxed.
+struct Answering {
+    session: Arc<Session>,
+    work: Work,
+    /// Taken with the answer.
+    busy: Option<Busy>,
+    /// The connection ends with it.
+    last: bool,
+    /// HTTP/2.
+    pieces: bool,
+}
+
+enum Work {
+    Pass(Passing),
+    Other(BoxFuture<'static, Response<Body>>),
 }
 
 /// Keeps a connection busy for as long as a request's body is read.
 #[derive(Debug, Clone)]
 pub(super) struct Uploading(#[expect(dead_code, reason = "held for its drop")] Arc<Busy>);
+
+// === impl Calls ===
+
+impl Service<Request<Incoming>> for Calls {
+    type Response = Response<Taken>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn call(&self, mut request: Request<Incoming>) -> Answering {
+        let session = &self.0;
+        let pieces = request.version() == Version::HTTP_2;
+        let (busy, calls) = session.activity.begin(pieces);
+        if pieces && calls == 1 {
+            session.lane.client_speaks_http2();
+        }
+        if let Some(peer) = session.peer {
+            request.extensions_mut().insert(peer);
+        }
+        // An upload may go on after its answer: until its end the connection is not idle.
+        let uploading = (!request.body().is_end_stream()).then(|| session.activity.upload());
+        let work = session.clone().begin(request, uploading, pieces);
+        let last = calls >= session.proxy.config.client.requests_per_connection_max;
+        Answering { session: session.clone(), work, busy: Some(busy), last, pieces }
+    }
+}
+
+// === impl Session ===
+
+impl Session {
+    fn begin(self: Arc<Self>, mut request: Request<Incoming>, uploading: Option<Busy>, pieces: bool) -> Work {
+        match self.proxy.sort(&mut request) {
+            Way::Answered(response) => Work::Other(std::future::ready(response).boxed()),
+            Way::Pass(reason, ending, dialect) => {
+                let request = request.map(|body| match uploading {
+                    Some(uploading) => Body::from(body).keeping(uploading),
+                    None => Body::from(body),
+                });
+                let lane = self.lane.clone();
+                if pieces {
+                    // A task of its own, which the end of the drain has to wake.
+                    return Work::Other(Box::pin(async move {
+                        self.proxy.pass(lane, request, reason, ending, dialect).await
+                    }));
+                }
+                Work::Pass(self.proxy.begin_pass(lane, request, reason, ending, dialect))
+            }
+            Way::Recognised(recognised) => {
+                if let Some(uploading) = uploading {
+                    request.extensions_mut().insert(Uploading(Arc::new(uploading)));
+                }
+                Work::Other(Box::pin(async move { self.proxy.serve(self.lane.clone(), request, *recognised).await }))
+            }
+        }
+    }
+}
+
+impl Future for Answering {
+    type Output = Result<Response<Taken>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let mut response = ready!(match &mut this.work {
+            Work::Pass(passing) => Pin::new(passing).poll(cx),
+            Work::Other(work) => work.as_mut().poll(cx),
+        });
+        let last = this.last || this.session.activity.is_leaving();
+        if last && !this.pieces && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
+        }
+        let mut busy = this.busy.take();
+        if let Some(busy) = &mut busy
+            && !response.body().is_end_stream()
+            && response.body().size_hint().exact().is_some()
+        {
+            busy.answered();
+        }
+        let pieces = this.pieces;
+        Poll::Ready(Ok(response.map(|body| Taken { body, busy, pieces, rest: Bytes::new() })))
+    }
+}
 
 /// An answer's body that says when it is taken.
 ///
@@ -170,7 +276,7 @@ pub(super) struct Uploading(#[expect(dead_code, reason = "held for its drop")] A
 #[derive(Debug)]
 struct Taken {
     body: Body,
-    busy: Busy,
+    busy: Option<Busy>,
     /// HTTP/2: small pieces, so that whoever takes slowly is seen to take.
     pieces: bool,
     rest: Bytes,
@@ -182,7 +288,9 @@ impl HttpBody for Taken {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
-        this.busy.taken();
+        if let Some(busy) = &mut this.busy {
+            busy.taken();
+        }
         if !this.pieces {
             return Pin::new(&mut this.body).poll_frame(cx);
         }
@@ -196,7 +304,9 @@ impl HttpBody for Taken {
             }
         }
         let piece = this.rest.split_to(this.rest.len().min(PIECE));
-        this.busy.answered();
+        if let Some(busy) = &mut this.busy {
+            busy.answered();
+        }
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
@@ -228,9 +338,16 @@ impl Timer {
         Self { clock, sleep: None }
     }
 
-    /// Whether `at` has come; if not, the task is woken then at the latest.
-    fn poll_due(&mut self, cx: &mut Context<'_>, at: Tick) -> bool {
+    /// Whether `at` has come; if not, the task is woken then at the latest. A turn in which the sides were busy does not look at a timer that has not rung.
+    fn poll_due(&mut self, cx: &mut Context<'_>, at: Tick, turn: Turn) -> bool {
         let at: Instant = self.clock.instant(at);
+        if let Some(sleep) = &self.sleep
+            && turn == Turn::Busy
+            && sleep.deadline() <= at
+            && !sleep.is_elapsed()
+        {
+            return false;
+        }
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
         if sleep.deadline() > at {
             sleep.as_mut().reset(at);

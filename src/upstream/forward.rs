@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::Context;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -13,12 +13,13 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tower::Service;
 
 use super::Inner;
 use super::client::{H2, Http1, SendError, to_http2};
+use super::wire::Wire;
 use crate::backend::{Duplex, Forward, Lane};
 use crate::body::{Body, Moved};
 use crate::error::{Failure, FailureKind};
@@ -34,12 +35,15 @@ const IDLE_MAX: usize = 8;
 pub(super) struct Lanes(pub(super) Arc<Inner>);
 
 /// The way of one client connection.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Pinned {
     inner: Arc<Inner>,
-    connections: Arc<Connections>,
+    /// Of a client that speaks HTTP/1, which sends one call after the other.
+    wire: Wire,
+    connections: Connections,
 }
 
+/// Those of a client that speaks HTTP/2: calls run side by side, each in a task of its own, and so do these connections.
 #[derive(Debug, Default)]
 struct Connections {
     idle: Mutex<VecDeque<Http1>>,
@@ -47,9 +51,8 @@ struct Connections {
 }
 
 impl Forward for Lanes {
-    fn lane(&self) -> Lane {
-        self.0.http_is_spoken();
-        Lane::new(Pinned { inner: self.0.clone(), connections: Arc::default() })
+    fn lane(&self) -> Arc<dyn Lane> {
+        Arc::new(Pinned { inner: self.0.clone(), wire: Wire::default(), connections: Connections::default() })
     }
 
     fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn Duplex>>> {
@@ -64,25 +67,84 @@ impl Forward for Lanes {
 
 // === impl Pinned ===
 
-impl Service<Request<Body>> for Pinned {
-    type Response = Response<Body>;
-    type Error = Failure;
-    type Future = BoxFuture<'static, Result<Response<Body>, Failure>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        Poll::Ready(Ok(()))
+impl Lane for Pinned {
+    fn send(self: Arc<Self>, mut request: Request<Body>) -> BoxFuture<'static, Result<Response<Body>, Failure>> {
+        if request.version() == Version::HTTP_2
+            || self.inner.config.http2 == super::Http2::Always
+            || wanted_upgrade(request.headers(), request.version()).is_some()
+        {
+            return forward(self, request).boxed();
+        }
+        prepare(&mut request, None);
+        frame(&mut request);
+        request.body_mut().mark(self.wire.moved());
+        match self.wire.try_send(request) {
+            Ok(sent) => Box::pin(async move {
+                match sent.await {
+                    Ok(response) => Ok(self.answer(response)),
+                    Err(error) => Box::pin(self.send_again(error)).await,
+                }
+            }),
+            Err(request) => Box::pin(async move { self.send_settled(request).await }),
+        }
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        forward(self.clone(), request).boxed()
+    fn client_speaks_http2(&self) {
+        let inner = self.inner.clone();
+        tokio::spawn(async move { inner.learn_http2().await });
+    }
+
+    fn poll_drive(&self, cx: &mut Context<'_>) {
+        self.wire.poll_drive(cx, self.inner.config.pass_through_idle_timeout);
     }
 }
 
 impl Pinned {
-    /// Sends on the pinned connection, or on a fresh one that is then pinned.
-    async fn send(&self, request: Request<Body>, version: Version) -> Result<Response<Incoming>, SendError> {
+    /// Sends once the wire has nothing in flight.
+    async fn send_settled(&self, request: Request<Body>) -> Result<Response<Body>, Failure> {
+        self.wire.settle().await;
+        match self.wire.try_send(request) {
+            Ok(sent) => match sent.await {
+                Ok(response) => Ok(self.answer(response)),
+                Err(error) => self.send_again(error).await,
+            },
+            Err(request) => self.send_fresh(request).await,
+        }
+    }
+
+    /// The server closed the idle connection before anything was written: nothing was sent, so a fresh connection may carry it.
+    async fn send_again(&self, mut error: TrySendError<Request<Body>>) -> Result<Response<Body>, Failure> {
+        match error.take_message() {
+            Some(request) => self.send_fresh(request).await,
+            None => Err(self.failure(error.error())),
+        }
+    }
+
+    async fn send_fresh(&self, request: Request<Body>) -> Result<Response<Body>, Failure> {
+        let io = self.inner.connect(Speak::Http1).await.map_err(|error| SendError::connecting(&error).failure())?;
+        match self.wire.connect(io, request).await.map_err(SendError::failure)? {
+            Ok(response) => Ok(self.answer(response)),
+            Err(error) => Err(self.failure(error.error())),
+        }
+    }
+
+    fn failure(&self, error: &hyper::Error) -> Failure {
+        if self.wire.has_stalled() { FailureKind::UpstreamTimeout.into() } else { self.inner.broken(error).failure() }
+    }
+
+    /// The answer to a client that speaks HTTP/1, made fit to be given on.
+    fn answer(&self, mut response: Response<Incoming>) -> Response<Body> {
+        headers::strip_hop_by_hop(response.headers_mut());
+        *response.version_mut() = Version::HTTP_11;
+        response.extensions_mut().clear();
+        let limit = self.inner.config.pass_through_idle_timeout;
+        response.map(|body| Body::from(body).idle_after(limit, Some(self.wire.moved())))
+    }
+
+    /// Sends on a pinned connection, or on a fresh one that is then pinned.
+    async fn send_beside(&self, request: Request<Body>, version: Version) -> Result<Response<Incoming>, SendError> {
         if self.inner.config.http2 == super::Http2::Always
-            || (version == Version::HTTP_2 && self.inner.speaks_as_its_clients())
+            || (version == Version::HTTP_2 && self.inner.speaks_as_its_clients().await)
         {
             match self.pinned_h2().await {
                 // It speaks HTTP/1 now.
@@ -90,8 +152,12 @@ impl Pinned {
                 found => return self.send_h2(found?, request).await,
             }
         }
-        let kept = self.take_idle(version).await;
-        let request = match kept {
+        // What switches protocols takes its connection along.
+        if version != Version::HTTP_2 {
+            let mut sender = self.inner.open_http1().await?;
+            return sender.send_request(request).await.map_err(|error| self.inner.broken(&error));
+        }
+        let request = match self.take_idle() {
             None => request,
             Some(mut sender) => match sender.try_send_request(request).await {
                 Ok(response) => {
@@ -134,23 +200,12 @@ impl Pinned {
         Ok(kept.insert(fresh).clone())
     }
 
-    /// A kept connection with nothing in flight. An HTTP/1 client sends one call after the other, so its one connection is worth waiting for the moment
-    /// that the end of the last answer takes to be noticed.
-    async fn take_idle(&self, version: Version) -> Option<Http1> {
-        loop {
-            let mut sender = {
-                let mut idle = self.connections.idle.lock().ok()?;
-                idle.retain(|sender| !sender.is_closed());
-                match idle.iter().position(Http1::is_ready) {
-                    Some(ready) => return idle.remove(ready),
-                    None if version == Version::HTTP_2 => return None,
-                    None => idle.pop_front()?,
-                }
-            };
-            if sender.ready().await.is_ok() {
-                return Some(sender);
-            }
-        }
+    /// A kept connection with nothing in flight.
+    fn take_idle(&self) -> Option<Http1> {
+        let mut idle = self.connections.idle.lock().ok()?;
+        idle.retain(|sender| !sender.is_closed());
+        let ready = idle.iter().position(Http1::is_ready)?;
+        idle.remove(ready)
     }
 
     fn keep(&self, sender: Http1) {
@@ -163,12 +218,14 @@ impl Pinned {
 }
 
 /// A recognised call that goes alone: as it came, but for the connection, which no earlier answer can linger on.
-async fn alone(inner: Arc<Inner>, request: Request<Body>) -> Result<Response<Body>, Failure> {
-    let (mut head, body) = request.into_parts();
-    let version = head.version;
-    prepare(&mut head, None);
-    frame(&mut head.headers, &body);
-    let response = inner.send_as(Request::from_parts(head, body), version == Version::HTTP_2).await;
+async fn alone(inner: Arc<Inner>, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
+    let version = request.version();
+    if version == Version::HTTP_2 {
+        inner.learn_http2().await;
+    }
+    prepare(&mut request, None);
+    frame(&mut request);
+    let response = inner.send_as(request, version == Version::HTTP_2).await;
     let (mut head, incoming) = response.map_err(SendError::failure)?.into_parts();
     inner.heard.answered(&head.headers);
     headers::strip_hop_by_hop(&mut head.headers);
@@ -177,18 +234,18 @@ async fn alone(inner: Arc<Inner>, request: Request<Body>) -> Result<Response<Bod
     Ok(Response::from_parts(head, Body::from(incoming)))
 }
 
-async fn forward(lane: Pinned, request: Request<Body>) -> Result<Response<Body>, Failure> {
+/// Carries a call on a connection that has a task of its own: for a client that speaks HTTP/2, and where a protocol may be switched.
+async fn forward(lane: Arc<Pinned>, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
     let inner = lane.inner.clone();
-    let (mut head, body) = request.into_parts();
-    let version = head.version;
-    let upgrade = wanted_upgrade(&head.headers, version);
-    let from_client = upgrade.is_some().then(|| head.extensions.remove::<OnUpgrade>()).flatten();
-    prepare(&mut head, upgrade.as_ref());
-    frame(&mut head.headers, &body);
+    let version = request.version();
+    let upgrade = wanted_upgrade(request.headers(), version);
+    let from_client = upgrade.is_some().then(|| request.extensions_mut().remove::<OnUpgrade>()).flatten();
+    prepare(&mut request, upgrade.as_ref());
+    frame(&mut request);
     let limit = inner.config.pass_through_idle_timeout;
     let moved = Moved::default();
-    let body = body.idle_after(limit, Some(moved.clone()));
-    let send = lane.send(Request::from_parts(head, body), version);
+    request.body_mut().mark(moved.clone());
+    let send = lane.send_beside(request.map(|body| body.idle_after(limit, Some(moved.clone()))), version);
     let response = match while_moving(send, limit, &moved).await {
         None => return Err(FailureKind::UpstreamTimeout.into()),
         Some(Err(error)) => return Err(error.failure()),
@@ -210,41 +267,42 @@ async fn forward(lane: Pinned, request: Request<Body>) -> Result<Response<Body>,
 }
 
 /// Makes a client's head fit to be sent on: origin form, one `Host`, no hop-by-hop headers, no `Expect` that was answered here.
-pub(super) fn prepare(head: &mut http::request::Parts, upgrade: Option<&HeaderValue>) {
-    if let Some(authority) = head.uri.authority() {
+pub(super) fn prepare<B>(request: &mut Request<B>, upgrade: Option<&HeaderValue>) {
+    if let Some(authority) = request.uri().authority() {
         // Absolute form, or HTTP/2: the target wins over the Host header.
         if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
-            head.headers.insert(header::HOST, host);
+            request.headers_mut().insert(header::HOST, host);
         }
     }
-    if head.version == Version::HTTP_2 {
-        join_cookies(&mut head.headers);
+    if request.version() == Version::HTTP_2 {
+        join_cookies(request.headers_mut());
     }
-    if head.uri.scheme().is_some() || head.uri.authority().is_some() {
-        let origin = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    if request.uri().scheme().is_some() || request.uri().authority().is_some() {
+        let origin = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         // What was a target a moment ago still is one.
         if let Ok(uri) = origin.parse() {
-            head.uri = uri;
+            *request.uri_mut() = uri;
         }
     }
-    headers::strip_hop_by_hop(&mut head.headers);
-    if head.headers.get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
-        head.headers.remove(header::EXPECT);
+    let headers = request.headers_mut();
+    headers::strip_hop_by_hop(headers);
+    if headers.get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+        headers.remove(header::EXPECT);
     }
     if let Some(protocol) = upgrade {
-        head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-        head.headers.insert(header::UPGRADE, protocol.clone());
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, protocol.clone());
     }
-    if head.version != Version::HTTP_10 {
-        head.version = Version::HTTP_11;
+    if request.version() != Version::HTTP_10 {
+        *request.version_mut() = Version::HTTP_11;
     }
-    head.extensions.clear();
+    request.extensions_mut().clear();
 }
 
 /// A body of unknown length goes in chunks whatever the method: hyper sends none with a GET or HEAD unless the head says so.
-fn frame(headers: &mut HeaderMap, body: &Body) {
-    if !body.is_end_stream() && body.size_hint().exact().is_none() {
-        headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+fn frame(request: &mut Request<Body>) {
+    if !request.body().is_end_stream() && request.body().size_hint().exact().is_none() {
+        request.headers_mut().insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
 }
 
