@@ -1,12 +1,12 @@
 //! One body type for both sides of the proxy, without a box for the common cases.
 //!
-//! It streams what passes through, carries what was read and spliced, and keeps whatever must live as long as the bytes do (a buffer guard, a slot).
+//! It streams what passes through, carries what was read and spliced, and keeps whatever must live
+//! as long as the bytes do (a buffer guard, a slot).
+
+mod idle;
 
 use std::any::Any;
-use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -14,8 +14,9 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::time::Sleep;
 
+use self::idle::Idle;
+pub use self::idle::{BodyIdle, Moved};
 use crate::buffer::Held;
 use crate::error::BoxError;
 
@@ -33,17 +34,18 @@ pub struct Body {
     upload: Option<Moved>,
 }
 
-/// Small, since a body is moved many times between its making and its end: what few bodies have is boxed.
+/// Small, since a body is moved many times between its making and its end: what few bodies have is
+/// boxed.
 #[derive(Debug)]
 enum Kind {
     Empty,
     Full(Bytes),
-    Stream { rest: Incoming, beside: Option<Box<Beside>> },
+    Stream { rest: Incoming, beside: Option<Box<StreamExtras>> },
 }
 
 /// What a stream may have beside its frames.
 #[derive(Debug, Default)]
-struct Beside {
+struct StreamExtras {
     /// What was read ahead.
     prefix: Bytes,
     /// The place of what was read ahead, until it is taken.
@@ -58,57 +60,6 @@ pub trait Tap: std::fmt::Debug + Send + Sync {
 
     /// That was all of it: with trailers, or without.
     fn end(&mut self, trailers: bool);
-}
-
-/// Ends a stream in which nothing moved for too long.
-#[derive(Debug)]
-struct Idle {
-    limit: Duration,
-    /// Made at the first wait: most bodies are there at once.
-    sleep: Option<Pin<Box<Sleep>>>,
-    armed: bool,
-    other: Option<Moved>,
-}
-
-/// A sign of life that two bodies share: the request's and the answer's.
-#[derive(Debug, Clone, Default)]
-pub struct Moved(Arc<Signs>);
-
-#[derive(Debug, Default)]
-struct Signs {
-    moved: AtomicBool,
-    /// The request has been taken to its end.
-    uploaded: AtomicBool,
-}
-
-/// Nothing moved for too long.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("body idle for too long")]
-pub struct BodyIdle;
-
-// === impl Moved ===
-
-impl Moved {
-    /// Something moved.
-    pub fn set(&self) {
-        self.0.moved.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether something moved since the last look.
-    #[must_use]
-    pub fn take(&self) -> bool {
-        self.0.moved.swap(false, Ordering::Relaxed)
-    }
-
-    /// Whether the request has been taken to its end: from then on nothing has to move until the answer begins.
-    #[must_use]
-    pub fn is_uploaded(&self) -> bool {
-        self.0.uploaded.load(Ordering::Relaxed)
-    }
-
-    fn set_uploaded(&self, uploaded: bool) {
-        self.0.uploaded.store(uploaded, Ordering::Relaxed);
-    }
 }
 
 // === impl Body ===
@@ -141,7 +92,7 @@ impl Body {
     pub fn tapped(mut self, mut tap: Box<dyn Tap>) -> Self {
         match &mut self.kind {
             Kind::Stream { rest, beside } => {
-                if let Some(Beside { prefix, .. }) = beside.as_deref()
+                if let Some(StreamExtras { prefix, .. }) = beside.as_deref()
                     && !prefix.is_empty()
                 {
                     tap.data(prefix);
@@ -193,10 +144,11 @@ impl Body {
         }
     }
 
-    /// Fails with [`BodyIdle`] when no frame came for `limit`, in this body or in the one that shares `other`.
+    /// Fails with [`BodyIdle`] when no frame came for `limit`, in this body or in the one that
+    /// shares `other`.
     #[must_use]
     pub fn idle_after(mut self, limit: Duration, other: Option<Moved>) -> Self {
-        self.idle = Some(Idle { limit, sleep: None, armed: false, other });
+        self.idle = Some(Idle::new(limit, other));
         self
     }
 
@@ -256,10 +208,7 @@ impl HttpBody for Body {
         };
         match frame {
             Poll::Ready(frame) => {
-                idle.armed = false;
-                if let Some(other) = &idle.other {
-                    other.set();
-                }
+                idle.moved();
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
             Poll::Pending => {
@@ -315,29 +264,4 @@ fn look<E>(frame: Option<&Result<Frame<Bytes>, E>>, tap: &mut dyn Tap, last: boo
         tap.end(trailers);
     }
     ended
-}
-
-// === impl Idle ===
-
-impl Idle {
-    /// Ready when nothing moved, here or there, for the whole limit.
-    fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let limit = self.limit;
-            let armed = std::mem::replace(&mut self.armed, true);
-            let sleep = match &mut self.sleep {
-                Some(sleep) if armed => sleep,
-                Some(sleep) => {
-                    sleep.as_mut().reset(tokio::time::sleep(limit).deadline());
-                    sleep
-                }
-                none => none.insert(Box::pin(tokio::time::sleep(limit))),
-            };
-            ready!(sleep.as_mut().poll(cx));
-            if !self.other.as_ref().is_some_and(Moved::take) {
-                return Poll::Ready(());
-            }
-            self.armed = false;
-        }
-    }
 }

@@ -23,6 +23,7 @@ mod pass;
 mod priority;
 mod record;
 mod respond;
+mod session;
 mod shift;
 mod terminate;
 mod watch;

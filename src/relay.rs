@@ -13,10 +13,12 @@ use crate::body::Moved;
 
 /// What is moved at once.
 const BUFFER: usize = 16 << 10;
-/// Bytes up to which pieces are joined before they are written: a head with a short body, and little enough for a stack.
+/// Bytes up to which pieces are joined before they are written: a head with a short body, and
+/// little enough for a stack.
 const JOINED_MAX: usize = 2 << 10;
 
-/// Carries bytes both ways until both ends are done, or nothing moved for the limit. The end of one direction is told to the other side, which may go on.
+/// Carries bytes both ways until both ends are done, or nothing moved for the limit. The end of one
+/// direction is told to the other side, which may go on.
 pub async fn relay(
     one: impl AsyncRead + AsyncWrite + Unpin,
     other: impl AsyncRead + AsyncWrite + Unpin,
@@ -31,8 +33,8 @@ pub async fn relay(
     while_moving(both, limit, &moved).await;
 }
 
-/// Waits for work for as long as something moves, or nothing has to: a request that was taken whole waits for its answer without a limit. `None` when
-/// nothing moved for the limit.
+/// Waits for work for as long as something moves, or nothing has to: a request that was taken whole
+/// waits for its answer without a limit. `None` when nothing moved for the limit.
 pub async fn while_moving<T>(work: impl Future<Output = T>, limit: Duration, moved: &Moved) -> Option<T> {
     let mut work = pin!(work);
     loop {
@@ -44,7 +46,8 @@ pub async fn while_moving<T>(work: impl Future<Output = T>, limit: Duration, mov
     }
 }
 
-/// Writes pieces, joined where they are small: a head and a short body cost less to copy than the kernel takes to read a list of them.
+/// Writes pieces, joined where they are small: a head and a short body cost less to copy than the
+/// kernel takes to read a list of them.
 pub fn poll_write_joined(
     stream: Pin<&mut TcpStream>,
     cx: &mut Context<'_>,

@@ -5,6 +5,7 @@
 //! client's connection. Never a redirect, never decompression, never a proxy variable.
 
 mod batch;
+mod beside;
 mod client;
 mod connect;
 mod exchange;

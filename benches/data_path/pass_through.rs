@@ -1,6 +1,8 @@
-//! Pass-through beside nginx and HAProxy: processor time of a call, and what the proxy adds to the median, over kept HTTP/1.1 connections on both sides.
+//! Pass-through beside nginx and HAProxy: processor time of a call, and what the proxy adds to the
+//! median, over kept HTTP/1.1 connections on both sides.
 //!
-//! All contestants take turns in every round, the direct load first; a figure is the median of the rounds, and its spread stands beside it.
+//! All contestants take turns in every round, the direct load first; a figure is the median of the
+//! rounds, and its spread stands beside it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,14 +10,14 @@ use std::time::Duration;
 use groupage::standin::load::closed;
 
 use super::process::{self, Process};
-use super::rivals::{Program, Rival};
+use super::rivals::{RivalProgram, RivalProxy};
 use super::{Scale, load, median, stand_in};
 
 /// Connections, each with one call at a time.
 const CONNECTIONS: [usize; 2] = [8, 64];
 
 /// A proxy and what was measured of it.
-struct Contestant {
+struct MeasuredProxy {
     name: &'static str,
     listen: SocketAddr,
     pids: Vec<u32>,
@@ -29,8 +31,8 @@ pub(crate) async fn run(scale: Scale) {
     let ours = Process::groupage(&mock.url(), "mode: Passthrough\n");
     let observing = Process::groupage(&mock.url(), "mode: Observe\n");
     let mut rivals = Vec::new();
-    for program in [Program::Nginx, Program::HaProxy] {
-        match Rival::start(program, mock.addr()) {
+    for program in [RivalProgram::Nginx, RivalProgram::HaProxy] {
+        match RivalProxy::start(program, mock.addr()) {
             Some(rival) => rivals.push((program.name(), rival)),
             None => println!(
                 "pass-through: {} IS MISSING, SO IT IS NOT COMPARED; install it with: apt-get install {}",
@@ -42,10 +44,10 @@ pub(crate) async fn run(scale: Scale) {
     for connections in CONNECTIONS {
         println!("pass-through: {connections} kept HTTP/1.1 connections, {} rounds", scale.rounds);
         let mut all = vec![
-            Contestant::new("groupage", ours.listen, &ours.pids),
-            Contestant::new("Observe", observing.listen, &observing.pids),
+            MeasuredProxy::new("groupage", ours.listen, &ours.pids),
+            MeasuredProxy::new("Observe", observing.listen, &observing.pids),
         ];
-        all.extend(rivals.iter().map(|(name, rival)| Contestant::new(name, rival.listen, &rival.pids)));
+        all.extend(rivals.iter().map(|(name, rival)| MeasuredProxy::new(name, rival.listen, &rival.pids)));
         let mut direct = Vec::new();
         for _ in 0..scale.rounds {
             let p50 = closed(load(scale, mock.addr(), connections, 1)).await.p50();
@@ -56,7 +58,7 @@ pub(crate) async fn run(scale: Scale) {
         }
         println!("  direct      p50 {}", spread(&direct));
         let (cpu, added) = (median(all[0].cpu.clone()), median(all[0].added.clone()));
-        for Contestant { name, cpu: own_cpu, added: own_added, .. } in &all {
+        for MeasuredProxy { name, cpu: own_cpu, added: own_added, .. } in &all {
             println!(
                 "  {name:<9} CPU {} us a call, groupage {:.2} times it   p50 +{} us, groupage {:.2} times it",
                 spread(own_cpu),
@@ -68,9 +70,9 @@ pub(crate) async fn run(scale: Scale) {
     }
 }
 
-// === impl Contestant ===
+// === impl MeasuredProxy ===
 
-impl Contestant {
+impl MeasuredProxy {
     fn new(name: &'static str, listen: SocketAddr, pids: &[u32]) -> Self {
         Self { name, listen, pids: pids.to_vec(), cpu: Vec::new(), added: Vec::new() }
     }

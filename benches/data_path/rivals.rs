@@ -1,4 +1,5 @@
-//! Proxies that the pass-through is measured beside: nginx and HAProxy as Debian packages them, one process with one thread each, ended when dropped.
+//! Proxies that the pass-through is measured beside: nginx and HAProxy as Debian packages them, one
+//! process with one thread each, ended when dropped.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -7,28 +8,29 @@ use std::time::Duration;
 
 use super::process::{children, fresh};
 
-/// Looks for a proxy that does not report when it listens, and the pause between them: four seconds in all.
+/// Looks for a proxy that does not report when it listens, and the pause between them: four seconds
+/// in all.
 const LOOKS: u32 = 200;
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// A program that forwards every call, and the package that has it.
 #[derive(Clone, Copy)]
-pub(crate) enum Program {
+pub(crate) enum RivalProgram {
     Nginx,
     HaProxy,
 }
 
 /// A running rival.
-pub(crate) struct Rival {
+pub(crate) struct RivalProxy {
     pub(crate) listen: SocketAddr,
     pub(crate) pids: Vec<u32>,
     child: Child,
     folder: PathBuf,
 }
 
-// === impl Program ===
+// === impl RivalProgram ===
 
-impl Program {
+impl RivalProgram {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Nginx => "nginx",
@@ -73,11 +75,12 @@ impl Program {
     }
 }
 
-// === impl Rival ===
+// === impl RivalProxy ===
 
-impl Rival {
-    /// Kept connections on both sides, no log. `None`: the program is not installed, or does not listen.
-    pub(crate) fn start(program: Program, upstream: SocketAddr) -> Option<Self> {
+impl RivalProxy {
+    /// Kept connections on both sides, no log. `None`: the program is not installed, or does not
+    /// listen.
+    pub(crate) fn start(program: RivalProgram, upstream: SocketAddr) -> Option<Self> {
         let folder = std::env::temp_dir().join(format!("groupage-rival-{}-{}", std::process::id(), fresh()));
         std::fs::create_dir_all(&folder).ok()?;
         let listen = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?;
@@ -97,7 +100,7 @@ impl Rival {
     }
 }
 
-impl Drop for Rival {
+impl Drop for RivalProxy {
     fn drop(&mut self) {
         for pid in self.pids.iter().skip(1) {
             Command::new("kill").arg(pid.to_string()).status().ok();

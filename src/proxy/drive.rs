@@ -1,7 +1,8 @@
 //! One task for the two sides of a connection: which of them has something to do.
 //!
-//! Each side is polled with a waker of its own. A wake-up that one side gives the other while the task runs is a flag and nothing more; only one from
-//! outside wakes the task. So a message goes from one side to the other without a turn of the scheduler.
+//! Each side is polled with a waker of its own. A wake-up that one side gives the other while the
+//! task runs is a flag and nothing more; only one from outside wakes the task. So a message goes
+//! from one side to the other without a turn of the scheduler.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,20 +10,21 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 
-/// Turns of the sides within one turn of the task: a call has two or three. A connection that always has more lets others run.
+/// Turns of the sides within one turn of the task: a call has two or three. A connection that
+/// always has more lets others run.
 const TURNS_MAX: usize = 16;
 
 /// The sides of one connection.
 #[derive(Debug)]
-pub(super) struct Sides<const N: usize> {
+pub(super) struct TaskSides<const N: usize> {
     wakers: [Waker; N],
-    sides: [Arc<Side>; N],
-    shared: Arc<Shared>,
+    sides: [Arc<SideFlag>; N],
+    shared: Arc<TaskState>,
 }
 
 /// What a turn of the task came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum PollTurn {
     /// One side is done, and with it the connection.
     Done,
     /// Some had something to do.
@@ -32,25 +34,26 @@ pub(super) enum Turn {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct TaskState {
     /// The sides are being polled: their flags are looked at before the task sleeps.
     running: AtomicBool,
     task: AtomicWaker,
 }
 
 #[derive(Debug)]
-struct Side {
+struct SideFlag {
     raised: AtomicBool,
-    shared: Arc<Shared>,
+    shared: Arc<TaskState>,
 }
 
-impl Wake for Side {
+impl Wake for SideFlag {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Raised before the look at `running`, and looked at after `running` was taken back: one of the two sees the other.
+        // Raised before the look at `running`, and looked at after `running` was taken back: one of
+        // the two sees the other.
         self.raised.store(true, Ordering::SeqCst);
         if !self.shared.running.load(Ordering::SeqCst) {
             self.shared.task.wake();
@@ -58,13 +61,13 @@ impl Wake for Side {
     }
 }
 
-// === impl Sides ===
+// === impl TaskSides ===
 
-impl<const N: usize> Sides<N> {
+impl<const N: usize> TaskSides<N> {
     /// Sides that all have something to do.
     pub(super) fn new() -> Self {
-        let shared = Arc::new(Shared { running: AtomicBool::new(false), task: AtomicWaker::new() });
-        let sides = [(); N].map(|()| Arc::new(Side { raised: AtomicBool::new(true), shared: shared.clone() }));
+        let shared = Arc::new(TaskState { running: AtomicBool::new(false), task: AtomicWaker::new() });
+        let sides = [(); N].map(|()| Arc::new(SideFlag { raised: AtomicBool::new(true), shared: shared.clone() }));
         Self { wakers: sides.each_ref().map(|side| Waker::from(side.clone())), sides, shared }
     }
 
@@ -78,7 +81,7 @@ impl<const N: usize> Sides<N> {
         &self,
         cx: &mut Context<'_>,
         mut poll_side: impl FnMut(usize, &mut Context<'_>) -> Poll<()>,
-    ) -> Turn {
+    ) -> PollTurn {
         self.shared.task.register(cx.waker());
         self.shared.running.store(true, Ordering::SeqCst);
         let mut any = false;
@@ -89,7 +92,7 @@ impl<const N: usize> Sides<N> {
                 if side.raised.load(Ordering::Relaxed) && side.raised.swap(false, Ordering::SeqCst) {
                     turned = true;
                     if poll_side(index, &mut Context::from_waker(&self.wakers[index])).is_ready() {
-                        return Turn::Done;
+                        return PollTurn::Done;
                     }
                 }
             }
@@ -102,7 +105,7 @@ impl<const N: usize> Sides<N> {
         if self.sides.iter().any(|side| side.raised.load(Ordering::SeqCst)) {
             cx.waker().wake_by_ref();
         }
-        if any { Turn::Busy } else { Turn::Quiet }
+        if any { PollTurn::Busy } else { PollTurn::Quiet }
     }
 }
 
@@ -114,9 +117,9 @@ mod tests {
 
     /// Counts the wake-ups of a task.
     #[derive(Default)]
-    struct Count(AtomicUsize);
+    struct WakeCount(AtomicUsize);
 
-    impl Wake for Count {
+    impl Wake for WakeCount {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
@@ -124,10 +127,10 @@ mod tests {
 
     #[test]
     fn a_side_that_wakes_the_other_wakes_no_task() {
-        let count = Arc::new(Count::default());
+        let count = Arc::new(WakeCount::default());
         let task = Waker::from(count.clone());
         let mut cx = Context::from_waker(&task);
-        let sides = Sides::<2>::new();
+        let sides = TaskSides::<2>::new();
         let mut polled = Vec::new();
         let turn = sides.poll(&mut cx, |side, _| {
             polled.push(side);
@@ -136,17 +139,17 @@ mod tests {
             }
             Poll::Pending
         });
-        assert_eq!((turn, polled), (Turn::Busy, vec![0, 1, 0]));
-        assert_eq!(sides.poll(&mut cx, |_, _| Poll::Pending), Turn::Quiet);
+        assert_eq!((turn, polled), (PollTurn::Busy, vec![0, 1, 0]));
+        assert_eq!(sides.poll(&mut cx, |_, _| Poll::Pending), PollTurn::Quiet);
         assert_eq!(count.0.load(Ordering::SeqCst), 0);
     }
 
     #[test]
     fn a_wake_up_from_outside_wakes_the_task_and_has_its_side_polled() {
-        let count = Arc::new(Count::default());
+        let count = Arc::new(WakeCount::default());
         let task = Waker::from(count.clone());
         let mut cx = Context::from_waker(&task);
-        let sides = Sides::<2>::new();
+        let sides = TaskSides::<2>::new();
         let mut kept = None;
         let mut poll = |side: usize, cx: &mut Context<'_>| {
             if side == 1 {
@@ -154,7 +157,7 @@ mod tests {
             }
             Poll::Pending
         };
-        assert_eq!(sides.poll(&mut cx, &mut poll), Turn::Busy);
+        assert_eq!(sides.poll(&mut cx, &mut poll), PollTurn::Busy);
         kept.unwrap().wake();
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         let mut polled = Vec::new();
@@ -162,20 +165,20 @@ mod tests {
             polled.push(side);
             Poll::Ready(())
         });
-        assert_eq!((turn, polled), (Turn::Done, vec![1]));
+        assert_eq!((turn, polled), (PollTurn::Done, vec![1]));
     }
 
     #[test]
     fn a_side_that_always_has_more_lets_others_run() {
-        let count = Arc::new(Count::default());
+        let count = Arc::new(WakeCount::default());
         let task = Waker::from(count.clone());
-        let sides = Sides::<1>::new();
+        let sides = TaskSides::<1>::new();
         let mut turns = 0;
         let turn = sides.poll(&mut Context::from_waker(&task), |_, cx| {
             turns += 1;
             cx.waker().wake_by_ref();
             Poll::Pending
         });
-        assert_eq!((turn, turns, count.0.load(Ordering::SeqCst)), (Turn::Busy, TURNS_MAX, 1));
+        assert_eq!((turn, turns, count.0.load(Ordering::SeqCst)), (PollTurn::Busy, TURNS_MAX, 1));
     }
 }

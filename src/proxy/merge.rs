@@ -35,17 +35,17 @@ pub(super) struct Asked {
 }
 
 /// Which way a call goes.
-pub(super) enum Way {
+pub(super) enum CallWay {
     /// It passes, for this reason.
     Pass(Reason, Ending, Dialect),
     /// It is read, or looked at while it passes.
-    Recognised(Box<Recognised>),
+    Recognised(Box<RecognisedCall>),
     /// It has its answer.
     Answered(Response<Body>),
 }
 
 /// A call that an adapter recognised.
-pub(super) struct Recognised {
+pub(super) struct RecognisedCall {
     table: Arc<Table>,
     endpoint: Arc<Endpoint>,
     arrived: Tick,
@@ -56,7 +56,7 @@ pub(super) struct Recognised {
 
 impl Proxy {
     /// Looks at the head of a call and decides which way it goes.
-    pub(super) fn sort(self: &Arc<Self>, request: &mut Request<Incoming>) -> Way {
+    pub(super) fn sort(self: &Arc<Self>, request: &mut Request<Incoming>) -> CallWay {
         let arrived = self.clock.now();
         self.metrics.stats.seen.fetch_add(1, Ordering::Relaxed);
         let mut ending = Ending::begin(self, arrived);
@@ -73,10 +73,10 @@ impl Proxy {
             // What follows belongs to a tunnel that there is not.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             ending.end(CallOutcome::Rejected, &mut response);
-            return Way::Answered(response);
+            return CallWay::Answered(response);
         }
         let Some(endpoint) = table.routes.recognise(request.method(), request.uri().path()) else {
-            return Way::Pass(Reason::NotRecognised, ending, Dialect::Problem);
+            return CallWay::Pass(Reason::NotRecognised, ending, Dialect::Problem);
         };
         let route = table.route(endpoint.route);
         ending.recognised(endpoint.label.as_str(), (&route.name, route.scope));
@@ -92,8 +92,8 @@ impl Proxy {
             None
         };
         match why_pass {
-            Some(reason) => Way::Pass(reason, ending, endpoint.dialect),
-            None => Way::Recognised(Box::new(Recognised { table, endpoint, arrived, ending })),
+            Some(reason) => CallWay::Pass(reason, ending, endpoint.dialect),
+            None => CallWay::Recognised(Box::new(RecognisedCall { table, endpoint, arrived, ending })),
         }
     }
 
@@ -102,9 +102,9 @@ impl Proxy {
         self: &Arc<Self>,
         lane: Arc<dyn Lane>,
         request: Request<Incoming>,
-        recognised: Recognised,
+        recognised: RecognisedCall,
     ) -> Response<Body> {
-        let Recognised { table, endpoint, arrived, ending } = recognised;
+        let RecognisedCall { table, endpoint, arrived, ending } = recognised;
         if table.route(endpoint.route).mode == Mode::Observe {
             return self.observe(&table, &endpoint, lane, request, (arrived, ending)).await;
         }

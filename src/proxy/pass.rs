@@ -9,16 +9,17 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response};
 
 use super::Proxy;
-use super::connection::Uploading;
 use super::record::Ending;
+use super::session::Uploading;
 use crate::backend::Lane;
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Dialect, Reason};
 use crate::telemetry::names::Outcome;
 
-/// A call on its way through. Polled to its end by the task of its connection, which the end of the drain wakes.
-pub(super) struct Passing {
+/// A call on its way through. Polled to its end by the task of its connection, which the end of the
+/// drain wakes.
+pub(super) struct PassFuture {
     proxy: Arc<Proxy>,
     sending: BoxFuture<'static, Result<Response<Body>, Failure>>,
     /// Taken with the answer.
@@ -26,7 +27,7 @@ pub(super) struct Passing {
     dialect: Dialect,
 }
 
-impl Future for Passing {
+impl Future for PassFuture {
     type Output = Response<Body>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response<Body>> {
@@ -66,9 +67,9 @@ impl Proxy {
         reason: Reason,
         mut ending: Ending,
         dialect: Dialect,
-    ) -> Passing {
+    ) -> PassFuture {
         ending.passed(reason);
-        Passing { proxy: self.clone(), sending: lane.send(request), ending: Some(ending), dialect }
+        PassFuture { proxy: self.clone(), sending: lane.send(request), ending: Some(ending), dialect }
     }
 
     /// Forwards a call untouched.

@@ -1,34 +1,30 @@
-//! What is not merged: carried as it came, on an upstream connection pinned to its client's connection.
+//! What is not merged: carried as it came, on an upstream connection pinned to its client's
+//! connection.
 //!
-//! Status, body, trailers, end-to-end headers, their number and their order within a name stay as they are, both ways; the framing is made anew on
-//! either side, so nothing can be smuggled. Nothing is added: no `Via`, no `Date`, no `X-Forwarded-For`.
+//! Status, body, trailers, end-to-end headers, their number and their order within a name stay as
+//! they are, both ways; the framing is made anew on either side, so nothing can be smuggled.
+//! Nothing is added: no `Via`, no `Date`, no `X-Forwarded-For`.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::Context;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::header::{self, HeaderName, HeaderValue};
-use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http::{HeaderMap, Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
 
 use super::Inner;
-use super::client::{H2, Http1, SendError, to_http2};
-use super::wire::Wire;
+use super::beside::{Connections, forward};
+use super::client::SendError;
+use super::wire::PinnedWire;
 use crate::backend::{Duplex, Forward, Lane};
-use crate::body::{Body, Moved};
+use crate::body::Body;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::headers;
-use crate::relay::{relay, while_moving};
 use crate::tls::Speak;
-
-/// Idle HTTP/1 connections that one HTTP/2 client connection keeps upstream.
-const IDLE_MAX: usize = 8;
 
 /// The port for everything that is not merged.
 #[derive(Debug)]
@@ -36,23 +32,16 @@ pub(super) struct Lanes(pub(super) Arc<Inner>);
 
 /// The way of one client connection.
 #[derive(Debug)]
-struct Pinned {
-    inner: Arc<Inner>,
+pub(super) struct Pinned {
+    pub(super) inner: Arc<Inner>,
     /// Of a client that speaks HTTP/1, which sends one call after the other.
-    wire: Wire,
-    connections: Connections,
-}
-
-/// Those of a client that speaks HTTP/2: calls run side by side, each in a task of its own, and so do these connections.
-#[derive(Debug, Default)]
-struct Connections {
-    idle: Mutex<VecDeque<Http1>>,
-    h2: tokio::sync::Mutex<Option<H2>>,
+    wire: PinnedWire,
+    pub(super) connections: Connections,
 }
 
 impl Forward for Lanes {
     fn lane(&self) -> Arc<dyn Lane> {
-        Arc::new(Pinned { inner: self.0.clone(), wire: Wire::default(), connections: Connections::default() })
+        Arc::new(Pinned { inner: self.0.clone(), wire: PinnedWire::default(), connections: Connections::default() })
     }
 
     fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn Duplex>>> {
@@ -112,7 +101,8 @@ impl Pinned {
         }
     }
 
-    /// The server closed the idle connection before anything was written: nothing was sent, so a fresh connection may carry it.
+    /// The server closed the idle connection before anything was written: nothing was sent, so a
+    /// fresh connection may carry it.
     async fn send_again(&self, mut error: TrySendError<Request<Body>>) -> Result<Response<Body>, Failure> {
         match error.take_message() {
             Some(request) => self.send_fresh(request).await,
@@ -140,84 +130,10 @@ impl Pinned {
         let limit = self.inner.config.pass_through_idle_timeout;
         response.map(|body| Body::from(body).idle_after(limit, Some(self.wire.moved())))
     }
-
-    /// Sends on a pinned connection, or on a fresh one that is then pinned.
-    async fn send_beside(&self, request: Request<Body>, version: Version) -> Result<Response<Incoming>, SendError> {
-        if self.inner.config.http2 == super::Http2::Always
-            || (version == Version::HTTP_2 && self.inner.speaks_as_its_clients().await)
-        {
-            match self.pinned_h2().await {
-                // It speaks HTTP/1 now.
-                Err(SendError::NotHttp2) => {}
-                found => return self.send_h2(found?, request).await,
-            }
-        }
-        // What switches protocols takes its connection along.
-        if version != Version::HTTP_2 {
-            let mut sender = self.inner.open_http1().await?;
-            return sender.send_request(request).await.map_err(|error| self.inner.broken(&error));
-        }
-        let request = match self.take_idle() {
-            None => request,
-            Some(mut sender) => match sender.try_send_request(request).await {
-                Ok(response) => {
-                    self.keep(sender);
-                    return Ok(response);
-                }
-                // The server closed the idle connection before anything was written: nothing was sent, so a fresh connection may carry it.
-                Err(mut error) => match error.take_message() {
-                    Some(request) => request,
-                    None => return Err(SendError::Broken),
-                },
-            },
-        };
-        let mut sender = self.inner.open_http1().await?;
-        let response = sender.send_request(request).await.map_err(|error| self.inner.broken(&error))?;
-        self.keep(sender);
-        Ok(response)
-    }
-
-    async fn send_h2(&self, mut h2: H2, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
-        let request = to_http2(request, &self.inner.config.target);
-        match h2.try_send_request(request).await {
-            Ok(response) => Ok(response),
-            // The server was just leaving (GOAWAY) and nothing was written: a fresh connection carries it.
-            Err(mut error) => {
-                let request = error.take_message().ok_or_else(|| self.inner.broken(error.error()))?;
-                self.connections.h2.lock().await.take();
-                let mut fresh = self.pinned_h2().await?;
-                fresh.send_request(request).await.map_err(|error| self.inner.broken(&error))
-            }
-        }
-    }
-
-    async fn pinned_h2(&self) -> Result<H2, SendError> {
-        let mut kept = self.connections.h2.lock().await;
-        if let Some(h2) = kept.as_ref().filter(|h2| !h2.is_closed()) {
-            return Ok(h2.clone());
-        }
-        let fresh = self.inner.open_http2().await?;
-        Ok(kept.insert(fresh).clone())
-    }
-
-    /// A kept connection with nothing in flight.
-    fn take_idle(&self) -> Option<Http1> {
-        let mut idle = self.connections.idle.lock().ok()?;
-        idle.retain(|sender| !sender.is_closed());
-        let ready = idle.iter().position(Http1::is_ready)?;
-        idle.remove(ready)
-    }
-
-    fn keep(&self, sender: Http1) {
-        if let Ok(mut idle) = self.connections.idle.lock()
-            && idle.len() < IDLE_MAX
-        {
-            idle.push_back(sender);
-        }
-    }
 }
 
-/// A recognised call that goes alone: as it came, but for the connection, which no earlier answer can linger on.
+/// A recognised call that goes alone: as it came, but for the connection, which no earlier answer
+/// can linger on.
 async fn alone(inner: Arc<Inner>, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
     let version = request.version();
     if version == Version::HTTP_2 {
@@ -234,39 +150,8 @@ async fn alone(inner: Arc<Inner>, mut request: Request<Body>) -> Result<Response
     Ok(Response::from_parts(head, Body::from(incoming)))
 }
 
-/// Carries a call on a connection that has a task of its own: for a client that speaks HTTP/2, and where a protocol may be switched.
-async fn forward(lane: Arc<Pinned>, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
-    let inner = lane.inner.clone();
-    let version = request.version();
-    let upgrade = wanted_upgrade(request.headers(), version);
-    let from_client = upgrade.is_some().then(|| request.extensions_mut().remove::<OnUpgrade>()).flatten();
-    prepare(&mut request, upgrade.as_ref());
-    frame(&mut request);
-    let limit = inner.config.pass_through_idle_timeout;
-    let moved = Moved::default();
-    request.body_mut().mark(moved.clone());
-    let send = lane.send_beside(request.map(|body| body.idle_after(limit, Some(moved.clone()))), version);
-    let response = match while_moving(send, limit, &moved).await {
-        None => return Err(FailureKind::UpstreamTimeout.into()),
-        Some(Err(error)) => return Err(error.failure()),
-        Some(Ok(response)) => response,
-    };
-    let (mut head, incoming) = response.into_parts();
-    if head.status == StatusCode::SWITCHING_PROTOCOLS {
-        let Some(from_client) = from_client else { return Err(FailureKind::UpstreamBroken.into()) };
-        let from_upstream = hyper::upgrade::on(Response::from_parts(head.clone(), incoming));
-        tokio::spawn(tunnel(from_client, from_upstream, limit));
-        head.extensions.clear();
-        head.version = Version::HTTP_11;
-        return Ok(Response::from_parts(head, Body::empty()));
-    }
-    headers::strip_hop_by_hop(&mut head.headers);
-    head.version = if version == Version::HTTP_2 { Version::HTTP_2 } else { Version::HTTP_11 };
-    head.extensions.clear();
-    Ok(Response::from_parts(head, Body::from(incoming).idle_after(limit, Some(moved))))
-}
-
-/// Makes a client's head fit to be sent on: origin form, one `Host`, no hop-by-hop headers, no `Expect` that was answered here.
+/// Makes a client's head fit to be sent on: origin form, one `Host`, no hop-by-hop headers, no
+/// `Expect` that was answered here.
 pub(super) fn prepare<B>(request: &mut Request<B>, upgrade: Option<&HeaderValue>) {
     if let Some(authority) = request.uri().authority() {
         // Absolute form, or HTTP/2: the target wins over the Host header.
@@ -299,8 +184,9 @@ pub(super) fn prepare<B>(request: &mut Request<B>, upgrade: Option<&HeaderValue>
     request.extensions_mut().clear();
 }
 
-/// A body of unknown length goes in chunks whatever the method: hyper sends none with a GET or HEAD unless the head says so.
-fn frame(request: &mut Request<Body>) {
+/// A body of unknown length goes in chunks whatever the method: hyper sends none with a GET or HEAD
+/// unless the head says so.
+pub(super) fn frame(request: &mut Request<Body>) {
     if !request.body().is_end_stream() && request.body().size_hint().exact().is_none() {
         request.headers_mut().insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
@@ -317,8 +203,9 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// The protocol that the client wants to switch to; `h2c` is not offered, so it is not asked for upstream either.
-fn wanted_upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
+/// The protocol that the client wants to switch to; `h2c` is not offered, so it is not asked for
+/// upstream either.
+pub(super) fn wanted_upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
     static H2C: HeaderValue = HeaderValue::from_static("h2c");
     let nominated = |name: &HeaderName| {
         headers.get_all(header::CONNECTION).iter().any(|value| {
@@ -330,10 +217,4 @@ fn wanted_upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> 
     };
     let protocol = headers.get(header::UPGRADE)?;
     (version == Version::HTTP_11 && protocol != H2C && nominated(&header::UPGRADE)).then(|| protocol.clone())
-}
-
-/// Carries bytes both ways after a switch of protocols.
-async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, limit: std::time::Duration) {
-    let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
-    relay(TokioIo::new(client), TokioIo::new(upstream), limit).await;
 }

@@ -1,7 +1,8 @@
 //! An HTTP/1 connection to the upstream that the task of its client's connection drives.
 //!
-//! A call that passes through is then one task's work from its first byte to its last: no message waits for another task to run. What it leaves out: what is
-//! sent, and over which connections (`forward`).
+//! A call that passes through is then one task's work from its first byte to its last: no message
+//! waits for another task to run. What it leaves out: what is sent, and over which connections
+//! (`forward`).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,12 +24,12 @@ use super::connect::Io;
 use crate::body::{Body, Moved};
 
 /// What becomes of a call that was sent: its answer, or the call itself where nothing of it was.
-pub(super) type Came = Result<Response<Incoming>, TrySendError<Request<Body>>>;
+pub(super) type SendResult = Result<Response<Incoming>, TrySendError<Request<Body>>>;
 
 /// A place for one connection, opened when it is needed.
 #[derive(Debug, Default)]
-pub(super) struct Wire {
-    open: Mutex<Option<Open>>,
+pub(super) struct PinnedWire {
+    open: Mutex<Option<OpenWire>>,
     /// What drives the connection, once there is one.
     driver: AtomicWaker,
     /// The signs of life of the call on it.
@@ -38,33 +39,35 @@ pub(super) struct Wire {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenWire {
     sender: Http1,
     connection: Connection<TokioIo<Io>, Body>,
     /// Rings when a request may have stalled.
     upload: Option<Pin<Box<Sleep>>>,
 }
 
-// === impl Wire ===
+// === impl PinnedWire ===
 
-impl Wire {
-    fn open(&self) -> MutexGuard<'_, Option<Open>> {
+impl PinnedWire {
+    fn open(&self) -> MutexGuard<'_, Option<OpenWire>> {
         // A panic of hyper's leaves a connection that is broken at worst, which the next call sees.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends on the connection, if there is one with nothing in flight; else the call comes back.
+    #[expect(clippy::result_large_err, reason = "a box for the call would be made for every call, and is needed once")]
     pub(super) fn try_send(
         &self,
         request: Request<Body>,
-    ) -> Result<impl Future<Output = Came> + Send + use<>, Request<Body>> {
+    ) -> Result<impl Future<Output = SendResult> + Send + use<>, Request<Body>> {
         match &mut *self.open() {
             Some(open) if open.sender.is_ready() => Ok(open.sender.try_send_request(request)),
             _ => Err(request),
         }
     }
 
-    /// Resolves when the connection has nothing in flight, or there is none. The end of the last answer takes a moment to be noticed.
+    /// Resolves when the connection has nothing in flight, or there is none. The end of the last
+    /// answer takes a moment to be noticed.
     pub(super) async fn settle(&self) {
         std::future::poll_fn(|cx| match &mut *self.open() {
             Some(open) => open.sender.poll_ready(cx).map(drop),
@@ -74,10 +77,10 @@ impl Wire {
     }
 
     /// Replaces the connection by one on this stream, and sends on it.
-    pub(super) async fn connect(&self, io: Io, request: Request<Body>) -> Result<Came, SendError> {
+    pub(super) async fn connect(&self, io: Io, request: Request<Body>) -> Result<SendResult, SendError> {
         let (mut sender, connection) = shake_http1(io).await?;
         let sent = sender.try_send_request(request);
-        *self.open() = Some(Open { sender, connection, upload: None });
+        *self.open() = Some(OpenWire { sender, connection, upload: None });
         self.driver.wake();
         Ok(sent.await)
     }
@@ -114,9 +117,9 @@ impl Wire {
     }
 }
 
-// === impl Open ===
+// === impl OpenWire ===
 
-impl Open {
+impl OpenWire {
     /// Whether nothing has moved for the limit, looked at once in it.
     fn poll_stalled(&mut self, cx: &mut Context<'_>, limit: Duration, moved: &Moved) -> bool {
         let sleep = self.upload.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
