@@ -2,7 +2,7 @@
 //!
 //! 1. Throughput: closed-loop clients through the proxy, as a share of the stand-in's own rate when it is given full batches directly.
 //! 2. Idle latency: what a lone call pays, over kept and over fresh upstream connections.
-//! 3. Pass-through: CPU per call and added latency beside nginx and HAProxy, at 8 and at 64 kept HTTP/1.1 connections, and what it takes to predict what batching would do (`Observe`).
+//! 3. Pass-through: CPU per call and added latency beside nginx and `HAProxy`, at 8 and at 64 kept HTTP/1.1 connections, and what it takes to predict what batching would do (`Observe`).
 //! 4. Idle process: memory, context switches, and memory after a peak of connections.
 //!
 //! Shared machines are noisy: figures are ratios within the run, medians of repetitions. With `--test` (as `cargo test` calls it) everything runs tiny.

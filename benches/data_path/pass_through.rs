@@ -1,5 +1,5 @@
-//! Pass-through beside nginx and HAProxy: processor time of a call, and what the proxy adds to the
-//! median, over kept HTTP/1.1 connections on both sides.
+//! Pass-through beside nginx and `HAProxy`: processor time of a call, and what the proxy adds to
+//! the median, over kept HTTP/1.1 connections on both sides.
 //!
 //! All contestants take turns in every round, the direct load first; a figure is the median of the
 //! rounds, and its spread stands beside it.

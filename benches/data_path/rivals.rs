@@ -1,5 +1,5 @@
-//! Proxies that the pass-through is measured beside: nginx and HAProxy as Debian packages them, one
-//! process with one thread each, ended when dropped.
+//! Proxies that the pass-through is measured beside: nginx and `HAProxy` as Debian packages them,
+//! one process with one thread each, ended when dropped.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
