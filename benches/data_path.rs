@@ -2,7 +2,7 @@
 //!
 //! 1. Throughput: closed-loop clients through the proxy, as a share of the stand-in's own rate when it is given full batches directly.
 //! 2. Idle latency: what a lone call pays, over kept and over fresh upstream connections.
-//! 3. Pass-through: CPU per call against nginx, both with kept HTTP/1.1 connections, and what it takes to tell what batching would do (`Observe`).
+//! 3. Pass-through: CPU per call and added latency beside nginx and `HAProxy`, at 8 and at 64 kept HTTP/1.1 connections, and what it takes to predict what batching would do (`Observe`).
 //! 4. Idle process: memory, context switches, and memory after a peak of connections.
 //!
 //! Shared machines are noisy: figures are ratios within the run, medians of repetitions. With `--test` (as `cargo test` calls it) everything runs tiny.
@@ -19,10 +19,14 @@ use groupage::standin::load::{Calls, ClosedConfig, closed};
 use groupage::standin::server::{Running, Server, ServerConfig};
 use groupage::standin::{Route, Target};
 
+#[path = "data_path/pass_through.rs"]
+mod pass_through;
 #[path = "data_path/process.rs"]
 mod process;
+#[path = "data_path/rivals.rs"]
+mod rivals;
 
-use process::{Nginx, Process};
+use process::Process;
 
 /// How much to measure.
 #[derive(Clone, Copy)]
@@ -30,6 +34,8 @@ struct Scale {
     run: Duration,
     warm_up: Duration,
     repeats: usize,
+    /// Turns of the pass-through's contestants.
+    rounds: usize,
     connections: usize,
     settle: Duration,
 }
@@ -40,9 +46,9 @@ fn main() {
         || arguments.iter().any(|argument| argument == "--test");
     let ms = Duration::from_millis;
     let scale = if tiny {
-        Scale { run: ms(100), warm_up: ms(20), repeats: 1, connections: 50, settle: ms(200) }
+        Scale { run: ms(100), warm_up: ms(20), repeats: 1, rounds: 1, connections: 50, settle: ms(200) }
     } else {
-        Scale { run: ms(3000), warm_up: ms(500), repeats: 3, connections: 5000, settle: ms(30_000) }
+        Scale { run: ms(3000), warm_up: ms(500), repeats: 3, rounds: 7, connections: 5000, settle: ms(30_000) }
     };
     let chosen: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     let wants = |part: &str| chosen.is_empty() || chosen.iter().any(|name| part.contains(name.as_str()));
@@ -53,7 +59,7 @@ fn main() {
             idle_latency(scale).await;
         }
         if wants("pass-through") {
-            pass_through(scale).await;
+            pass_through::run(scale).await;
         }
         if wants("idle-process") {
             idle_process(scale).await;
@@ -157,34 +163,6 @@ async fn idle_latency(scale: Scale) {
     }
     println!("  kept upstream connections   +{:.3} ms", median(with_kept));
     println!("  fresh upstream connections  +{:.3} ms", median(with_fresh));
-}
-
-async fn pass_through(scale: Scale) {
-    println!("pass-through: CPU per call, 8 clients, kept HTTP/1.1 connections on both sides");
-    let mock = stand_in(Duration::ZERO, None).await;
-    let ours = Process::groupage(&mock.url(), "mode: Passthrough\n");
-    let observing = Process::groupage(&mock.url(), "mode: Observe\n");
-    let Some(nginx) = Nginx::start(mock.addr()) else {
-        println!("  SKIPPED: nginx is missing; install it with: apt-get install nginx-light");
-        return;
-    };
-    let [mut of_ours, mut of_observing, mut of_nginx] = [const { Vec::new() }; 3];
-    for _ in 0..scale.repeats {
-        for (addr, process, out) in [
-            (ours.listen, &ours.pids, &mut of_ours),
-            (observing.listen, &observing.pids, &mut of_observing),
-            (nginx.listen, &nginx.pids, &mut of_nginx),
-        ] {
-            let before = process::cpu(process);
-            let report = closed(load(Scale { warm_up: Duration::ZERO, ..scale }, addr, 8, 1)).await;
-            assert_eq!((report.wrong, report.failed), (0, 0), "every answer is checked");
-            let spent = process::cpu(process) - before;
-            out.push(spent.as_secs_f64() * 1e6 / report.served.max(1) as f64);
-        }
-    }
-    let (ours, observing, nginx) = (median(of_ours), median(of_observing), median(of_nginx));
-    println!("  groupage {ours:>6.1} us   nginx {nginx:>6.1} us   ratio {:.2}", ours / nginx);
-    println!("  mode Observe {observing:>6.1} us   {:.2} times pass-through", observing / ours);
 }
 
 async fn idle_process(scale: Scale) {

@@ -4,11 +4,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tower::util::BoxCloneSyncService;
 
 use crate::batching::{BatchId, Observed};
 use crate::body::Body;
@@ -57,7 +57,18 @@ pub trait Backend: Send + Sync + fmt::Debug {
 }
 
 /// The way of one client connection to the upstream: nothing on it is ever another client's.
-pub type Lane = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Failure>;
+pub trait Lane: Send + Sync + fmt::Debug {
+    /// Sends a call as it came. It connects when it is first used.
+    fn send(self: Arc<Self>, request: http::Request<Body>)
+    -> BoxFuture<'static, Result<http::Response<Body>, Failure>>;
+
+    /// The client speaks HTTP/2, so the server may be asked whether it does.
+    fn client_speaks_http2(&self);
+
+    /// Drives the lane's own connection as far as it goes. The task of the client's connection does so, and is woken for more: a task of the lane's own
+    /// would have to be woken for every message between the two.
+    fn poll_drive(&self, cx: &mut Context<'_>);
+}
 
 /// A connection as it is, for what is no HTTP.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -67,7 +78,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 /// Makes lanes.
 pub trait Forward: Send + Sync + fmt::Debug {
     /// A lane for a new client connection. It connects when it is first used.
-    fn lane(&self) -> Lane;
+    fn lane(&self) -> Arc<dyn Lane>;
 
     /// A connection of its own, to be used as it is.
     fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn Duplex>>>;

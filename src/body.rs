@@ -1,9 +1,11 @@
 //! One body type for both sides of the proxy, without a box for the common cases.
 //!
-//! It streams what passes through, carries what was read and spliced, and keeps whatever must live as long as the bytes do (a buffer guard, a slot).
+//! It streams what passes through, carries what was read and spliced, and keeps whatever must live
+//! as long as the bytes do (a buffer guard, a slot).
+
+mod idle;
 
 use std::any::Any;
-use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -12,8 +14,9 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::time::Sleep;
 
+use self::idle::Idle;
+pub use self::idle::{BodyIdle, Moved};
 use crate::buffer::Held;
 use crate::error::BoxError;
 
@@ -24,18 +27,30 @@ pub type Keep = Box<dyn Any + Send + Sync>;
 #[derive(Debug)]
 pub struct Body {
     kind: Kind,
-    trailers: Option<HeaderMap>,
-    /// The place of what was read ahead, until it is taken.
-    ahead: Option<Held>,
+    trailers: Option<Box<HeaderMap>>,
     keep: Option<Keep>,
     idle: Option<Idle>,
+    /// Set with every frame of a request, and with its end.
+    upload: Option<Moved>,
 }
 
+/// Small, since a body is moved many times between its making and its end: what few bodies have is
+/// boxed.
 #[derive(Debug)]
 enum Kind {
     Empty,
     Full(Bytes),
-    Stream { prefix: Bytes, rest: Incoming, tap: Option<Box<dyn Tap>> },
+    Stream { rest: Incoming, beside: Option<Box<StreamExtras>> },
+}
+
+/// What a stream may have beside its frames.
+#[derive(Debug, Default)]
+struct StreamExtras {
+    /// What was read ahead.
+    prefix: Bytes,
+    /// The place of what was read ahead, until it is taken.
+    ahead: Option<Held>,
+    tap: Option<Box<dyn Tap>>,
 }
 
 /// Looks on while a body goes by. Dropped before its end, it knows that there was none.
@@ -47,44 +62,11 @@ pub trait Tap: std::fmt::Debug + Send + Sync {
     fn end(&mut self, trailers: bool);
 }
 
-/// Ends a stream in which nothing moved for too long.
-#[derive(Debug)]
-struct Idle {
-    limit: Duration,
-    sleep: Pin<Box<Sleep>>,
-    armed: bool,
-    other: Option<Moved>,
-}
-
-/// A sign of life that two bodies share: the request's and the answer's.
-#[derive(Debug, Clone, Default)]
-pub struct Moved(std::sync::Arc<std::sync::atomic::AtomicBool>);
-
-/// Nothing moved for too long.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("body idle for too long")]
-pub struct BodyIdle;
-
-// === impl Moved ===
-
-impl Moved {
-    /// Something moved.
-    pub fn set(&self) {
-        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
-    }
-
-    /// Whether something moved since the last look.
-    #[must_use]
-    pub fn take(&self) -> bool {
-        self.0.swap(false, std::sync::atomic::Ordering::Relaxed)
-    }
-}
-
 // === impl Body ===
 
 impl Body {
     const fn new(kind: Kind) -> Self {
-        Self { kind, trailers: None, ahead: None, keep: None, idle: None }
+        Self { kind, trailers: None, keep: None, idle: None, upload: None }
     }
 
     /// No body.
@@ -102,21 +84,23 @@ impl Body {
     /// The rest as it comes.
     #[must_use]
     pub const fn stream(rest: Incoming) -> Self {
-        Self::new(Kind::Stream { prefix: Bytes::new(), rest, tap: None })
+        Self::new(Kind::Stream { rest, beside: None })
     }
 
     /// Has someone look on. Of what is there already, he sees all at once.
     #[must_use]
     pub fn tapped(mut self, mut tap: Box<dyn Tap>) -> Self {
         match &mut self.kind {
-            Kind::Stream { prefix, rest, tap: looks } => {
-                if !prefix.is_empty() {
+            Kind::Stream { rest, beside } => {
+                if let Some(StreamExtras { prefix, .. }) = beside.as_deref()
+                    && !prefix.is_empty()
+                {
                     tap.data(prefix);
                 }
                 if rest.is_end_stream() {
                     tap.end(false);
                 } else {
-                    *looks = Some(tap);
+                    beside.get_or_insert_default().tap = Some(tap);
                 }
             }
             Kind::Full(bytes) => {
@@ -131,7 +115,7 @@ impl Body {
     /// Trailers after the bytes of a full body.
     #[must_use]
     pub fn with_trailers(mut self, trailers: Option<HeaderMap>) -> Self {
-        self.trailers = trailers;
+        self.trailers = trailers.map(Box::new);
         self
     }
 
@@ -149,10 +133,10 @@ impl Body {
     #[must_use]
     pub fn put_back(mut self, read: Bytes, held: Held) -> Self {
         match &mut self.kind {
-            Kind::Stream { prefix, .. } => {
-                debug_assert!(prefix.is_empty(), "what was put back is read before more is read");
-                *prefix = read;
-                self.ahead = Some(held);
+            Kind::Stream { beside, .. } => {
+                let beside = beside.get_or_insert_default();
+                debug_assert!(beside.prefix.is_empty(), "what was put back is read before more is read");
+                (beside.prefix, beside.ahead) = (read, Some(held));
                 self
             }
             // It ended with what was read.
@@ -160,12 +144,43 @@ impl Body {
         }
     }
 
-    /// Fails with [`BodyIdle`] when no frame came for `limit`, in this body or in the one that shares `other`.
+    /// Fails with [`BodyIdle`] when no frame came for `limit`, in this body or in the one that
+    /// shares `other`.
     #[must_use]
     pub fn idle_after(mut self, limit: Duration, other: Option<Moved>) -> Self {
-        let idle = Idle { limit, sleep: Box::pin(tokio::time::sleep(limit)), armed: true, other };
-        self.idle = Some(idle);
+        self.idle = Some(Idle::new(limit, other));
         self
+    }
+
+    /// Marks every frame of a request, and its end.
+    pub fn mark(&mut self, moved: Moved) {
+        moved.set_uploaded(self.is_end_stream());
+        self.upload = Some(moved);
+    }
+
+    fn poll_kind(&mut self, cx: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        match &mut self.kind {
+            Kind::Empty => Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(*trailers)))),
+            Kind::Full(bytes) => {
+                let bytes = std::mem::take(bytes);
+                self.kind = Kind::Empty;
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            Kind::Stream { rest, beside: None } => Pin::new(rest).poll_frame(cx),
+            Kind::Stream { rest, beside: Some(beside) } => {
+                if !beside.prefix.is_empty() {
+                    beside.ahead = None;
+                    return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut beside.prefix)))));
+                }
+                let frame = Pin::new(&mut *rest).poll_frame(cx);
+                if let (Poll::Ready(frame), Some(looks)) = (&frame, &mut beside.tap)
+                    && look(frame.as_ref(), &mut **looks, rest.is_end_stream())
+                {
+                    beside.tap = None;
+                }
+                frame
+            }
+        }
     }
 }
 
@@ -181,36 +196,19 @@ impl HttpBody for Body {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
-        let frame = match &mut this.kind {
-            Kind::Empty => return Poll::Ready(this.trailers.take().map(|trailers| Ok(Frame::trailers(trailers)))),
-            Kind::Full(bytes) => {
-                let bytes = std::mem::take(bytes);
-                this.kind = Kind::Empty;
-                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        let frame = this.poll_kind(cx);
+        if let (Some(moved), Poll::Ready(frame)) = (&this.upload, &frame) {
+            moved.set();
+            if frame.is_none() || this.is_end_stream() {
+                moved.set_uploaded(true);
             }
-            Kind::Stream { prefix, .. } if !prefix.is_empty() => {
-                this.ahead = None;
-                return Poll::Ready(Some(Ok(Frame::data(std::mem::take(prefix)))));
-            }
-            Kind::Stream { rest, tap, .. } => {
-                let frame = Pin::new(&mut *rest).poll_frame(cx);
-                if let (Poll::Ready(frame), Some(looks)) = (&frame, &mut *tap)
-                    && look(frame.as_ref(), &mut **looks, rest.is_end_stream())
-                {
-                    *tap = None;
-                }
-                frame
-            }
-        };
+        }
         let Some(idle) = &mut this.idle else {
             return frame.map_err(Into::into);
         };
         match frame {
             Poll::Ready(frame) => {
-                idle.armed = false;
-                if let Some(other) = &idle.other {
-                    other.set();
-                }
+                idle.moved();
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
             Poll::Pending => {
@@ -224,7 +222,9 @@ impl HttpBody for Body {
         match &self.kind {
             Kind::Empty => self.trailers.is_none(),
             Kind::Full(_) => false,
-            Kind::Stream { prefix, rest, .. } => prefix.is_empty() && rest.is_end_stream(),
+            Kind::Stream { rest, beside } => {
+                beside.as_ref().is_none_or(|beside| beside.prefix.is_empty()) && rest.is_end_stream()
+            }
         }
     }
 
@@ -234,9 +234,10 @@ impl HttpBody for Body {
             _ if self.trailers.is_some() => SizeHint::default(),
             Kind::Empty => SizeHint::with_exact(0),
             Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Stream { prefix, rest, .. } => {
+            Kind::Stream { rest, beside: None } => rest.size_hint(),
+            Kind::Stream { rest, beside: Some(beside) } => {
                 let mut hint = rest.size_hint();
-                let more = prefix.len() as u64;
+                let more = beside.prefix.len() as u64;
                 if let Some(upper) = hint.upper() {
                     hint.set_upper(upper + more);
                 }
@@ -263,28 +264,4 @@ fn look<E>(frame: Option<&Result<Frame<Bytes>, E>>, tap: &mut dyn Tap, last: boo
         tap.end(trailers);
     }
     ended
-}
-
-// === impl Idle ===
-
-impl Idle {
-    /// Ready when nothing moved, here or there, for the whole limit.
-    fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            if !self.armed {
-                self.armed = true;
-                self.rearm();
-            }
-            ready!(self.sleep.as_mut().poll(cx));
-            if !self.other.as_ref().is_some_and(Moved::take) {
-                return Poll::Ready(());
-            }
-            self.armed = false;
-        }
-    }
-
-    fn rearm(&mut self) {
-        let fresh = tokio::time::sleep(self.limit).deadline();
-        self.sleep.as_mut().reset(fresh);
-    }
 }

@@ -14,6 +14,7 @@ mod cut;
 mod deadline;
 mod debug;
 mod detect;
+mod drive;
 mod io;
 mod listener;
 mod merge;
@@ -22,6 +23,7 @@ mod pass;
 mod priority;
 mod record;
 mod respond;
+mod session;
 mod shift;
 mod terminate;
 mod watch;
@@ -175,7 +177,8 @@ pub struct Proxy {
     secret: Secret,
     access_log: Option<AccessLog>,
     labels: HashMap<&'static str, CallLabels>,
-    passed: HashMap<&'static str, Passed>,
+    /// By the number of the reason.
+    passed: Vec<Passed>,
     shifts: Shifts,
     cut: Cut,
 }
@@ -213,7 +216,7 @@ impl Proxy {
         let labels = crate::protocol::Label::ALL.iter().map(|label| label.as_str()).chain(["none"]);
         Self {
             labels: labels.map(|label| (label, metrics.calls(label))).collect(),
-            passed: Reason::ALL.iter().map(|reason| (reason.as_str(), metrics.passed(reason.as_str()))).collect(),
+            passed: Reason::ALL.iter().map(|reason| metrics.passed(reason.as_str())).collect(),
             config,
             table: RwLock::new(Arc::new(table)),
             clock,
@@ -261,7 +264,7 @@ impl Proxy {
     }
 
     fn count_passed(&self, reason: Reason) {
-        if let Some(counter) = self.passed.get(reason.as_str()) {
+        if let Some(counter) = self.passed.get(reason as usize) {
             counter.count();
         }
     }

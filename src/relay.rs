@@ -1,17 +1,24 @@
 //! Bytes both ways, untouched: a switched protocol, or a connection that never was HTTP.
 
 use std::future::Future;
-use std::pin::pin;
+use std::io::{IoSlice, Result};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::body::Moved;
 
 /// What is moved at once.
 const BUFFER: usize = 16 << 10;
+/// Bytes up to which pieces are joined before they are written: a head with a short body, and
+/// little enough for a stack.
+const JOINED_MAX: usize = 2 << 10;
 
-/// Carries bytes both ways until both ends are done, or nothing moved for the limit. The end of one direction is told to the other side, which may go on.
+/// Carries bytes both ways until both ends are done, or nothing moved for the limit. The end of one
+/// direction is told to the other side, which may go on.
 pub async fn relay(
     one: impl AsyncRead + AsyncWrite + Unpin,
     other: impl AsyncRead + AsyncWrite + Unpin,
@@ -26,26 +33,39 @@ pub async fn relay(
     while_moving(both, limit, &moved).await;
 }
 
-/// Waits for work for as long as something moves; `None` when nothing did for the limit.
-async fn while_moving<T>(work: impl Future<Output = T>, limit: Duration, moved: &Moved) -> Option<T> {
-    while_unfinished(work, limit, moved, || true).await
-}
-
-/// Waits for work; `None` when nothing moved for the limit while a part of it was unfinished that has to move.
-pub async fn while_unfinished<T>(
-    work: impl Future<Output = T>,
-    limit: Duration,
-    moved: &Moved,
-    unfinished: impl Fn() -> bool,
-) -> Option<T> {
+/// Waits for work for as long as something moves, or nothing has to: a request that was taken whole
+/// waits for its answer without a limit. `None` when nothing moved for the limit.
+pub async fn while_moving<T>(work: impl Future<Output = T>, limit: Duration, moved: &Moved) -> Option<T> {
     let mut work = pin!(work);
     loop {
         match tokio::time::timeout(limit, work.as_mut()).await {
             Ok(done) => return Some(done),
-            Err(_) if moved.take() || !unfinished() => {}
+            Err(_) if moved.take() || moved.is_uploaded() => {}
             Err(_) => return None,
         }
     }
+}
+
+/// Writes pieces, joined where they are small: a head and a short body cost less to copy than the
+/// kernel takes to read a list of them.
+pub fn poll_write_joined(
+    stream: Pin<&mut TcpStream>,
+    cx: &mut Context<'_>,
+    pieces: &[IoSlice<'_>],
+) -> Poll<Result<usize>> {
+    let whole: usize = pieces.iter().map(|piece| piece.len()).sum();
+    if pieces.len() < 2 || whole > JOINED_MAX {
+        return stream.poll_write_vectored(cx, pieces);
+    }
+    let mut joined = [0; JOINED_MAX];
+    let mut end = 0;
+    for piece in pieces {
+        if let Some(room) = joined.get_mut(end..end + piece.len()) {
+            room.copy_from_slice(piece);
+            end += piece.len();
+        }
+    }
+    stream.poll_write(cx, joined.get(..end).unwrap_or_default())
 }
 
 async fn copy(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, moved: &Moved) {
@@ -86,6 +106,23 @@ mod tests {
         client.read_to_string(&mut answer).await.unwrap();
         relayed.await.unwrap();
         assert_eq!((asked.as_str(), answer.as_str()), ("question", "answer"));
+    }
+
+    #[tokio::test]
+    async fn pieces_arrive_in_order_whether_they_are_joined_or_not() {
+        for length in [1, JOINED_MAX / 2, JOINED_MAX] {
+            let port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut stream = TcpStream::connect(port.local_addr().unwrap()).await.unwrap();
+            let (head, body) = (vec![b'h'; length], vec![b'b'; length]);
+            let pieces = [IoSlice::new(&head), IoSlice::new(&body)];
+            let written =
+                std::future::poll_fn(|cx| poll_write_joined(Pin::new(&mut stream), cx, &pieces)).await.unwrap();
+            assert_eq!(written, 2 * length, "an empty socket takes so little at once");
+            drop(stream);
+            let mut came = Vec::new();
+            port.accept().await.unwrap().0.read_to_end(&mut came).await.unwrap();
+            assert_eq!(came, [head, body].concat());
+        }
     }
 
     #[tokio::test]

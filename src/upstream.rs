@@ -5,6 +5,7 @@
 //! client's connection. Never a redirect, never decompression, never a proxy variable.
 
 mod batch;
+mod beside;
 mod client;
 mod connect;
 mod exchange;
@@ -12,6 +13,7 @@ mod forward;
 mod health;
 mod identity;
 mod published;
+mod wire;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,7 +1,7 @@
-//! Processes under measurement: ours and nginx, ended when dropped, and what `/proc` says of them.
+//! The process under measurement, ended when dropped, and what `/proc` says of it and of others.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -12,14 +12,6 @@ pub(crate) struct Process {
     pub(crate) pids: Vec<u32>,
     child: Child,
     policy: PathBuf,
-}
-
-/// A running nginx that forwards everything.
-pub(crate) struct Nginx {
-    pub(crate) listen: SocketAddr,
-    pub(crate) pids: Vec<u32>,
-    child: Child,
-    folder: PathBuf,
 }
 
 // === impl Process ===
@@ -55,57 +47,14 @@ impl Drop for Process {
     }
 }
 
-// === impl Nginx ===
-
-impl Nginx {
-    /// One worker, kept connections on both sides, no log; none where nginx is not installed.
-    pub(crate) fn start(upstream: SocketAddr) -> Option<Self> {
-        let folder = std::env::temp_dir().join(format!("groupage-nginx-{}-{}", std::process::id(), fresh()));
-        std::fs::create_dir_all(&folder).ok()?;
-        let listen = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?;
-        let at = folder.display();
-        let config = format!(
-            "daemon off; worker_processes 1; pid {at}/pid; error_log {at}/error.log;\n\
-             events {{ worker_connections 4096; }}\n\
-             http {{ access_log off; keepalive_requests 1000000; client_body_temp_path {at}/b; proxy_temp_path {at}/p;\n\
-             fastcgi_temp_path {at}/f; uwsgi_temp_path {at}/u; scgi_temp_path {at}/s;\n\
-             upstream model {{ server {upstream}; keepalive 64; keepalive_requests 1000000; }}\n\
-             server {{ listen {listen}; location / {{ proxy_pass http://model; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }} }}\n"
-        );
-        let path = folder.join("nginx.conf");
-        std::fs::write(&path, config).ok()?;
-        let child =
-            Command::new("nginx").arg("-c").arg(&path).arg("-p").arg(&folder).stderr(Stdio::null()).spawn().ok()?;
-        let mut this = Self { listen, pids: vec![child.id()], child, folder };
-        for _ in 0..200 {
-            if TcpStream::connect(listen).is_ok() {
-                this.pids.extend(children(this.child.id()));
-                return Some(this);
-            }
-            #[expect(clippy::disallowed_methods, reason = "nginx says nothing when it is ready")]
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        None
-    }
-}
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        for pid in self.pids.iter().skip(1) {
-            Command::new("kill").arg(pid.to_string()).status().ok();
-        }
-        self.child.kill().ok();
-        self.child.wait().ok();
-        std::fs::remove_dir_all(&self.folder).ok();
-    }
-}
-
-fn fresh() -> u32 {
+/// A number that no other file or folder of this process has in its name.
+pub(crate) fn fresh() -> u32 {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
-fn children(pid: u32) -> Vec<u32> {
+/// Processes that this one started.
+pub(crate) fn children(pid: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|child| child.parse().ok()).collect()
 }

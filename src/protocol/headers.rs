@@ -3,6 +3,7 @@
 //! A header that is not named here is behaviour: it is part of what must be equal (default deny). The lists are those of the protocol reference,
 //! section 3; digests and signatures over the body are added to those that keep a call alone, since no merged body could satisfy them.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -143,19 +144,25 @@ pub(crate) const COMPUTE_TOKENS: HeaderName = HeaderName::from_static("x-compute
 #[must_use]
 pub fn classify(name: &HeaderName) -> Class {
     let name = name.as_str();
-    // `x-amz-cf-id` and `x-amz-content-sha256` carry the prefix of an identity, so that class is asked last but one.
-    if HOP_BY_HOP.have(name) {
-        Class::HopByHop
-    } else if ALONE.have(name) {
-        Class::Alone
-    } else if IGNORED.have(name) {
-        Class::Ignored
-    } else if IDENTITY.have(name) {
-        Class::Identity
-    } else {
-        Class::Behaviour
+    // Every header of every call comes here several times: exact names are found by halving, and prefixes are few.
+    if let Ok(found) = EXACT.binary_search_by(|(exact, _)| exact.cmp(&name)) {
+        return EXACT.get(found).map_or(Class::Behaviour, |(_, class)| *class);
     }
+    // `x-amz-cf-id` and `x-amz-content-sha256` carry the prefix of an identity, so exact names come first.
+    CLASSES.iter().find(|(names, _)| names.begins(name)).map_or(Class::Behaviour, |(_, class)| *class)
 }
+
+/// Every class that has names, in the order in which they are asked.
+static CLASSES: [(&Names, Class); 4] =
+    [(&HOP_BY_HOP, Class::HopByHop), (&ALONE, Class::Alone), (&IGNORED, Class::Ignored), (&IDENTITY, Class::Identity)];
+
+/// The exact names of all classes, in order; the classes share none.
+static EXACT: LazyLock<Vec<(&'static str, Class)>> = LazyLock::new(|| {
+    let names = CLASSES.iter().flat_map(|(names, class)| names.exact.iter().map(|name| (*name, *class)));
+    let mut exact: Vec<_> = names.collect();
+    exact.sort_unstable_by_key(|(name, _)| *name);
+    exact
+});
 
 /// Whether the header says who calls; such a header can neither be merged over nor nominated away.
 #[must_use]
@@ -183,6 +190,29 @@ pub fn is_shared_answer(name: &HeaderName) -> bool {
 /// or a credential). `transfer-encoding` goes if it says `chunked` alone, which the next hop's framing replaces; with another coding the body
 /// still bears it, so the label stays.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    // Most heads have none of them, or a `Connection` that nominates nothing else: one look at the names there are instead of one look-up for each name
+    // that might be.
+    let (mut connection, mut others) = (false, false);
+    for (name, value) in headers.iter() {
+        match name.as_str() {
+            "connection" => {
+                connection = true;
+                others |=
+                    !["keep-alive", "close"].iter().any(|own| value.as_bytes().eq_ignore_ascii_case(own.as_bytes()));
+            }
+            "proxy-connection" | "keep-alive" | "te" | "trailer" | "transfer-encoding" | "http2-settings"
+            | "upgrade" => {
+                others = true;
+            }
+            _ => {}
+        }
+    }
+    if connection && !others {
+        headers.remove(header::CONNECTION);
+    }
+    if !others {
+        return;
+    }
     // Where both stand the coding decides, and the length is a lie (RFC 9112, 6.3).
     if headers.contains_key(header::TRANSFER_ENCODING) {
         headers.remove(header::CONTENT_LENGTH);
@@ -287,7 +317,11 @@ fn accepts_trailers(headers: &HeaderMap) -> bool {
 
 impl Names {
     fn have(&self, name: &str) -> bool {
-        self.exact.contains(&name) || self.prefixes.iter().any(|prefix| name.starts_with(prefix))
+        self.exact.contains(&name) || self.begins(name)
+    }
+
+    fn begins(&self, name: &str) -> bool {
+        self.prefixes.iter().any(|prefix| name.starts_with(prefix))
     }
 }
 
@@ -320,6 +354,20 @@ mod tests {
             assert_eq!(class_of(name), Class::Alone, "{name}");
         }
         assert_eq!(class_of("te"), Class::HopByHop);
+    }
+
+    #[test]
+    fn every_name_of_a_list_is_of_its_class_and_of_no_other() {
+        for (names, class) in &CLASSES {
+            for name in names.exact {
+                assert_eq!(class_of(name), *class, "{name}");
+            }
+            for prefix in names.prefixes {
+                let name = HeaderName::from_bytes(format!("{prefix}z9").as_bytes()).unwrap();
+                assert_eq!(classify(&name), *class, "{prefix}");
+            }
+        }
+        assert!(EXACT.is_sorted_by(|(one, _), (other, _)| one < other), "a name stands in two lists");
     }
 
     #[test]

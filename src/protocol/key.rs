@@ -7,9 +7,16 @@ use http::header::HeaderName;
 #[derive(Debug, Default)]
 pub(crate) struct Key(Vec<u8>);
 
+/// Room for the key of a common call: its head has a few headers of a few dozen bytes, each with two lengths.
+const ROOM: usize = 512;
+
 // === impl Key ===
 
 impl Key {
+    pub(crate) fn new() -> Self {
+        Self(Vec::with_capacity(ROOM))
+    }
+
     pub(crate) fn field(&mut self, bytes: &[u8]) {
         self.count(bytes.len());
         self.0.extend_from_slice(bytes);

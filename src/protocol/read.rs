@@ -99,7 +99,7 @@ impl Endpoint {
             return Err(reason.into());
         }
         let mut items = items::locate(doc, root, &self.shape, self.rules.item_count_max)?;
-        let mut key = Key::default();
+        let mut key = Key::new();
         key.field(&self.generation.to_le_bytes());
         key.count(self.route);
         key.field(self.label.as_str().as_bytes());

@@ -23,6 +23,16 @@ impl Cut {
         self.told.notify_waiters();
     }
 
+    /// Whether waits are over.
+    pub(super) fn is_done(&self) -> bool {
+        self.done.load(Ordering::SeqCst)
+    }
+
+    /// Resolves when waits are over.
+    pub(super) async fn over(&self) {
+        self.end(std::future::pending::<()>()).await;
+    }
+
     /// What `work` gives, unless it is ended first.
     pub(super) async fn end<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut told = pin!(self.told.notified());

@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::watch::Activity;
+use crate::relay::poll_write_joined;
 use crate::tls::CallerStream;
 
 /// A client's stream.
@@ -57,7 +58,7 @@ impl AsyncWrite for Client {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Plain(stream) => poll_write_joined(Pin::new(stream), cx, bufs),
             Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         }
     }

@@ -34,11 +34,29 @@ pub(super) struct Asked {
     pub(super) times: Deadlines,
 }
 
+/// Which way a call goes.
+pub(super) enum CallWay {
+    /// It passes, for this reason.
+    Pass(Reason, Ending, Dialect),
+    /// It is read, or looked at while it passes.
+    Recognised(Box<RecognisedCall>),
+    /// It has its answer.
+    Answered(Response<Body>),
+}
+
+/// A call that an adapter recognised.
+pub(super) struct RecognisedCall {
+    table: Arc<Table>,
+    endpoint: Arc<Endpoint>,
+    arrived: Tick,
+    ending: Ending,
+}
+
 // === impl Proxy ===
 
 impl Proxy {
-    /// Answers one call.
-    pub(super) async fn serve(self: &Arc<Self>, lane: Lane, mut request: Request<Incoming>) -> Response<Body> {
+    /// Looks at the head of a call and decides which way it goes.
+    pub(super) fn sort(self: &Arc<Self>, request: &mut Request<Incoming>) -> CallWay {
         let arrived = self.clock.now();
         self.metrics.stats.seen.fetch_add(1, Ordering::Relaxed);
         let mut ending = Ending::begin(self, arrived);
@@ -55,38 +73,49 @@ impl Proxy {
             // What follows belongs to a tunnel that there is not.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             ending.end(CallOutcome::Rejected, &mut response);
-            return response;
+            return CallWay::Answered(response);
         }
         let Some(endpoint) = table.routes.recognise(request.method(), request.uri().path()) else {
-            return self.pass(lane, request.map(Body::from), Reason::NotRecognised, ending, Dialect::Problem).await;
+            return CallWay::Pass(Reason::NotRecognised, ending, Dialect::Problem);
         };
         let route = table.route(endpoint.route);
         ending.recognised(endpoint.label.as_str(), (&route.name, route.scope));
         ending.within(route.slo);
-        let length = content_length(&request);
+        let length = content_length(request);
         let why_pass = if route.mode == Mode::Passthrough {
             Some(Reason::PolicyOff)
         } else if request.headers().contains_key(http::header::UPGRADE) {
             Some(Reason::Header)
-        } else if route.mode == Mode::Observe {
-            return Box::pin(self.observe(&table, &endpoint, lane, request, (arrived, ending))).await;
-        } else if length.is_some_and(|length| length > route.item_bytes_max as u64) {
+        } else if route.mode == Mode::Batch && length.is_some_and(|length| length > route.item_bytes_max as u64) {
             Some(Reason::TooLarge)
         } else {
             None
         };
-        if let Some(reason) = why_pass {
-            return self.pass(lane, request.map(Body::from), reason, ending, endpoint.dialect).await;
+        match why_pass {
+            Some(reason) => CallWay::Pass(reason, ending, endpoint.dialect),
+            None => CallWay::Recognised(Box::new(RecognisedCall { table, endpoint, arrived, ending })),
         }
-        // Boxed: what only these calls need would otherwise lie in the state of every connection, and be moved with every call that passes.
-        Box::pin(self.recognised(&table, &endpoint, lane, request, (arrived, ending))).await
+    }
+
+    /// Answers a recognised call.
+    pub(super) async fn serve(
+        self: &Arc<Self>,
+        lane: Arc<dyn Lane>,
+        request: Request<Incoming>,
+        recognised: RecognisedCall,
+    ) -> Response<Body> {
+        let RecognisedCall { table, endpoint, arrived, ending } = recognised;
+        if table.route(endpoint.route).mode == Mode::Observe {
+            return self.observe(&table, &endpoint, lane, request, (arrived, ending)).await;
+        }
+        self.recognised(&table, &endpoint, lane, request, (arrived, ending)).await
     }
 
     async fn recognised(
         self: &Arc<Self>,
         table: &Table,
         endpoint: &Arc<Endpoint>,
-        lane: Lane,
+        lane: Arc<dyn Lane>,
         request: Request<Incoming>,
         (arrived, ending): (Tick, Ending),
     ) -> Response<Body> {

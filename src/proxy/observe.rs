@@ -48,7 +48,7 @@ impl Proxy {
         self: &Arc<Self>,
         table: &Table,
         endpoint: &Arc<Endpoint>,
-        lane: Lane,
+        lane: Arc<dyn Lane>,
         request: Request<Incoming>,
         (arrived, ending): (Tick, Ending),
     ) -> Response<Body> {

@@ -1,50 +1,97 @@
 //! What is not merged and holds no slot: forwarded on the connection's own lane.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use futures_util::future::BoxFuture;
 use http::{Request, Response};
-use tower::Service;
 
 use super::Proxy;
-use super::connection::Uploading;
 use super::record::Ending;
+use super::session::Uploading;
 use crate::backend::Lane;
 use crate::body::Body;
-use crate::error::FailureKind;
+use crate::error::{Failure, FailureKind};
 use crate::protocol::{Dialect, Reason};
 use crate::telemetry::names::Outcome;
 
-// === impl Proxy ===
+/// A call on its way through. Polled to its end by the task of its connection, which the end of the
+/// drain wakes.
+pub(super) struct PassFuture {
+    proxy: Arc<Proxy>,
+    sending: BoxFuture<'static, Result<Response<Body>, Failure>>,
+    /// Taken with the answer.
+    ending: Option<Ending>,
+    dialect: Dialect,
+}
 
-impl Proxy {
-    /// Forwards a call untouched.
-    pub(super) async fn pass(
-        self: &Arc<Self>,
-        mut lane: Lane,
-        request: Request<Body>,
-        reason: Reason,
-        mut ending: Ending,
-        dialect: Dialect,
-    ) -> Response<Body> {
-        ending.passed(reason);
-        let mut request = request;
-        if let Some(uploading) = request.extensions_mut().remove::<Uploading>() {
-            request = request.map(|body| body.keeping(uploading));
-        }
-        // A lane is always ready: it connects when it is called.
-        match self.cut.end(lane.call(request)).await.unwrap_or_else(|| Err(FailureKind::Draining.into())) {
+impl Future for PassFuture {
+    type Output = Response<Body>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response<Body>> {
+        let this = &mut *self;
+        let came = match this.sending.as_mut().poll(cx) {
+            Poll::Ready(came) => came,
+            Poll::Pending if this.proxy.cut.is_done() => Err(FailureKind::Draining.into()),
+            Poll::Pending => return Poll::Pending,
+        };
+        let ending = this.ending.take();
+        Poll::Ready(match came {
             Ok(mut response) => {
-                ending.end(Outcome::Passed, &mut response);
+                if let Some(ending) = ending {
+                    ending.end(Outcome::Passed, &mut response);
+                }
                 response
             }
             Err(failure) => {
                 // Nothing but silence ends a call that passes.
-                let limit =
-                    (failure.kind == FailureKind::UpstreamTimeout).then_some("proxy.client.passThroughIdleTimeout");
-                let mut response = self.rescue(dialect, &failure, limit);
-                ending.fail(&failure, &mut response);
+                let silent = failure.kind == FailureKind::UpstreamTimeout;
+                let limit = silent.then_some("proxy.client.passThroughIdleTimeout");
+                let mut response = this.proxy.rescue(this.dialect, &failure, limit);
+                if let Some(ending) = ending {
+                    ending.fail(&failure, &mut response);
+                }
                 response
             }
+        })
+    }
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Begins to forward a call untouched.
+    pub(super) fn begin_pass(
+        self: &Arc<Self>,
+        lane: Arc<dyn Lane>,
+        request: Request<Body>,
+        reason: Reason,
+        mut ending: Ending,
+        dialect: Dialect,
+    ) -> PassFuture {
+        ending.passed(reason);
+        PassFuture { proxy: self.clone(), sending: lane.send(request), ending: Some(ending), dialect }
+    }
+
+    /// Forwards a call untouched.
+    pub(super) async fn pass(
+        self: &Arc<Self>,
+        lane: Arc<dyn Lane>,
+        mut request: Request<Body>,
+        reason: Reason,
+        ending: Ending,
+        dialect: Dialect,
+    ) -> Response<Body> {
+        if let Some(uploading) = request.extensions_mut().remove::<Uploading>() {
+            request = request.map(|body| body.keeping(uploading));
+        }
+        let mut passing = self.begin_pass(lane, request, reason, ending, dialect);
+        match self.cut.end(&mut passing).await {
+            Some(response) => response,
+            // The drain is over, which ends it.
+            None => passing.await,
         }
     }
 }

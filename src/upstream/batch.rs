@@ -279,16 +279,15 @@ async fn alone(
 
 /// A member's call as it came, made fit to be sent on as any call that goes alone.
 fn original(call: &Call) -> Option<Request<Body>> {
-    let request =
+    let mut request =
         Request::builder().method(&call.head.method).uri(&call.head.uri).body(Body::full(call.body.clone())).ok()?;
-    let (mut head, body) = request.into_parts();
-    head.headers = call.head.headers.clone();
-    if head.uri.authority().is_some() {
+    request.headers_mut().clone_from(&call.head.headers);
+    if call.head.uri.authority().is_some() {
         // Only HTTP/2 names the authority in the target of such a call; its cookies may come in pieces.
-        head.version = Version::HTTP_2;
+        *request.version_mut() = Version::HTTP_2;
     }
-    prepare(&mut head, None);
-    Some(Request::from_parts(head, body))
+    prepare(&mut request, None);
+    Some(request)
 }
 
 /// Answers that hold for the whole merge key and go to every member (G13), with what they teach.

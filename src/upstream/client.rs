@@ -21,8 +21,8 @@ use crate::tls::{self, Speak};
 const PROBE_LIMIT: Duration = Duration::from_millis(250);
 /// Idle HTTP/1 connections kept with `reuse: Always`: as many as batches are commonly in flight.
 const REUSED_MAX: usize = 16;
-/// Bounds of an answer's head: what we allow a client's (reliability, safe defaults), and hyper allows twice as many bytes by default.
-const ANSWER_HEADERS_MAX: usize = 100;
+/// Bound of an answer's head: what we allow a client's (reliability, safe defaults). Of its headers hyper reads 100, as of a client's; that bound is not
+/// given to it, since with one it clears room for so many before each head.
 const ANSWER_HEAD_BYTES_MAX: usize = 64 << 10;
 /// Pings on a connection with calls in flight, so that a peer that vanished is noticed (the values of the client side).
 const PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -218,17 +218,19 @@ impl Inner {
 
 /// An HTTP/1 connection on this stream, run by a task of its own.
 pub(super) async fn http1(io: Io) -> Result<Http1, SendError> {
-    let (sender, connection) = http1::Builder::new()
-        .max_headers(ANSWER_HEADERS_MAX)
-        .max_buf_size(ANSWER_HEAD_BYTES_MAX)
-        .handshake(TokioIo::new(io))
-        .await
-        .map_err(|_| SendError::Broken)?;
+    let (sender, connection) = shake_http1(io).await?;
     tokio::spawn(async move {
         // The caller sees the same error on its own side.
         connection.with_upgrades().await.ok();
     });
     Ok(sender)
+}
+
+/// An HTTP/1 connection on this stream, to be driven.
+pub(super) async fn shake_http1(io: Io) -> Result<(Http1, http1::Connection<TokioIo<Io>, Body>), SendError> {
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(ANSWER_HEAD_BYTES_MAX);
+    builder.handshake(TokioIo::new(io)).await.map_err(|_| SendError::Broken)
 }
 
 /// An HTTP/2 connection on this stream, run by a task of its own.

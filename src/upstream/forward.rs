@@ -1,55 +1,47 @@
-//! What is not merged: carried as it came, on an upstream connection pinned to its client's connection.
+//! What is not merged: carried as it came, on an upstream connection pinned to its client's
+//! connection.
 //!
-//! Status, body, trailers, end-to-end headers, their number and their order within a name stay as they are, both ways; the framing is made anew on
-//! either side, so nothing can be smuggled. Nothing is added: no `Via`, no `Date`, no `X-Forwarded-For`.
+//! Status, body, trailers, end-to-end headers, their number and their order within a name stay as
+//! they are, both ways; the framing is made anew on either side, so nothing can be smuggled.
+//! Nothing is added: no `Via`, no `Date`, no `X-Forwarded-For`.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::Context;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::header::{self, HeaderName, HeaderValue};
-use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http::{HeaderMap, Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
-use tower::Service;
+use hyper::client::conn::TrySendError;
 
 use super::Inner;
-use super::client::{H2, Http1, SendError, to_http2};
+use super::beside::{Connections, forward};
+use super::client::SendError;
+use super::wire::PinnedWire;
 use crate::backend::{Duplex, Forward, Lane};
-use crate::body::{Body, Moved};
+use crate::body::Body;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::headers;
-use crate::relay::{relay, while_unfinished};
 use crate::tls::Speak;
-
-/// Idle HTTP/1 connections that one HTTP/2 client connection keeps upstream.
-const IDLE_MAX: usize = 8;
 
 /// The port for everything that is not merged.
 #[derive(Debug)]
 pub(super) struct Lanes(pub(super) Arc<Inner>);
 
 /// The way of one client connection.
-#[derive(Debug, Clone)]
-struct Pinned {
-    inner: Arc<Inner>,
-    connections: Arc<Connections>,
-}
-
-#[derive(Debug, Default)]
-struct Connections {
-    idle: Mutex<VecDeque<Http1>>,
-    h2: tokio::sync::Mutex<Option<H2>>,
+#[derive(Debug)]
+pub(super) struct Pinned {
+    pub(super) inner: Arc<Inner>,
+    /// Of a client that speaks HTTP/1, which sends one call after the other.
+    wire: PinnedWire,
+    pub(super) connections: Connections,
 }
 
 impl Forward for Lanes {
-    fn lane(&self) -> Lane {
-        self.0.http_is_spoken();
-        Lane::new(Pinned { inner: self.0.clone(), connections: Arc::default() })
+    fn lane(&self) -> Arc<dyn Lane> {
+        Arc::new(Pinned { inner: self.0.clone(), wire: PinnedWire::default(), connections: Connections::default() })
     }
 
     fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn Duplex>>> {
@@ -64,111 +56,92 @@ impl Forward for Lanes {
 
 // === impl Pinned ===
 
-impl Service<Request<Body>> for Pinned {
-    type Response = Response<Body>;
-    type Error = Failure;
-    type Future = BoxFuture<'static, Result<Response<Body>, Failure>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        Poll::Ready(Ok(()))
+impl Lane for Pinned {
+    fn send(self: Arc<Self>, mut request: Request<Body>) -> BoxFuture<'static, Result<Response<Body>, Failure>> {
+        if request.version() == Version::HTTP_2
+            || self.inner.config.http2 == super::Http2::Always
+            || wanted_upgrade(request.headers(), request.version()).is_some()
+        {
+            return forward(self, request).boxed();
+        }
+        prepare(&mut request, None);
+        frame(&mut request);
+        request.body_mut().mark(self.wire.moved());
+        match self.wire.try_send(request) {
+            Ok(sent) => Box::pin(async move {
+                match sent.await {
+                    Ok(response) => Ok(self.answer(response)),
+                    Err(error) => Box::pin(self.send_again(error)).await,
+                }
+            }),
+            Err(request) => Box::pin(async move { self.send_settled(request).await }),
+        }
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        forward(self.clone(), request).boxed()
+    fn client_speaks_http2(&self) {
+        let inner = self.inner.clone();
+        tokio::spawn(async move { inner.learn_http2().await });
+    }
+
+    fn poll_drive(&self, cx: &mut Context<'_>) {
+        self.wire.poll_drive(cx, self.inner.config.pass_through_idle_timeout);
     }
 }
 
 impl Pinned {
-    /// Sends on the pinned connection, or on a fresh one that is then pinned.
-    async fn send(&self, request: Request<Body>, version: Version) -> Result<Response<Incoming>, SendError> {
-        if self.inner.config.http2 == super::Http2::Always
-            || (version == Version::HTTP_2 && self.inner.speaks_as_its_clients())
-        {
-            match self.pinned_h2().await {
-                // It speaks HTTP/1 now.
-                Err(SendError::NotHttp2) => {}
-                found => return self.send_h2(found?, request).await,
-            }
-        }
-        let kept = self.take_idle(version).await;
-        let request = match kept {
-            None => request,
-            Some(mut sender) => match sender.try_send_request(request).await {
-                Ok(response) => {
-                    self.keep(sender);
-                    return Ok(response);
-                }
-                // The server closed the idle connection before anything was written: nothing was sent, so a fresh connection may carry it.
-                Err(mut error) => match error.take_message() {
-                    Some(request) => request,
-                    None => return Err(SendError::Broken),
-                },
+    /// Sends once the wire has nothing in flight.
+    async fn send_settled(&self, request: Request<Body>) -> Result<Response<Body>, Failure> {
+        self.wire.settle().await;
+        match self.wire.try_send(request) {
+            Ok(sent) => match sent.await {
+                Ok(response) => Ok(self.answer(response)),
+                Err(error) => self.send_again(error).await,
             },
-        };
-        let mut sender = self.inner.open_http1().await?;
-        let response = sender.send_request(request).await.map_err(|error| self.inner.broken(&error))?;
-        self.keep(sender);
-        Ok(response)
-    }
-
-    async fn send_h2(&self, mut h2: H2, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
-        let request = to_http2(request, &self.inner.config.target);
-        match h2.try_send_request(request).await {
-            Ok(response) => Ok(response),
-            // The server was just leaving (GOAWAY) and nothing was written: a fresh connection carries it.
-            Err(mut error) => {
-                let request = error.take_message().ok_or_else(|| self.inner.broken(error.error()))?;
-                self.connections.h2.lock().await.take();
-                let mut fresh = self.pinned_h2().await?;
-                fresh.send_request(request).await.map_err(|error| self.inner.broken(&error))
-            }
+            Err(request) => self.send_fresh(request).await,
         }
     }
 
-    async fn pinned_h2(&self) -> Result<H2, SendError> {
-        let mut kept = self.connections.h2.lock().await;
-        if let Some(h2) = kept.as_ref().filter(|h2| !h2.is_closed()) {
-            return Ok(h2.clone());
-        }
-        let fresh = self.inner.open_http2().await?;
-        Ok(kept.insert(fresh).clone())
-    }
-
-    /// A kept connection with nothing in flight. An HTTP/1 client sends one call after the other, so its one connection is worth waiting for the moment
-    /// that the end of the last answer takes to be noticed.
-    async fn take_idle(&self, version: Version) -> Option<Http1> {
-        loop {
-            let mut sender = {
-                let mut idle = self.connections.idle.lock().ok()?;
-                idle.retain(|sender| !sender.is_closed());
-                match idle.iter().position(Http1::is_ready) {
-                    Some(ready) => return idle.remove(ready),
-                    None if version == Version::HTTP_2 => return None,
-                    None => idle.pop_front()?,
-                }
-            };
-            if sender.ready().await.is_ok() {
-                return Some(sender);
-            }
+    /// The server closed the idle connection before anything was written: nothing was sent, so a
+    /// fresh connection may carry it.
+    async fn send_again(&self, mut error: TrySendError<Request<Body>>) -> Result<Response<Body>, Failure> {
+        match error.take_message() {
+            Some(request) => self.send_fresh(request).await,
+            None => Err(self.failure(error.error())),
         }
     }
 
-    fn keep(&self, sender: Http1) {
-        if let Ok(mut idle) = self.connections.idle.lock()
-            && idle.len() < IDLE_MAX
-        {
-            idle.push_back(sender);
+    async fn send_fresh(&self, request: Request<Body>) -> Result<Response<Body>, Failure> {
+        let io = self.inner.connect(Speak::Http1).await.map_err(|error| SendError::connecting(&error).failure())?;
+        match self.wire.connect(io, request).await.map_err(SendError::failure)? {
+            Ok(response) => Ok(self.answer(response)),
+            Err(error) => Err(self.failure(error.error())),
         }
+    }
+
+    fn failure(&self, error: &hyper::Error) -> Failure {
+        if self.wire.has_stalled() { FailureKind::UpstreamTimeout.into() } else { self.inner.broken(error).failure() }
+    }
+
+    /// The answer to a client that speaks HTTP/1, made fit to be given on.
+    fn answer(&self, mut response: Response<Incoming>) -> Response<Body> {
+        headers::strip_hop_by_hop(response.headers_mut());
+        *response.version_mut() = Version::HTTP_11;
+        response.extensions_mut().clear();
+        let limit = self.inner.config.pass_through_idle_timeout;
+        response.map(|body| Body::from(body).idle_after(limit, Some(self.wire.moved())))
     }
 }
 
-/// A recognised call that goes alone: as it came, but for the connection, which no earlier answer can linger on.
-async fn alone(inner: Arc<Inner>, request: Request<Body>) -> Result<Response<Body>, Failure> {
-    let (mut head, body) = request.into_parts();
-    let version = head.version;
-    prepare(&mut head, None);
-    frame(&mut head.headers, &body);
-    let response = inner.send_as(Request::from_parts(head, body), version == Version::HTTP_2).await;
+/// A recognised call that goes alone: as it came, but for the connection, which no earlier answer
+/// can linger on.
+async fn alone(inner: Arc<Inner>, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
+    let version = request.version();
+    if version == Version::HTTP_2 {
+        inner.learn_http2().await;
+    }
+    prepare(&mut request, None);
+    frame(&mut request);
+    let response = inner.send_as(request, version == Version::HTTP_2).await;
     let (mut head, incoming) = response.map_err(SendError::failure)?.into_parts();
     inner.heard.answered(&head.headers);
     headers::strip_hop_by_hop(&mut head.headers);
@@ -177,77 +150,45 @@ async fn alone(inner: Arc<Inner>, request: Request<Body>) -> Result<Response<Bod
     Ok(Response::from_parts(head, Body::from(incoming)))
 }
 
-async fn forward(lane: Pinned, request: Request<Body>) -> Result<Response<Body>, Failure> {
-    let inner = lane.inner.clone();
-    let (mut head, body) = request.into_parts();
-    let version = head.version;
-    let upgrade = wanted_upgrade(&head.headers, version);
-    let from_client = upgrade.is_some().then(|| head.extensions.remove::<OnUpgrade>()).flatten();
-    prepare(&mut head, upgrade.as_ref());
-    frame(&mut head.headers, &body);
-    let limit = inner.config.pass_through_idle_timeout;
-    let moved = Moved::default();
-    let uploading = Arc::new(());
-    let body = body.idle_after(limit, Some(moved.clone())).keeping(uploading.clone());
-    let send = lane.send(Request::from_parts(head, body), version);
-    // A request that has gone whole is waited for as long as its connection lives: answers of minutes are the server's own affair.
-    let unfinished = || Arc::strong_count(&uploading) > 1;
-    let response = match while_unfinished(send, limit, &moved, unfinished).await {
-        None => return Err(FailureKind::UpstreamTimeout.into()),
-        Some(Err(error)) => return Err(error.failure()),
-        Some(Ok(response)) => response,
-    };
-    let (mut head, incoming) = response.into_parts();
-    if head.status == StatusCode::SWITCHING_PROTOCOLS {
-        let Some(from_client) = from_client else { return Err(FailureKind::UpstreamBroken.into()) };
-        let from_upstream = hyper::upgrade::on(Response::from_parts(head.clone(), incoming));
-        tokio::spawn(tunnel(from_client, from_upstream, limit));
-        head.extensions.clear();
-        head.version = Version::HTTP_11;
-        return Ok(Response::from_parts(head, Body::empty()));
-    }
-    headers::strip_hop_by_hop(&mut head.headers);
-    head.version = if version == Version::HTTP_2 { Version::HTTP_2 } else { Version::HTTP_11 };
-    head.extensions.clear();
-    Ok(Response::from_parts(head, Body::from(incoming).idle_after(limit, Some(moved))))
-}
-
-/// Makes a client's head fit to be sent on: origin form, one `Host`, no hop-by-hop headers, no `Expect` that was answered here.
-pub(super) fn prepare(head: &mut http::request::Parts, upgrade: Option<&HeaderValue>) {
-    if let Some(authority) = head.uri.authority() {
+/// Makes a client's head fit to be sent on: origin form, one `Host`, no hop-by-hop headers, no
+/// `Expect` that was answered here.
+pub(super) fn prepare<B>(request: &mut Request<B>, upgrade: Option<&HeaderValue>) {
+    if let Some(authority) = request.uri().authority() {
         // Absolute form, or HTTP/2: the target wins over the Host header.
         if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
-            head.headers.insert(header::HOST, host);
+            request.headers_mut().insert(header::HOST, host);
         }
     }
-    if head.version == Version::HTTP_2 {
-        join_cookies(&mut head.headers);
+    if request.version() == Version::HTTP_2 {
+        join_cookies(request.headers_mut());
     }
-    if head.uri.scheme().is_some() || head.uri.authority().is_some() {
-        let origin = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    if request.uri().scheme().is_some() || request.uri().authority().is_some() {
+        let origin = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         // What was a target a moment ago still is one.
         if let Ok(uri) = origin.parse() {
-            head.uri = uri;
+            *request.uri_mut() = uri;
         }
     }
-    headers::strip_hop_by_hop(&mut head.headers);
-    if head.headers.get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
-        head.headers.remove(header::EXPECT);
+    let headers = request.headers_mut();
+    headers::strip_hop_by_hop(headers);
+    if headers.get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+        headers.remove(header::EXPECT);
     }
     if let Some(protocol) = upgrade {
-        head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-        head.headers.insert(header::UPGRADE, protocol.clone());
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, protocol.clone());
     }
-    if head.version != Version::HTTP_10 {
-        head.version = Version::HTTP_11;
+    if request.version() != Version::HTTP_10 {
+        *request.version_mut() = Version::HTTP_11;
     }
-    head.extensions.clear();
+    request.extensions_mut().clear();
 }
 
-/// A body of unknown length goes in chunks whatever the method: hyper sends none with a GET or HEAD unless the head says so.
-fn frame(headers: &mut HeaderMap, body: &Body) {
-    if !body.is_end_stream() && body.size_hint().exact().is_none() {
-        headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+/// A body of unknown length goes in chunks whatever the method: hyper sends none with a GET or HEAD
+/// unless the head says so.
+pub(super) fn frame(request: &mut Request<Body>) {
+    if !request.body().is_end_stream() && request.body().size_hint().exact().is_none() {
+        request.headers_mut().insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
 }
 
@@ -262,8 +203,9 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// The protocol that the client wants to switch to; `h2c` is not offered, so it is not asked for upstream either.
-fn wanted_upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
+/// The protocol that the client wants to switch to; `h2c` is not offered, so it is not asked for
+/// upstream either.
+pub(super) fn wanted_upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
     static H2C: HeaderValue = HeaderValue::from_static("h2c");
     let nominated = |name: &HeaderName| {
         headers.get_all(header::CONNECTION).iter().any(|value| {
@@ -275,10 +217,4 @@ fn wanted_upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> 
     };
     let protocol = headers.get(header::UPGRADE)?;
     (version == Version::HTTP_11 && protocol != H2C && nominated(&header::UPGRADE)).then(|| protocol.clone())
-}
-
-/// Carries bytes both ways after a switch of protocols.
-async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, limit: std::time::Duration) {
-    let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
-    relay(TokioIo::new(client), TokioIo::new(upstream), limit).await;
 }

@@ -30,6 +30,8 @@ pub(super) struct Health {
     probing: AtomicBool,
     /// The server was asked whether it speaks HTTP/2, since it was last away.
     asked: AtomicBool,
+    /// Held while it is asked, so that it is asked once.
+    asking: tokio::sync::Mutex<()>,
     /// How often it was back after it had refused.
     returns: watch::Sender<u64>,
     /// Why there was no TLS with it when that was so last.
@@ -46,6 +48,7 @@ impl Health {
             failing_since: Mutex::new(None),
             probing: AtomicBool::new(false),
             asked: AtomicBool::new(false),
+            asking: tokio::sync::Mutex::new(()),
             returns: watch::Sender::new(0),
             said: Mutex::new(None),
         }
@@ -159,9 +162,11 @@ impl Inner {
     fn learn_again(self: &std::sync::Arc<Self>) {
         self.published.forget();
         self.health.asked.store(false, Ordering::Relaxed);
-        // Whatever is behind a captured port, it may be something that a preface disturbs: there the first client that speaks HTTP comes first.
-        if !self.is_captured() {
-            self.http_is_spoken();
+        // Inside TLS a server answers without a word in its log. In plain text the question is a preface, which a server of HTTP/1 logs as a broken
+        // request: there the first client that speaks HTTP/2 comes first.
+        if self.connector.says_what_is_spoken() {
+            let inner = self.clone();
+            tokio::spawn(async move { inner.learn_http2().await });
         }
     }
 
@@ -171,23 +176,27 @@ impl Inner {
 
     /// Whether a client that speaks HTTP/2 is spoken for in HTTP/2. On a captured port it is whatever was found: without us it would have spoken so to the
     /// server itself.
-    pub(super) fn speaks_as_its_clients(&self) -> bool {
-        self.shared.speaks_http2() || self.is_captured() && self.config.http2 == Http2::Auto
+    pub(super) async fn speaks_as_its_clients(&self) -> bool {
+        if self.is_captured() && self.config.http2 == Http2::Auto {
+            return true;
+        }
+        self.learn_http2().await;
+        self.shared.speaks_http2()
     }
 
-    /// HTTP is spoken on this port, so the server may be asked for HTTP/2; it is once.
-    pub(super) fn http_is_spoken(self: &std::sync::Arc<Self>) {
-        if self.config.http2 == Http2::Auto
-            && self.health.accepted.load(Ordering::Relaxed)
-            && !self.health.asked.swap(true, Ordering::Relaxed)
-        {
-            let inner = self.clone();
-            tokio::spawn(async move {
-                let speaks = super::client::speaks_http2(&inner.connector).await;
-                tracing::debug!(speaks, "probed the upstream for HTTP/2");
-                inner.shared.set_http2(speaks);
-            });
+    /// Whether the server speaks HTTP/2 is known after this: it is asked once, until it was away.
+    pub(super) async fn learn_http2(&self) {
+        if self.config.http2 != Http2::Auto || self.health.asked.load(Ordering::Relaxed) {
+            return;
         }
+        let _turn = self.health.asking.lock().await;
+        if self.health.asked.load(Ordering::Relaxed) {
+            return;
+        }
+        let speaks = super::client::speaks_http2(&self.connector).await;
+        tracing::debug!(speaks, "probed the upstream for HTTP/2");
+        self.shared.set_http2(speaks);
+        self.health.asked.store(true, Ordering::Relaxed);
     }
 }
 

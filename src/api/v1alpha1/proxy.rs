@@ -165,7 +165,7 @@ pub struct ConnectionSpec {
     /// Recognised calls: the largest answer that is read whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_bytes_max: Option<SizeText>,
-    /// `Auto` asks the upstream once whether it speaks HTTP/2.
+    /// `Auto` finds out: inside TLS from the server's choice, in plain text with one probe once a caller speaks HTTP/2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http2: Option<Word<Http2>>,
     /// HTTP/1: a fresh connection for each batch, or kept ones, on which a late answer could reach the wrong call.

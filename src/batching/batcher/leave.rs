@@ -44,9 +44,11 @@ impl Batcher {
         }
         debug_assert_eq!(now, self.now);
         let lines = self.queue.lines().filter(|(_, head)| self.scope_is_free(head.call.scope));
-        lines.filter(|(key, _)| self.paused_until(*key).is_none()).find_map(|(key, head)| match self.ready(&self.queue, key, head) {
-            Ready::Now(cause) => Some((key, cause)),
-            Ready::At(_) => None,
+        lines.filter(|(key, _)| self.paused_until(*key).is_none()).find_map(|(key, head)| {
+            match self.ready(&self.queue, key, head) {
+                Ready::Now(cause) => Some((key, cause)),
+                Ready::At(_) => None,
+            }
         })
     }
 

@@ -1,9 +1,17 @@
 //! How batches travel: unix socket, HTTP/2 known or found out, HTTP/1 on connections of their own (README R9).
 
+use std::sync::{Arc, Mutex};
+
 use groupage::standin::server::{Server, ServerConfig};
 use groupage::standin::{Route, Target};
 use http::{Request, Response, Version};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use super::batches::predicts;
 use super::h2::{H2Client, H2Hand, full};
@@ -67,25 +75,62 @@ async fn a_server_that_is_known_to_speak_http_2_gets_every_batch_as_a_stream_of_
     assert_eq!(connections.first(), connections.last());
 }
 
+/// Answers every call over HTTP/1, and keeps the first bytes of every connection.
+async fn recording_server() -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
+    let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", port.local_addr().unwrap());
+    let begun = Arc::new(Mutex::new(Vec::new()));
+    let recorded = begun.clone();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = port.accept().await.unwrap();
+            let recorded = recorded.clone();
+            tokio::spawn(async move {
+                let mut first = [0; 4];
+                let length = stream.peek(&mut first).await.unwrap_or_default();
+                recorded.lock().unwrap().push(first[..length].to_vec());
+                let answer = service_fn(|request: Request<Incoming>| async {
+                    let body = request.into_body().collect().await?.to_bytes();
+                    let body = if body.is_empty() { "{}".to_owned() } else { echo_h2(&body) };
+                    Ok::<_, hyper::Error>(Response::new(full(body)))
+                });
+                // A preface is answered 400 by it.
+                http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await.ok();
+            });
+        }
+    });
+    (url, begun)
+}
+
+#[tokio::test]
+async fn a_server_sees_no_preface_until_a_client_speaks_http_2_and_then_one() {
+    let (url, begun) = recording_server().await;
+    let proxy = Proxy::before(&url, json!({"proxy": {"connection": {"http2": "Auto"}}}));
+    let prefaces = || begun.lock().unwrap().iter().filter(|first| first.starts_with(b"PRI")).count();
+    for item in 0..20 {
+        assert_answer(&proxy.ask(&proxy.predict(item)).await, 200, &predictions(&[item]));
+        assert_answer(&proxy.ask(&proxy.request("GET", "/x", &[], None)).await, 200, "{}");
+    }
+    assert_eq!(prefaces(), 0);
+    for _ in 0..3 {
+        let client = H2Client::connect(proxy.address).await;
+        let asked = client.ask(Request::get("http://model.example/x").body(full("")).unwrap()).await;
+        assert_eq!(asked.unwrap().0.status, 200);
+    }
+    assert_eq!(prefaces(), 1);
+}
+
 #[tokio::test]
 async fn one_probe_finds_out_that_a_server_speaks_http_2() {
     let mut hand = H2Hand::start().await;
     let proxy = Proxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Auto"}}}));
     let client = H2Client::connect(proxy.address).await;
-    // Until the probe is over calls travel as HTTP/1.1, and are served all the same.
-    let learned = async {
-        loop {
-            let asked = client.ask(Request::get("http://model.example/x").body(full("")).unwrap());
-            let turn = hand.turn().await;
-            let version = turn.head.version;
-            turn.answer(Response::new(full("{}")));
-            assert_eq!(asked.await.unwrap().0.status, 200);
-            if version == Version::HTTP_2 {
-                return;
-            }
-        }
-    };
-    within(learned).await;
+    // The first call that passes waits for the probe.
+    let asked = client.ask(Request::get("http://model.example/x").body(full("")).unwrap());
+    let turn = hand.turn().await;
+    assert_eq!(turn.head.version, Version::HTTP_2);
+    turn.answer(Response::new(full("{}")));
+    assert_eq!(within(asked).await.unwrap().0.status, 200);
     // From now on batches use it, and what passes keeps its client's version.
     let (first, turn) = {
         let caller = proxy.call(proxy.predict(0));

@@ -194,7 +194,7 @@ const OTHERS: [(&str, &[&str]); 37] = [
         ],
     ),
     ("tokio-rustls", &["tls", "control", "controller"]),
-    ("tower", &["backend", "upstream", "proxy", "controller"]),
+    ("tower", &["controller"]),
     ("tracing", &["telemetry", "clock", "upstream", "scheduler", "proxy", "admin", "control", "cli", "controller"]),
     ("tracing-subscriber", &["telemetry", "config"]),
 ];

@@ -1,0 +1,99 @@
+//! Pass-through beside nginx and `HAProxy`: processor time of a call, and what the proxy adds to
+//! the median, over kept HTTP/1.1 connections on both sides.
+//!
+//! All contestants take turns in every round, the direct load first; a figure is the median of the
+//! rounds, and its spread stands beside it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use groupage::standin::load::closed;
+
+use super::process::{self, Process};
+use super::rivals::{RivalProgram, RivalProxy};
+use super::{Scale, load, median, stand_in};
+
+/// Connections, each with one call at a time.
+const CONNECTIONS: [usize; 2] = [8, 64];
+
+/// A proxy and what was measured of it.
+struct MeasuredProxy {
+    name: &'static str,
+    listen: SocketAddr,
+    pids: Vec<u32>,
+    cpu: Vec<f64>,
+    added: Vec<f64>,
+}
+
+/// Prints the part.
+pub(crate) async fn run(scale: Scale) {
+    let mock = stand_in(Duration::ZERO, None).await;
+    let ours = Process::groupage(&mock.url(), "mode: Passthrough\n");
+    let observing = Process::groupage(&mock.url(), "mode: Observe\n");
+    let mut rivals = Vec::new();
+    for program in [RivalProgram::Nginx, RivalProgram::HaProxy] {
+        match RivalProxy::start(program, mock.addr()) {
+            Some(rival) => rivals.push((program.name(), rival)),
+            None => println!(
+                "pass-through: {} IS MISSING, SO IT IS NOT COMPARED; install it with: apt-get install {}",
+                program.name(),
+                program.package()
+            ),
+        }
+    }
+    for connections in CONNECTIONS {
+        println!("pass-through: {connections} kept HTTP/1.1 connections, {} rounds", scale.rounds);
+        let mut all = vec![
+            MeasuredProxy::new("groupage", ours.listen, &ours.pids),
+            MeasuredProxy::new("Observe", observing.listen, &observing.pids),
+        ];
+        all.extend(rivals.iter().map(|(name, rival)| MeasuredProxy::new(name, rival.listen, &rival.pids)));
+        let mut direct = Vec::new();
+        for _ in 0..scale.rounds {
+            let p50 = closed(load(scale, mock.addr(), connections, 1)).await.p50();
+            direct.push(micros(p50));
+            for contestant in &mut all {
+                contestant.measure(scale, connections, p50).await;
+            }
+        }
+        println!("  direct      p50 {}", spread(&direct));
+        let (cpu, added) = (median(all[0].cpu.clone()), median(all[0].added.clone()));
+        for MeasuredProxy { name, cpu: own_cpu, added: own_added, .. } in &all {
+            println!(
+                "  {name:<9} CPU {} us a call, groupage {:.2} times it   p50 +{} us, groupage {:.2} times it",
+                spread(own_cpu),
+                cpu / median(own_cpu.clone()),
+                spread(own_added),
+                added / median(own_added.clone()),
+            );
+        }
+    }
+}
+
+// === impl MeasuredProxy ===
+
+impl MeasuredProxy {
+    fn new(name: &'static str, listen: SocketAddr, pids: &[u32]) -> Self {
+        Self { name, listen, pids: pids.to_vec(), cpu: Vec::new(), added: Vec::new() }
+    }
+
+    async fn measure(&mut self, scale: Scale, connections: usize, direct: Duration) {
+        let before = process::cpu(&self.pids);
+        let report = closed(load(Scale { warm_up: Duration::ZERO, ..scale }, self.listen, connections, 1)).await;
+        assert_eq!((report.wrong, report.failed), (0, 0), "every answer is checked");
+        let spent = process::cpu(&self.pids) - before;
+        self.cpu.push(micros(spent) / report.served.max(1) as f64);
+        self.added.push(micros(report.p50()) - micros(direct));
+    }
+}
+
+fn micros(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}
+
+/// The median, and the least and the most in brackets.
+fn spread(values: &[f64]) -> String {
+    let (least, most) =
+        (values.iter().copied().fold(f64::MAX, f64::min), values.iter().copied().fold(f64::MIN, f64::max));
+    format!("{:>6.1} [{least:.1}, {most:.1}]", median(values.to_vec()))
+}

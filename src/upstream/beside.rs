@@ -1,0 +1,148 @@
+//! What passes on connections that have tasks of their own: calls of a client that speaks HTTP/2,
+//! which run side by side, and those that switch protocols.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use http::{Request, Response, StatusCode, Version};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+
+use super::client::{H2, Http1, SendError, to_http2};
+use super::forward::{Pinned, frame, prepare, wanted_upgrade};
+use crate::body::{Body, Moved};
+use crate::error::{Failure, FailureKind};
+use crate::protocol::headers;
+use crate::relay::{relay, while_moving};
+
+/// Idle HTTP/1 connections that one HTTP/2 client connection keeps upstream.
+const IDLE_MAX: usize = 8;
+
+/// Those of a client that speaks HTTP/2: calls run side by side, each in a task of its own, and so
+/// do these connections.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    idle: Mutex<VecDeque<Http1>>,
+    h2: tokio::sync::Mutex<Option<H2>>,
+}
+
+/// Carries a call on a connection that has a task of its own: for a client that speaks HTTP/2, and
+/// where a protocol may be switched.
+pub(super) async fn forward(lane: Arc<Pinned>, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
+    let inner = lane.inner.clone();
+    let version = request.version();
+    let upgrade = wanted_upgrade(request.headers(), version);
+    let from_client = upgrade.is_some().then(|| request.extensions_mut().remove::<OnUpgrade>()).flatten();
+    prepare(&mut request, upgrade.as_ref());
+    frame(&mut request);
+    let limit = inner.config.pass_through_idle_timeout;
+    let moved = Moved::default();
+    request.body_mut().mark(moved.clone());
+    let send = lane.send_beside(request.map(|body| body.idle_after(limit, Some(moved.clone()))), version);
+    let response = match while_moving(send, limit, &moved).await {
+        None => return Err(FailureKind::UpstreamTimeout.into()),
+        Some(Err(error)) => return Err(error.failure()),
+        Some(Ok(response)) => response,
+    };
+    let (mut head, incoming) = response.into_parts();
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        let Some(from_client) = from_client else { return Err(FailureKind::UpstreamBroken.into()) };
+        let from_upstream = hyper::upgrade::on(Response::from_parts(head.clone(), incoming));
+        tokio::spawn(tunnel(from_client, from_upstream, limit));
+        head.extensions.clear();
+        head.version = Version::HTTP_11;
+        return Ok(Response::from_parts(head, Body::empty()));
+    }
+    headers::strip_hop_by_hop(&mut head.headers);
+    head.version = if version == Version::HTTP_2 { Version::HTTP_2 } else { Version::HTTP_11 };
+    head.extensions.clear();
+    Ok(Response::from_parts(head, Body::from(incoming).idle_after(limit, Some(moved))))
+}
+
+/// Carries bytes both ways after a switch of protocols.
+async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, limit: std::time::Duration) {
+    let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
+    relay(TokioIo::new(client), TokioIo::new(upstream), limit).await;
+}
+
+// === impl Pinned ===
+
+impl Pinned {
+    /// Sends on a pinned connection, or on a fresh one that is then pinned.
+    async fn send_beside(&self, request: Request<Body>, version: Version) -> Result<Response<Incoming>, SendError> {
+        if self.inner.config.http2 == super::Http2::Always
+            || (version == Version::HTTP_2 && self.inner.speaks_as_its_clients().await)
+        {
+            match self.pinned_h2().await {
+                // It speaks HTTP/1 now.
+                Err(SendError::NotHttp2) => {}
+                found => return self.send_h2(found?, request).await,
+            }
+        }
+        // What switches protocols takes its connection along.
+        if version != Version::HTTP_2 {
+            let mut sender = self.inner.open_http1().await?;
+            return sender.send_request(request).await.map_err(|error| self.inner.broken(&error));
+        }
+        let request = match self.take_idle() {
+            None => request,
+            Some(mut sender) => match sender.try_send_request(request).await {
+                Ok(response) => {
+                    self.keep(sender);
+                    return Ok(response);
+                }
+                // The server closed the idle connection before anything was written: nothing was
+                // sent, so a fresh connection may carry it.
+                Err(mut error) => match error.take_message() {
+                    Some(request) => request,
+                    None => return Err(SendError::Broken),
+                },
+            },
+        };
+        let mut sender = self.inner.open_http1().await?;
+        let response = sender.send_request(request).await.map_err(|error| self.inner.broken(&error))?;
+        self.keep(sender);
+        Ok(response)
+    }
+
+    async fn send_h2(&self, mut h2: H2, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+        let request = to_http2(request, &self.inner.config.target);
+        match h2.try_send_request(request).await {
+            Ok(response) => Ok(response),
+            // The server was just leaving (GOAWAY) and nothing was written: a fresh connection
+            // carries it.
+            Err(mut error) => {
+                let request = error.take_message().ok_or_else(|| self.inner.broken(error.error()))?;
+                self.connections.h2.lock().await.take();
+                let mut fresh = self.pinned_h2().await?;
+                fresh.send_request(request).await.map_err(|error| self.inner.broken(&error))
+            }
+        }
+    }
+
+    async fn pinned_h2(&self) -> Result<H2, SendError> {
+        let mut kept = self.connections.h2.lock().await;
+        if let Some(h2) = kept.as_ref().filter(|h2| !h2.is_closed()) {
+            return Ok(h2.clone());
+        }
+        let fresh = self.inner.open_http2().await?;
+        Ok(kept.insert(fresh).clone())
+    }
+
+    /// A kept connection with nothing in flight.
+    fn take_idle(&self) -> Option<Http1> {
+        let mut idle = self.connections.idle.lock().ok()?;
+        idle.retain(|sender| !sender.is_closed());
+        let ready = idle.iter().position(Http1::is_ready)?;
+        idle.remove(ready)
+    }
+
+    fn keep(&self, sender: Http1) {
+        if let Ok(mut idle) = self.connections.idle.lock()
+            && idle.len() < IDLE_MAX
+        {
+            idle.push_back(sender);
+        }
+    }
+}
