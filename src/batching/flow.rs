@@ -55,8 +55,16 @@ const PROBE_EARLY: f64 = 0.4;
 /// Time between probes in batches, and at least.
 const PROBE_GAP: f64 = 5.0;
 const PROBE_GAP_MIN: f64 = 250e6;
+/// Where one batch takes all callers, nothing is queued beside it to probe with. Then a batch is cut in two, the second half being the probe: so seldom,
+/// in batches, and at least this long after the last. A serial server loses the fixed cost of a batch for it.
+const SPLIT_GAP: f64 = 6.0;
+const SPLIT_GAP_MIN: f64 = 1e9;
+/// Fewest items that are cut in two.
+const SPLIT_ITEMS: u64 = 4;
 /// The part of the knee below which batches that came late do not lower a limit: noise would.
-const REFINE_MIN: f64 = 0.5;
+const REFINE_MIN: f64 = 0.75;
+/// The part above which refinements say that the server has more room: the limit is found anew.
+const REFINE_MAX: f64 = 1.5;
 /// Requests allowed beyond those in flight when the limiter opens with a queue, and for each that returns where the server is saturated and where it is not:
 /// all at once would stop a server that shares its processor among requests for a whole wave.
 const GATE_FIRST: f64 = 2.0;
@@ -139,6 +147,8 @@ struct Probe {
     done: bool,
     hits: u32,
     next: Tick,
+    /// When a batch may be cut in two for one.
+    split: Tick,
 }
 
 /// What follows a jump: the server drains to the limit.
@@ -162,6 +172,10 @@ struct Schedule {
     upward: bool,
     /// The last trial that was kept gained nearly in proportion.
     steep: bool,
+    /// The limit before it opened for room, and since when; room that was not there is looked for later each time.
+    room: Option<(f64, Tick)>,
+    room_gap: f64,
+    room_from: Tick,
 }
 
 /// What the limiter is asked about a line.
@@ -259,8 +273,10 @@ impl Flow {
     /// Whether a conclusion is being tested, so many items being queued: nothing is held for company meanwhile, and nothing that is learned of leads moves
     /// the limit.
     pub(super) fn is_testing(&self, queued: u64) -> bool {
+        let splitting = self.probe.left > 0 && self.probe.count == 0;
         self.trial.is_some()
             || self.draining.is_some()
+            || splitting
             || self.gate.is_some()
             || self.growth.cap() <= 2
             || self.is_growing(queued)
@@ -301,7 +317,13 @@ impl Flow {
     }
 
     /// Takes over a limit that was refined elsewhere (`slots`), while nothing is being tested.
-    pub(super) fn refine(&mut self, limit: u32, queued: u64) {
+    pub(super) fn refine(&mut self, now: Tick, limit: u32, queued: u64) {
+        if self.limit.is_some() && f64::from(limit) > REFINE_MAX * self.refine_from + 1.0 {
+            if now >= self.schedule.room_from {
+                self.open_for_room(now);
+            }
+            return;
+        }
         let least = float(super::math::whole(REFINE_MIN * self.refine_from)).max(1.0);
         if self.limit.is_some() && !self.is_testing(queued) {
             self.limit = Some(f64::from(limit).max(least));
@@ -318,6 +340,9 @@ impl Flow {
             return self.permit_open(ask);
         }
         let in_force = self.in_force.or(self.limit).unwrap_or(f64::INFINITY);
+        if self.splits(ask) {
+            return Permit::Share(self.share(2.0, ask.queued));
+        }
         if f64::from(self.flights) < in_force.floor().max(1.0) {
             return if ask.alone { Permit::Forward } else { Permit::Share(self.share(in_force, ask.queued)) };
         }
@@ -363,22 +388,52 @@ impl Flow {
         Permit::Forward
     }
 
+    /// Whether a batch is cut in two for a probe, which it begins then.
+    fn splits(&mut self, ask: &Ask) -> bool {
+        let serial = self.limit.is_some_and(|limit| limit < 2.0) && self.trial.is_none() && self.draining.is_none();
+        let known = self.growth.cap() > 2 && self.level.batches >= 3;
+        let early = ask.now < self.schedule.room_from;
+        if !serial
+            || !known
+            || early
+            || ask.alone
+            || self.flights > 0
+            || ask.queued < SPLIT_ITEMS
+            || ask.now < self.probe.split
+        {
+            return false;
+        }
+        self.begin_probe(ask.now);
+        true
+    }
+
+    fn begin_probe(&mut self, now: Tick) {
+        self.probe = Probe {
+            id: self.probe.id.wrapping_add(1),
+            left: self.limit.map_or(1, count),
+            next: after(now, (PROBE_GAP * self.level.batch).max(PROBE_GAP_MIN)),
+            split: after(now, (SPLIT_GAP * self.level.batch).max(SPLIT_GAP_MIN)),
+            hits: self.probe.hits,
+            ..Probe::default()
+        };
+    }
+
     /// Whether a probe upward may leave now; begins one that is due.
     fn probes(&mut self, now: Tick) -> bool {
         let small = self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX);
         let early =
             float(now.since(self.last_sent).as_nanos().try_into().unwrap_or(u64::MAX)) < PROBE_EARLY * self.level.batch;
-        if !small || !early || self.draining.is_some() || self.growth.cap() <= 1 || self.level.batches < 3 {
+        if !small
+            || !early
+            || now < self.schedule.room_from
+            || self.draining.is_some()
+            || self.growth.cap() <= 1
+            || self.level.batches < 3
+        {
             return false;
         }
         if self.probe.left == 0 && now >= self.probe.next {
-            self.probe = Probe {
-                id: self.probe.id.wrapping_add(1),
-                left: self.limit.map_or(1, count),
-                next: after(now, (PROBE_GAP * self.level.batch).max(PROBE_GAP_MIN)),
-                hits: self.probe.hits,
-                ..Probe::default()
-            };
+            self.begin_probe(now);
         }
         let may = self.probe.left > 0 && self.probe.count == 0;
         self.probe.left -= u32::from(may);
@@ -451,6 +506,13 @@ impl Flow {
         self.growth = Growth::whole();
         self.level.restart();
         self.probe = Probe { id: self.probe.id.wrapping_add(1), ..Probe::default() };
+    }
+
+    /// Opens since the server was measured to have room for more.
+    fn open_for_room(&mut self, now: Tick) {
+        self.schedule.jump = now;
+        self.schedule.room = self.limit.map(|limit| (limit, now));
+        self.open(now, OpenReason::RoomFound);
     }
 
     /// Opens with the queue released in order, a few requests at a time.

@@ -246,7 +246,7 @@ impl Adaptive {
             _ => Sample::No,
         };
         if let Some(queued) = limited {
-            model.flow.refine(model.slots.in_use(), queued);
+            model.flow.refine(now, model.slots.in_use(), queued);
         }
         if sample != Sample::No {
             changed = model.cost.observe(CostSample { items: batch.items, weight: batch.weight, nanos: took });
@@ -383,6 +383,9 @@ impl Adaptive {
 
     pub(in super::super) fn upstream_snapshot(&self) -> UpstreamSnapshot {
         let limited = |model: &&Model| matches!(model.flow.mode(), FlowMode::Limited(_));
+        if self.models.is_empty() {
+            return self.begin;
+        }
         let busiest = self.models.values().filter(limited).max_by_key(|model| model.batches);
         busiest.map(|model| model.slots.snapshot(self.mean_time)).unwrap_or_default()
     }

@@ -28,6 +28,11 @@ fn ok(duration: Duration) -> Observed {
     Observed { duration, first_byte: None, outcome: ObservedOutcome::Ok }
 }
 
+/// A core that takes its server for a serial one from the start.
+fn serial(batcher: Batcher) -> Batcher {
+    batcher.without(Skill::StandAside)
+}
+
 fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
     let mut limits = Limits::default();
     change(&mut limits);

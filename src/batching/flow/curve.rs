@@ -167,7 +167,10 @@ impl LoadCurve {
             return None;
         }
         let least = self.cells().map(|cell| cell.latency).fold(knee.base, f64::min);
-        if intercept(loaded.filter(|cell| cell.beside <= INTERCEPT_KNEES * knee.at)) > INTERCEPT * least {
+        let near = loaded.clone().filter(|cell| cell.beside <= INTERCEPT_KNEES * knee.at);
+        // Where a queue was released at once, there may be too few of them.
+        let meets = if near.clone().nth(1).is_some() { intercept(near) } else { intercept(loaded) };
+        if meets > INTERCEPT * least {
             return None;
         }
         let queued = |cell: &&Cell| cell.beside >= BEYOND_KNEE * knee.at && cell.latency > BEYOND_BASE * knee.base;

@@ -38,8 +38,11 @@ const TRIAL_REST_MAX: (f64, f64) = (64.0, 60e9);
 /// The rest of trials after a pair that showed too little gain.
 const PAIR_REST: (f64, f64) = (10e9, 300e9);
 /// A probe hit if its batches took less than this many times what was expected; one that queued behind another takes 1.5 times and more. So many in a row open.
-const PROBE_HIT: f64 = 1.25;
+const PROBE_HIT: f64 = 1.15;
 const PROBE_HITS: u32 = 2;
+/// Room was found if the next limit is this many times the one before; otherwise probes rest, in nanoseconds: at first, and at most.
+const ROOM_FOUND: f64 = 2.0;
+const ROOM_REST: (f64, f64) = (5e9, 300e9);
 /// Without an answer to mergeable calls for so many batches, and at least so long, a limit has nothing to gain.
 const UNMERGED: (f64, f64) = (20.0, 1e9);
 
@@ -248,6 +251,7 @@ impl Flow {
         let limit = super::super::math::whole(MARGIN * knee.at).max(1);
         let drains = f64::from(self.flights) / knee.rate;
         let over = (f64::from(self.flights) - float(limit)).max(0.0) / knee.rate;
+        self.rest_room(now, float(limit));
         self.set_limit(float(limit));
         self.growth = Growth::lone();
         self.level.restart();
@@ -351,10 +355,9 @@ impl Flow {
             return;
         }
         self.probe.hits += 1;
-        self.probe.next = now;
+        (self.probe.next, self.probe.split) = (now, now);
         if self.probe.hits >= PROBE_HITS {
-            self.schedule.jump = now;
-            self.open(now, OpenReason::RoomFound);
+            self.open_for_room(now);
         }
     }
 
@@ -389,6 +392,17 @@ impl Flow {
         let trial = Trial::new(now, limit, flights, target, base, need);
         self.in_force = Some(trial.first_limit());
         self.trial = Some(trial);
+    }
+
+    /// A jump to about the limit that was left for more room: there was none, and it is looked for later each time.
+    fn rest_room(&mut self, now: Tick, limit: f64) {
+        let Some((previous, since)) = self.schedule.room.take() else { return };
+        if limit > ROOM_FOUND * previous || span(since, now) > ROOM_REST.1 {
+            self.schedule.room_gap = 0.0;
+            return;
+        }
+        self.schedule.room_gap = (self.schedule.room_gap * 2.0).clamp(ROOM_REST.0, ROOM_REST.1);
+        self.schedule.room_from = after(now, self.schedule.room_gap);
     }
 
     /// A conclusion changed nothing: the next jump and trial come later each time.

@@ -78,7 +78,7 @@ fn while_draining_no_ceiling_is_asked_again() {
 #[test]
 fn after_out_of_memory_a_batch_holds_half_of_the_padded_weight() {
     for policy in [Policy::WorkConserving, Policy::Adaptive { hold_permille: 0 }] {
-        let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
+        let mut batcher = serial(Batcher::new(limits(|l| l.policy = policy), 0));
         (0..2).for_each(|id| batcher.offer(ms(0), heavy(id, 100)).unwrap());
         let batch = dispatched(&mut batcher, ms(0));
         batcher.complete(ms(1), batch.id, ended(ObservedOutcome::OutOfMemory));
@@ -118,7 +118,7 @@ fn of_policy_published_and_learned_the_smallest_weight_wins() {
 #[test]
 fn a_group_that_the_weight_ends_says_so() {
     let adaptive = limits(|l| l.policy = Policy::Adaptive { hold_permille: 0 });
-    let mut batcher = Batcher::new(adaptive.clone(), 0);
+    let mut batcher = serial(Batcher::new(adaptive.clone(), 0));
     let weight = |id: u64| 1 + id * 7 % 40;
     let (mut now, mut id) = (0, 0);
     while !batcher.report().classes.first().is_some_and(|(_, cost)| cost.weights_matter) {
