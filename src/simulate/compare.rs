@@ -43,8 +43,10 @@ pub use table::{Job, Told};
 /// What the clairvoyant looks at (`sim/run_bounds.py`): its work grows with what has to be given up, so in a steady overload it is less.
 const CLAIRVOYANT: Duration = Duration::from_secs(6);
 const CLAIRVOYANT_OVERLOAD: Duration = Duration::from_secs(2);
-/// From here on what is learned in the first seconds counts no more.
+/// From here on what is learned in the first seconds counts no more: with nothing learned, calls are forwarded as without a proxy.
 const SETTLED: Tick = Tick::from_millis(2000);
+/// Rows that last so long are judged from then on; shorter ones from the start.
+const JUDGED_SETTLED: Duration = Duration::from_secs(4);
 
 /// How to run a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,8 +96,7 @@ pub struct Row {
 struct Table<'a> {
     scenario: &'a Scenario,
     ours: &'a Runs,
-    /// By the baseline, with its figures from [`SETTLED`] on.
-    baselines: Vec<(Baseline, Figures, Figures)>,
+    baselines: Vec<(Baseline, Figures)>,
     window: Option<Entry>,
     smdp: Option<Entry>,
     bound: Option<Bound>,
@@ -105,7 +106,7 @@ struct Table<'a> {
 #[must_use]
 pub fn row(scenario: &Scenario, settings: Settings) -> Row {
     let runs = Runs::of(scenario, settings.seeds, |seed| Box::new(Ours::of(scenario, seed)));
-    let ours = Entry { name: "ours".to_owned(), figures: runs.figures(&Scope::default()) };
+    let ours = Entry { name: "ours".to_owned(), figures: runs.figures(&judged(scenario)) };
     if !settings.compare {
         return Row { scenario: scenario.clone(), entries: vec![ours], bound: None, verdicts: Vec::new() };
     }
@@ -113,7 +114,7 @@ pub fn row(scenario: &Scenario, settings: Settings) -> Row {
     let mut verdicts = bars::judge(&table, settings.altered);
     verdicts.push(again::again(scenario, settings.seeds));
     let Table { baselines, window, smdp, bound, .. } = table;
-    let others = baselines.into_iter().map(|(baseline, figures, _)| Entry { name: baseline.to_string(), figures });
+    let others = baselines.into_iter().map(|(baseline, figures)| Entry { name: baseline.to_string(), figures });
     let entries = [ours].into_iter().chain(others).chain(window).chain(smdp).collect();
     Row { scenario: scenario.clone(), entries, bound, verdicts }
 }
@@ -186,33 +187,38 @@ impl<'a> Table<'a> {
     fn new(scenario: &'a Scenario, ours: &'a Runs, seeds: u64) -> Self {
         let others = Baseline::all(scenario.cap, scenario.curve).into_iter().map(|baseline| {
             let runs = Runs::of(scenario, seeds, |_| baseline.build());
-            let settled = runs.figures(&Scope { from: SETTLED, ..Scope::default() });
-            (baseline, runs.figures(&Scope::default()), settled)
+            (baseline, runs.figures(&judged(scenario)))
         });
         let baselines = others.collect();
-        let smdp = optimum(scenario, seeds).map(|runs| figured("SMDP optimum", &runs));
+        let smdp = optimum(scenario, seeds).map(|runs| figured("SMDP optimum", scenario, &runs));
         Self { scenario, ours, baselines, window: best_window(scenario, seeds), smdp, bound: bound(scenario, ours) }
     }
 
     /// The baselines and the best window, by name.
     fn rivals(&self) -> impl Iterator<Item = (String, Figures)> {
-        let baselines = self.baselines.iter().map(|(baseline, figures, _)| (baseline.to_string(), *figures));
+        let baselines = self.baselines.iter().map(|(baseline, figures)| (baseline.to_string(), *figures));
         baselines.chain(self.window.iter().map(|entry| (entry.name.clone(), entry.figures)))
     }
 }
 
-fn figured(name: impl Into<String>, runs: &Runs) -> Entry {
-    Entry { name: name.into(), figures: runs.figures(&Scope::default()) }
+fn figured(name: impl Into<String>, scenario: &Scenario, runs: &Runs) -> Entry {
+    Entry { name: name.into(), figures: runs.figures(&judged(scenario)) }
+}
+
+/// What of a row is judged, and shown.
+fn judged(scenario: &Scenario) -> Scope {
+    let from = if scenario.horizon >= JUDGED_SETTLED { SETTLED } else { Tick::default() };
+    Scope { from, ..Scope::default() }
 }
 
 /// The window of the grid that does best in this very row: by goodput to a thousandth, then by the mean. It is chosen on the first seed.
 fn best_window(scenario: &Scenario, seeds: u64) -> Option<Entry> {
     let tried = Baseline::windows().map(|window| {
-        let figures = Runs::of(scenario, 1, |_| window.build()).figures(&Scope::default());
+        let figures = Runs::of(scenario, 1, |_| window.build()).figures(&judged(scenario));
         (window, (figures.goodput * 1000.0).round(), figures.mean)
     });
     let best = tried.min_by(|a, b| b.1.total_cmp(&a.1).then(a.2.total_cmp(&b.2)))?.0;
-    Some(figured(format!("best {best}"), &Runs::of(scenario, seeds, |_| best.build())))
+    Some(figured(format!("best {best}"), scenario, &Runs::of(scenario, seeds, |_| best.build())))
 }
 
 /// The SMDP's table, played; none where the arrivals are not Poisson, the curve is not exact, or no policy keeps up.

@@ -123,9 +123,10 @@ impl Growth {
         if ratio > PAYS_MAX {
             return Growing::NoGain { ratio };
         }
-        if items >= self.cap {
-            self.cap = self.cap.saturating_mul(2);
+        if items < self.cap {
+            return Growing::Nothing;
         }
+        self.cap = self.cap.saturating_mul(2);
         if self.cap > most {
             self.cap = u32::MAX;
         }

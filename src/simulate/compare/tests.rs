@@ -17,7 +17,6 @@ fn missed(row: &Row) -> Vec<String> {
 
 #[test]
 fn low_and_mid_meet_every_bar_from_a_cold_start() {
-    // Long enough that what the first second costs is no more than bar d leaves.
     for (name, seconds) in [("low", 12), ("mid", 12)] {
         let row = row(&short(name, seconds), COMPARED);
         assert!(row.verdicts.len() >= 3, "{name}: {} bars are few", row.verdicts.len());
