@@ -34,7 +34,7 @@ routes:
     timeout: 200ms
     generic: {items: /items, results: /results}
 limits: {batchItemsMax: 32}
-scheduling: {slots: 4}
+scheduling: {policy: WorkConserving, slots: 4}
 failure: {quarantine: 10ms}
 proxy:
   connection: {bodyIdleTimeout: 200ms, answerBytesMax: 256Ki}
