@@ -207,7 +207,9 @@ impl Adaptive {
             }
         }
         let in_flight = self.in_flight();
-        if in_flight >= ctx.limits.slots || self.admission.limit().is_some_and(|limit| in_flight >= limit) {
+        if in_flight >= ctx.limits.slots
+            || self.admission.limit(self.known_batching).is_some_and(|limit| in_flight >= limit)
+        {
             return Next::Nothing;
         }
         // Under one flow lines are asked as they stand.

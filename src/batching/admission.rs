@@ -41,9 +41,9 @@ impl Admission {
         self.limit = self.limit.filter(|limit| *limit < self.calls_max);
     }
 
-    /// Forwarded calls that may be in flight; `None` without a limit.
-    pub(super) fn limit(&self) -> Option<u32> {
-        self.limit
+    /// Forwarded calls that may be in flight; `None` without a limit. `aside`: the server is known to batch by itself, and takes the configured number.
+    pub(super) fn limit(&self, aside: bool) -> Option<u32> {
+        self.limit.or(aside.then_some(self.calls_max))
     }
 
     /// A forwarded call was answered well while so many were in flight, itself included.
@@ -78,22 +78,22 @@ mod tests {
     fn without_a_refusal_there_is_no_limit() {
         let mut admission = Admission::new(512);
         (0..10_000).for_each(|_| admission.on_success(4000));
-        assert_eq!(admission.limit(), None);
+        assert_eq!(admission.limit(false), None);
     }
 
     #[test]
     fn the_first_refusal_of_a_wave_cuts_and_good_rounds_raise() {
         let mut admission = Admission::new(16);
         admission.on_refusal(Tick(10), Tick(1), 9);
-        assert_eq!(admission.limit(), Some(7));
+        assert_eq!(admission.limit(false), Some(7));
         admission.on_refusal(Tick(11), Tick(2), 8);
-        assert_eq!(admission.limit(), Some(7), "it was out together with the first");
+        assert_eq!(admission.limit(false), Some(7), "it was out together with the first");
         (0..8 * 7).for_each(|_| admission.on_success(7));
-        assert_eq!(admission.limit(), Some(8));
+        assert_eq!(admission.limit(false), Some(8));
         (0..10_000).for_each(|_| admission.on_success(3));
-        assert_eq!(admission.limit(), Some(8), "calls with room to spare say nothing");
+        assert_eq!(admission.limit(false), Some(8), "calls with room to spare say nothing");
         (0..10_000).for_each(|_| admission.on_success(16));
-        assert_eq!(admission.limit(), None, "at the configured number the limit ends");
+        assert_eq!(admission.limit(false), None, "at the configured number the limit ends");
     }
 
     #[test]
@@ -102,6 +102,6 @@ mod tests {
         for at in 1..50 {
             admission.on_refusal(Tick(at * 10), Tick(at * 10), 0);
         }
-        assert_eq!(admission.limit(), Some(CALLS_MIN));
+        assert_eq!(admission.limit(false), Some(CALLS_MIN));
     }
 }

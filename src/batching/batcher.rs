@@ -12,7 +12,7 @@ mod why;
 use std::collections::BTreeMap;
 
 use super::adaptive::{Adaptive, Kind};
-use super::batch::{BatchId, Cause, Decision, Expiry, Observed, ObservedOutcome};
+use super::batch::{BatchId, Cause, Decision, Expiry, Lone, Observed, ObservedOutcome};
 use super::call::{Call, CallId, CostClassId, KeyId, Rejection, ScopeId};
 use super::ceiling::Bounded;
 use super::class::merging::{Bound, Ended, MergingChange};
@@ -191,6 +191,11 @@ impl Batcher {
             let queued = self.queue.line_held(call.key).items;
             self.adaptive.came(now, &call, self.queue.is_empty() && self.in_flight.is_empty(), queued);
             order = call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
+            let wall = self.limits.slots.min(self.limits.scope(call.scope).slots_max);
+            let held = self.in_flight.len() >= self.limits.slots as usize || !self.scope_is_free(call.scope);
+            if held && !call.alone {
+                self.adaptive.held_at(now, call.cost_class, wall);
+            }
         }
         let id = call.id;
         self.queue.push(now, self.free.total(now), order, call);
@@ -338,6 +343,25 @@ impl Batcher {
     #[must_use]
     pub fn suspended(&self) -> usize {
         self.classes.suspended()
+    }
+
+    /// Extra upstream calls that failed batches may still cost at this instant. For models that predict decisions.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn replay_room(&self, now: Tick) -> u64 {
+        self.classes.replay_room(self.now.max(now))
+    }
+
+    /// The most calls of a call's line that may leave together at this instant, and why it is one, if that is reported. For models that predict decisions.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn merge_limit(&self, now: Tick, call: &Call) -> (usize, Option<Lone>) {
+        let eager = !matches!(self.limits.policy, Policy::Adaptive { .. });
+        match self.classes.merge_bound(self.now.max(now), call, eager) {
+            Bound::Alone(lone) => (1, lone),
+            Bound::Trial => (2, None),
+            Bound::Free => (usize::MAX, None),
+        }
     }
 
     /// How many calls of this call's line may leave together.

@@ -82,6 +82,8 @@ pub(super) struct Flow {
     gate: Option<Gate>,
     /// The server is known to batch by itself: it stays open.
     pinned: bool,
+    /// A limit of the policy that calls were held by: nothing looks for room beyond it.
+    wall: Option<u32>,
     curve: LoadCurve,
     level: Level,
     growth: Growth,
@@ -232,6 +234,7 @@ impl Flow {
             in_force: None,
             gate: None,
             pinned: false,
+            wall: None,
             curve: LoadCurve::default(),
             level: Level::default(),
             growth: Growth::whole(),
@@ -316,6 +319,26 @@ impl Flow {
         self.pinned = pinned;
     }
 
+    /// Calls are held by a limit of the policy: where they wait anyway, they are merged meanwhile.
+    pub(super) fn hold_at(&mut self, now: Tick, wall: u32) {
+        if !self.is_open() || self.pinned || self.gate.is_some() || now < self.schedule.jump {
+            return;
+        }
+        self.set_limit(f64::from(wall.max(1)));
+        self.wall = Some(wall.max(1));
+        self.refine_from = f64::from(wall.max(1));
+        self.growth = Growth::whole();
+        self.level.restart();
+        self.level.lone = 0.0;
+        self.sojourns.clear();
+        self.schedule.since = now;
+    }
+
+    /// Whether the limit is below the one that the policy sets, if it sets one.
+    fn is_below_wall(&self) -> bool {
+        self.wall.is_none_or(|wall| self.limit.is_some_and(|limit| limit < f64::from(wall)))
+    }
+
     /// Takes over a limit that was refined elsewhere (`slots`), while nothing is being tested.
     pub(super) fn refine(&mut self, now: Tick, limit: u32, queued: u64) {
         if self.limit.is_some() && f64::from(limit) > REFINE_MAX * self.refine_from + 1.0 {
@@ -391,7 +414,7 @@ impl Flow {
     /// Whether a batch is cut in two for a probe, which it begins then.
     fn splits(&mut self, ask: &Ask) -> bool {
         let serial = self.limit.is_some_and(|limit| limit < 2.0) && self.trial.is_none() && self.draining.is_none();
-        let known = self.growth.cap() > 2 && self.level.batches >= 3;
+        let known = self.growth.cap() > 2 && self.level.batches >= 3 && self.is_below_wall();
         let early = ask.now < self.schedule.room_from;
         if !serial
             || !known
@@ -420,7 +443,7 @@ impl Flow {
 
     /// Whether a probe upward may leave now; begins one that is due.
     fn probes(&mut self, now: Tick) -> bool {
-        let small = self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX);
+        let small = self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX) && self.is_below_wall();
         let early =
             float(now.since(self.last_sent).as_nanos().try_into().unwrap_or(u64::MAX)) < PROBE_EARLY * self.level.batch;
         if !small
@@ -494,6 +517,7 @@ impl Flow {
     /// Opens: nothing that was measured under a limit holds any more.
     fn open(&mut self, now: Tick, reason: OpenReason) {
         self.limit = None;
+        self.wall = None;
         self.in_force = None;
         self.trial = None;
         self.draining = None;

@@ -1,8 +1,6 @@
 //! Our own errors in the caller's form: status, headers, body.
 //!
-//! Bodies are made of constants, numbers and names of keys and headers in the policy, so nothing of a caller or of the upstream can be in one.
-
-use std::borrow::Cow;
+//! Bodies are made of constants and numbers, so nothing of a caller or of the upstream can be in one.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -28,15 +26,11 @@ pub enum Dialect {
 // === impl Dialect ===
 
 impl Dialect {
-    /// The answer to a caller of this dialect. `limit` names the key or the header that ended the call; its characters need no escape in JSON.
+    /// The answer to a caller of this dialect. `limit` names the key or the header that ended the call; it goes into a header, since clients match messages.
     #[must_use]
     pub fn reply(self, failure: &Failure, limit: Option<&str>) -> Reply {
         let kind = failure.kind;
         let (message, reason, status) = (kind.message(), kind.reason(), kind.status());
-        let message = match limit {
-            Some(limit) => Cow::Owned(format!("{message}: {limit}")),
-            None => Cow::Borrowed(message),
-        };
         let overload = matches!(status, 429 | 503);
         let body = match self {
             Self::OpenAi => {
@@ -59,6 +53,9 @@ impl Dialect {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         headers.insert(headers::ERROR, HeaderValue::from_static(kind.code()));
         headers.insert(headers::REASON, HeaderValue::from_static(reason));
+        if let Some(limit) = limit.and_then(|limit| HeaderValue::from_str(limit).ok()) {
+            headers.insert(headers::LIMIT, limit);
+        }
         if let Some(after) = failure.retry_after.filter(|_| overload) {
             let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
             headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).max(1)));
@@ -108,9 +105,10 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_ended_the_call_is_named_in_the_message() {
+    fn a_limit_that_ended_the_call_is_named_in_a_header() {
         let reply = Dialect::Error.reply(&FailureKind::UpstreamTimeout.into(), Some("routes[0].timeout"));
-        assert_eq!(reply.body, r#"{"error":"upstream timeout: routes[0].timeout"}"#);
+        assert_eq!(reply.body, r#"{"error":"upstream timeout"}"#);
+        assert_eq!(reply.headers[headers::LIMIT], "routes[0].timeout");
     }
 
     #[test]

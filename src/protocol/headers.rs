@@ -133,6 +133,8 @@ pub const ERROR: HeaderName = HeaderName::from_static("x-groupage-error");
 pub const DEBUG: HeaderName = HeaderName::from_static("x-groupage-debug");
 /// The reason word of an answer of our own.
 pub const REASON: HeaderName = HeaderName::from_static("x-groupage-reason");
+/// The policy key or the header of the caller that ended a call, in an answer of ours.
+pub const LIMIT: HeaderName = HeaderName::from_static("x-groupage-limit");
 pub(crate) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");

@@ -182,9 +182,10 @@ impl Look<'_> {
                 return self.step(Knob::Shift, Way::Tighter, to, Word::ShiftRaised, late);
             }
         }
-        // A wall above what is in use binds nothing.
+        // A wall above what is in use binds nothing. Where the policy names none, the sidecar's own limiter is the only one.
+        let named = self.bounds.slots.1 < u32::MAX;
         let in_use = self.bounds.slots_of(settings).min(self.seen.slots.max(1));
-        if self.may(Knob::Slots, Way::Tighter) && in_use > self.bounds.slots.0 {
+        if named && self.may(Knob::Slots, Way::Tighter) && in_use > self.bounds.slots.0 {
             let next = (in_use - (in_use * STEP_PERMILLE / 1000).max(1)).max(self.bounds.slots.0);
             let to = Settings { slots_max: self.bounds.slots_said(next), ..settings };
             return self.step(Knob::Slots, Way::Tighter, to, Word::SlotsLowered, late);

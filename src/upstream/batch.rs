@@ -296,6 +296,8 @@ fn key_wide(status: StatusCode, headers: &HeaderMap) -> Option<ObservedOutcome> 
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
             Some(ObservedOutcome::Overloaded { retry_after: headers::retry_after(headers) })
         }
+        // The key includes the credential, the method and the path: alone, each call would get the same.
+        StatusCode::UNAUTHORIZED | StatusCode::METHOD_NOT_ALLOWED => Some(ObservedOutcome::Failed),
         _ => None,
     }
 }

@@ -154,6 +154,14 @@ impl Adaptive {
         }
     }
 
+    /// A call came that a limit of the policy holds.
+    pub(in super::super) fn held_at(&mut self, now: Tick, class: CostClassId, wall: u32) {
+        self.learn_of(class);
+        if let Some(model) = self.models.get_mut(&class) {
+            model.flow.hold_at(now, wall);
+        }
+    }
+
     /// A batch leaves; in how many nanoseconds it is expected back, if anything is known of its cost.
     pub(in super::super) fn sent(&mut self, now: Tick, id: BatchId, batch: Leaving) -> Option<u64> {
         self.learn_of(batch.class);

@@ -381,7 +381,7 @@ impl Flow {
         let need = total.clamp(TRIAL_ANSWERS.0, TRIAL_ANSWERS.1);
         let span = if limit.is_none() { TRIAL_WAVES * need } else { need };
         let Some(base) = self.sojourns.steady_mean(self.schedule.since, span, need) else { return };
-        let upward = self.schedule.upward && limit.is_some_and(|limit| limit > 2.0);
+        let upward = self.schedule.upward && self.is_below_wall() && limit.is_some_and(|limit| limit > 2.0);
         let factor = match limit {
             Some(_) if upward => STEP_UP,
             Some(_) if self.schedule.steep => STEP_DOWN_STEEP,

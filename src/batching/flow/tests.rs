@@ -197,6 +197,15 @@ fn a_limit_from_before_is_left_where_the_server_has_room() {
 }
 
 #[test]
+fn calls_that_a_limit_of_the_policy_holds_are_merged_and_it_is_kept() {
+    let mut callers = Loop::new(World { workers: 64, ..SERIAL }, 48, true);
+    callers.flow.hold_at(Tick(0), 2);
+    callers.run(3000);
+    assert_eq!(callers.flow.mode(), FlowMode::Limited(2));
+    assert!(callers.run(1000) >= 500, "one by one, two at once, there are 100");
+}
+
+#[test]
 fn requests_are_counted_once_however_they_end() {
     let mut flow = Flow::new();
     let departure = Departure { items: 3, calls: 2, alone: false, permit: Permit::Share(3), queued: 0, expected: 0 };

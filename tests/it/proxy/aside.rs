@@ -59,7 +59,7 @@ async fn calls_to_a_server_that_says_it_batches_are_all_upstream_at_once() {
     let limit =
         |source: &str| proxy.metric(&format!("groupage_limit{{limit=\"batch_weight_max\",source=\"{source}\"}}"));
     assert_eq!((limit("published"), limit("learned")), (16384, 0));
-    assert_eq!(proxy.metric("groupage_slots_learned"), 1, "what is passed teaches nothing about slots");
+    assert_eq!(proxy.metric("groupage_slots_learned"), 0, "what is passed teaches nothing about slots");
     // A policy that does not learn sends them alone, on its slots.
     let fixed = json!({"scheduling": {"policy": "WorkConserving", "slots": 2}});
     proxy.apply(&fixed).await;
@@ -78,7 +78,7 @@ async fn standing_aside_ends_at_its_own_wall() {
 #[tokio::test]
 async fn beside_a_route_that_names_its_protocol_nobody_stands_aside() {
     let routes = json!([{"path": "/own/embed", "protocol": "TEI"}, {"path": "/embed"}]);
-    let (proxy, mut hand) = by_hand(learning(&json!({"routes": routes}))).await;
+    let (proxy, mut hand) = by_hand(learning(&json!({"routes": routes, "limits": {"slotsMax": 1}}))).await;
     ask(&proxy, &mut hand).await;
     assert_eq!((passed(&proxy), proxy.metric("groupage_standing_aside")), (1, 0));
     let own = |text: &str| proxy.post("/own/embed", &[], &format!(r#"{{"inputs": "{text}"}}"#));

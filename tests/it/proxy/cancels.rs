@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::h2::{H2Client, H2Hand, full};
-use super::setup::{PREDICT, Proxy, assert_answer, by_hand, count, instances, learning, predictions, within};
+use super::setup::{PREDICT, Proxy, assert_answer, by_hand, count, instances, predictions, within};
 use super::support::client::{Client, Outgoing};
 
 fn predicts(proxy: &Proxy, items: std::ops::RangeInclusive<u64>) -> Vec<Outgoing> {
@@ -98,7 +98,7 @@ async fn a_stream_that_is_reset_in_the_queue_is_never_sent_and_the_connection_go
 #[tokio::test]
 async fn a_member_that_leaves_in_flight_harms_no_other() {
     for leaves in 0..3_usize {
-        let (proxy, mut hand) = by_hand(learning(&json!({}))).await;
+        let (proxy, mut hand) = by_hand(json!({})).await;
         proxy.grow(&mut hand, 3).await;
         let before = count(&proxy.stats().answered);
         let (mut callers, turn) = proxy.share(&mut hand, predicts(&proxy, 1..=3)).await;
@@ -117,7 +117,7 @@ async fn a_member_that_leaves_in_flight_harms_no_other() {
 /// Case 21 of the acceptance list.
 #[tokio::test]
 async fn when_all_members_have_left_the_call_is_ended_and_the_slot_is_free() {
-    let (proxy, mut hand) = by_hand(learning(&json!({}))).await;
+    let (proxy, mut hand) = by_hand(json!({})).await;
     proxy.grow(&mut hand, 3).await;
     let (callers, mut turn) = proxy.share(&mut hand, predicts(&proxy, 1..=3)).await;
     for caller in callers {

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::setup::{
-    PREDICT, assert_answer, assert_failure, by_hand, count, header, instances, learning, predictions, within,
-};
+use super::setup::{PREDICT, assert_answer, assert_failure, by_hand, count, header, instances, predictions, within};
 use super::support::client::Outgoing;
 use super::support::wire::values;
 
@@ -84,7 +82,7 @@ async fn a_shared_call_carries_the_latest_deadline_where_every_member_has_one() 
 
 #[tokio::test]
 async fn the_slo_ends_calls_in_the_queue_only() {
-    let (proxy, mut hand) = by_hand(json!({"slo": {"latencyP99": "300ms"}})).await;
+    let (proxy, mut hand) = by_hand(json!({"slo": {"latencyP99": "300ms", "late": "Refuse"}})).await;
     let (first, turn) = proxy.occupy(&mut hand).await;
     let late = proxy.call(proxy.predict(1));
     assert_failure(&late.answer().await, 504, "GRP3201", "deadline");
@@ -96,7 +94,7 @@ async fn the_slo_ends_calls_in_the_queue_only() {
 
 #[tokio::test]
 async fn an_slo_that_no_execution_can_meet_sheds_nothing() {
-    let (proxy, mut hand) = by_hand(json!({"slo": {"latencyP99": "20ms"}})).await;
+    let (proxy, mut hand) = by_hand(json!({"slo": {"latencyP99": "20ms", "late": "Refuse"}})).await;
     // Learn that one execution alone takes longer: its answer comes after a queued call has expired.
     let (first, turn) = proxy.occupy(&mut hand).await;
     assert_failure(&proxy.call(proxy.predict(1)).answer().await, 504, "GRP3201", "deadline");
@@ -123,7 +121,7 @@ async fn an_slo_that_no_execution_can_meet_sheds_nothing() {
 /// Case 52 of the acceptance list.
 #[tokio::test]
 async fn a_routes_timeout_ends_a_silent_call_without_sending_it_again() {
-    let (proxy, mut hand) = by_hand(learning(&json!({"routes": [{"path": PREDICT, "timeout": "400ms"}]}))).await;
+    let (proxy, mut hand) = by_hand(json!({"routes": [{"path": PREDICT, "timeout": "400ms"}]})).await;
     let alone = proxy.call(proxy.predict(1));
     let mut turn = hand.turn().await;
     assert_failure(&alone.answer().await, 504, "GRP3303", "upstream_timeout");
@@ -142,7 +140,7 @@ async fn a_routes_timeout_ends_a_silent_call_without_sending_it_again() {
 async fn a_routes_timeout_is_the_longest_wait_in_the_queue_and_a_longer_deadline_does_not_help() {
     let short = "/v1/models/short:predict";
     let spec = json!({"routes": [{"path": PREDICT}, {"path": short, "timeout": "60ms"}]});
-    let (proxy, mut hand) = by_hand(learning(&spec)).await;
+    let (proxy, mut hand) = by_hand(spec).await;
     let (first, turn) = proxy.occupy(&mut hand).await;
     for own in [&[][..], &[(LATE, "90000")]] {
         let answer = proxy.ask(&proxy.post(short, own, &instances(&[1]))).await;

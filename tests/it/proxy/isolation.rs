@@ -3,9 +3,7 @@
 use serde_json::{Value, json};
 
 use super::hand::{Auto, Turn, reply};
-use super::setup::{
-    Caller, PREDICT, Proxy, assert_answer, assert_failure, by_hand, count, instances, learning, predictions,
-};
+use super::setup::{Caller, PREDICT, Proxy, assert_answer, assert_failure, by_hand, count, instances, predictions};
 use super::support::client::Outgoing;
 use super::support::upstream::Request;
 
@@ -126,7 +124,7 @@ fn texts(proxy: &Proxy) -> Vec<Outgoing> {
 #[tokio::test]
 async fn a_declared_route_sends_nothing_again_unless_its_operator_says_so() {
     for idempotent in ["Auto", "Never"] {
-        let (proxy, mut hand) = by_hand(learning(&generic(idempotent, "Isolate"))).await;
+        let (proxy, mut hand) = by_hand(generic(idempotent, "Isolate")).await;
         let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
         turn.answer(500, "{}").await;
         for caller in callers {
@@ -145,7 +143,7 @@ async fn a_declared_route_sends_nothing_again_unless_its_operator_says_so() {
         proxy.idle().await;
         assert_eq!(hand.waiting(), 0);
     }
-    let (proxy, mut hand) = by_hand(learning(&generic("Always", "Isolate"))).await;
+    let (proxy, mut hand) = by_hand(generic("Always", "Isolate")).await;
     let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
     turn.answer(500, "{}").await;
     for text in ["a", "b"] {
@@ -172,7 +170,7 @@ async fn a_route_may_fail_a_mismatch_instead_of_isolating_it() {
 
 /// Whatever is wrong with the answer to a batch, its members are sent again alone and nobody gets anything of it.
 async fn replayed(broken: impl AsyncFn(Turn)) -> Proxy {
-    let (proxy, mut hand) = by_hand(learning(&json!({}))).await;
+    let (proxy, mut hand) = by_hand(json!({})).await;
     proxy.grow(&mut hand, 3).await;
     let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[1, 2, 3])).await;
     broken(turn).await;

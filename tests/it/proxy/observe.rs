@@ -87,7 +87,7 @@ async fn calls_are_all_upstream_at_once_and_each_is_counted_once() {
     assert_eq!(told["calls"], LEARNED + 40 - unlearned);
     // What is real stays real: no batch, no slot.
     assert_eq!(proxy.metric("groupage_batch_items_count"), 0);
-    assert_eq!(scheduler(&proxy).await["slots"], 1);
+    assert_eq!(scheduler(&proxy).await["slots"], 0);
 }
 
 #[tokio::test]

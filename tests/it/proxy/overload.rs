@@ -13,7 +13,7 @@ use super::support::wire::{End, nominates};
 /// Case 24 of the acceptance list, where a list is refused by the same rule as a single item.
 #[tokio::test]
 async fn a_full_queue_refuses_at_once_and_takes_calls_again_when_it_has_room() {
-    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueItemsMax": 4}}))).await;
+    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueItemsMax": 4, "slotsMax": 1}}))).await;
     proxy.grow(&mut hand, 4).await;
     let (first, turn) = proxy.occupy(&mut hand).await;
     let callers = proxy.queue((1..=4).map(|item| proxy.predict(item))).await;

@@ -66,7 +66,7 @@ async fn a_strict_class_goes_before_all_others() {
 #[tokio::test]
 async fn the_target_of_its_class_is_a_calls_slo() {
     let classes = json!([{"name": "patient", "latencyP99": "1h"}, {"name": "hasty", "latencyP99": "20ms"}]);
-    let more = json!({"slo": {"latencyP99": "50ms"}, "priority": {"header": "x-priority", "classes": classes}});
+    let more = json!({"slo": {"latencyP99": "50ms", "late": "Refuse"}, "priority": {"header": "x-priority", "classes": classes}});
     let (proxy, mut hand) = by_hand(adaptive(8, more)).await;
     // Of the first class like every call that names none.
     let (first, turn) = proxy.occupy(&mut hand).await;

@@ -70,8 +70,10 @@ pub(crate) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>, leavi
     })?;
     let alone = members.iter().any(|waiting| waiting.call.alone);
     promise(InvariantId::OneKey, !alone, || format!("a call that goes alone shares batch {id}"))?;
-    let quarantined = rules.learned.is_some_and(|learned| learned.quarantined(rules.now));
-    promise(InvariantId::Quarantined, !quarantined, || format!("batch {id} is shared, its class being in quarantine"))?;
+    let (most, lone) = rules.merge_limit(&first.call);
+    promise(InvariantId::Quarantined, members.len() <= most, || {
+        format!("batch {id} is shared by {}, where {most} may leave together, {lone:?}", members.len())
+    })?;
     let mut values = BTreeSet::new();
     let mut all = members.iter().flat_map(|waiting| &waiting.call.exclusive);
     promise(InvariantId::Exclusive, all.all(|value| values.insert(*value)), || {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use groupage::batching::{Bounded, Limits, Observed, ObservedOutcome, Tick};
+use groupage::batching::{Bounded, Observed, ObservedOutcome, Tick};
 
 use super::ceiling::Ceiling;
 
@@ -36,10 +36,6 @@ pub(crate) struct Learned {
     good: u32,
     /// It said when to come back, and nothing was answered well since.
     refusing: bool,
-    /// Since when on, and how long the last quarantine was.
-    quarantine: Option<(Tick, Duration)>,
-    /// Whole batches since the last mismatch.
-    whole: u32,
     times: Vec<Duration>,
 }
 
@@ -86,15 +82,6 @@ impl Learned {
         }
     }
 
-    pub(crate) fn quarantined(&self, now: Tick) -> bool {
-        self.quarantine.is_some_and(|(start, length)| now < start.after(length))
-    }
-
-    /// The length of the last quarantine.
-    pub(crate) fn quarantine(&self) -> Option<Duration> {
-        self.quarantine.map(|(_, length)| length)
-    }
-
     pub(crate) fn last(&self) -> Option<Duration> {
         self.times.last().copied()
     }
@@ -109,14 +96,13 @@ impl Learned {
         self.by_mut(bounded).publish(max.max(1));
     }
 
-    pub(crate) fn observe(&mut self, now: Tick, (quarantine, most): (Duration, u32), size: Size, observed: &Observed) {
+    pub(crate) fn observe(&mut self, now: Tick, most: u32, size: Size, observed: &Observed) {
         let sizes = [u64::from(size.items), size.weight, size.heaviest * u64::from(size.items)];
         let took = observed.first_byte.unwrap_or(observed.duration);
         match observed.outcome {
             ObservedOutcome::Ok => {
                 self.times.push(observed.duration);
                 self.refusing = false;
-                self.whole += u32::from(size.shared);
                 for (bounded, size) in Bounded::ALL.into_iter().zip(sizes) {
                     self.by_mut(bounded).worked(now, size);
                 }
@@ -163,13 +149,8 @@ impl Learned {
                 self.overload = Some(self.overload.map_or(half, |known| known.min(half)));
                 self.good = 0;
             }
-            ObservedOutcome::Mismatched => {
-                let doubled =
-                    self.quarantine.filter(|_| self.whole < 100).map_or(Duration::ZERO, |(_, length)| length * 2);
-                self.quarantine = Some((now, doubled.max(quarantine).min(Limits::QUARANTINE_MAX)));
-                self.whole = 0;
-            }
-            ObservedOutcome::TooLarge { .. }
+            ObservedOutcome::Mismatched
+            | ObservedOutcome::TooLarge { .. }
             | ObservedOutcome::Overloaded { .. }
             | ObservedOutcome::OutOfMemory
             | ObservedOutcome::Failed

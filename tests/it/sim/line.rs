@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use groupage::batching::{Bounded, Call, Cause, DeadlineSource, KeyId, Limits, Lone, Policy, ScopeLimits, Tick};
+use groupage::batching::{
+    Batcher, Bounded, Call, Cause, DeadlineSource, KeyId, Limits, Lone, Policy, ScopeLimits, Tick,
+};
 
 use super::learned::Learned;
 
@@ -34,6 +36,8 @@ pub(crate) struct Rules<'a> {
     pub(crate) draining: bool,
     /// Replays in hand.
     pub(crate) replays: u64,
+    /// The core before the event: whether a call is merged is predicted by its own tests, what follows from it here.
+    pub(crate) core: Option<&'a Batcher>,
 }
 
 /// What bounds a batch, but for its bytes.
@@ -110,8 +114,9 @@ impl Rules<'_> {
         Some(last + (last / 4).max(Duration::from_millis(4)))
     }
 
-    fn quarantined(&self) -> bool {
-        self.learned.is_some_and(|learned| learned.quarantined(self.now))
+    /// The most calls that may leave with this one, and why it is one.
+    pub(crate) fn merge_limit(&self, call: &Call) -> (usize, Option<Lone>) {
+        self.core.map_or((usize::MAX, None), |core| core.merge_limit(self.now, call))
     }
 }
 
@@ -136,7 +141,8 @@ impl Line<'_> {
             Policy::Window { delay, .. } => (until(delay), delay),
             Policy::Static { delay, .. } => (head.arrived.after(delay), delay),
         };
-        if head.call.alone || rules.quarantined() {
+        let (most, _) = rules.merge_limit(&head.call);
+        if head.call.alone || most <= self.calls.len().min(2) {
             return Due::Now(Cause::Idle);
         }
         let walls = rules.walls(scope);
@@ -228,15 +234,16 @@ impl Line<'_> {
         if head.items > walls.items {
             return alone(Some(Lone::ClientBatchFull));
         }
-        if rules.quarantined() {
-            return alone(Some(Lone::Quarantined));
+        let (most, lone) = rules.merge_limit(head);
+        if most == 1 {
+            return alone(lone);
         }
         let fill = rules.fill(walls.items);
         let mut leaving = Leaving { calls: 0, bound: None, lone: None, exclusive: false, walls, retest: None };
         let (mut items, mut weight, mut heaviest, mut bytes, mut values) = (0, 0, 0, 0, BTreeSet::new());
         for Waiting { call, .. } in &self.calls {
             if leaving.calls > 0 {
-                if call.alone {
+                if call.alone || leaving.calls >= most {
                     break;
                 }
                 leaving.bound = if items + call.items > fill {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use groupage::batching::{
     Batch, BatchId, Batcher, Bounded, Call, CallId, Cause, CostClassId, Counts, DeadlineSource, Decision, InvariantId,
-    KeyId, Limits, Lone, Observed, ObservedOutcome, Rejection, RejectionReason, ReplayBudget, ScopeId, Tick,
+    KeyId, Limits, Lone, Observed, ObservedOutcome, Rejection, RejectionReason, ScopeId, Tick,
 };
 
 use super::batch;
@@ -27,8 +27,6 @@ pub(crate) struct Model {
     learned: BTreeMap<CostClassId, Learned>,
     /// Merge keys that the upstream wants nothing of, and until when.
     paused: BTreeMap<KeyId, Tick>,
-    /// Replays in hand, every failed batch counted as if its members had all been sent again.
-    replays: ReplayBudget,
     /// Calls accepted, with how they left.
     fates: BTreeMap<CallId, Option<&'static str>>,
     batches: u64,
@@ -36,6 +34,8 @@ pub(crate) struct Model {
     pace: Option<(Pace, Pace)>,
     /// The last step forgave an SLO: a wake-up with nothing to show for it.
     pub(crate) forgave: bool,
+    /// The core before the event that is judged.
+    before: Option<Batcher>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -77,16 +77,22 @@ impl Model {
             flights: BTreeMap::new(),
             learned: BTreeMap::new(),
             paused: BTreeMap::new(),
-            replays: ReplayBudget::new(0),
             fates: BTreeMap::new(),
             batches: 0,
             pace: None,
             forgave: false,
+            before: None,
         }
     }
 
     /// Holds what the core said to an event, and what it holds after it, against the promises.
     pub(crate) fn step(&mut self, event: &Event, said: &Said, core: &Batcher) -> Held {
+        let held = self.judge(event, said, core);
+        self.before = Some(core.clone());
+        held
+    }
+
+    fn judge(&mut self, event: &Event, said: &Said, core: &Batcher) -> Held {
         if let Event::Offer(now, _)
         | Event::Cancel(now, _)
         | Event::Complete(now, ..)
@@ -169,7 +175,8 @@ impl Model {
             limits: &self.limits,
             learned: self.learned.get(&class),
             draining: self.draining,
-            replays: self.replays.room(self.now),
+            replays: self.before.as_ref().map_or(u64::MAX, |core| core.replay_room(self.now)),
+            core: self.before.as_ref(),
         }
     }
 
@@ -335,7 +342,7 @@ impl Model {
     }
 
     fn completed(&mut self, batch: BatchId, observed: &Observed) {
-        let Some(Flight { key, class, calls, size, .. }) = self.flights.remove(&batch) else { return };
+        let Some(Flight { key, class, size, .. }) = self.flights.remove(&batch) else { return };
         match observed.outcome {
             ObservedOutcome::Ok | ObservedOutcome::Cancelled => {}
             ObservedOutcome::Overloaded { retry_after } => {
@@ -347,27 +354,22 @@ impl Model {
                     self.saw("paused");
                 }
             }
-            _ => (0..calls).filter(|_| size.shared).for_each(|_| self.replays.upstream(self.now)),
+            _ => {}
         }
         let learned = self.learned.entry(class).or_default();
         let weights = |learned: &Learned| learned.max(Bounded::Weight).min(learned.max(Bounded::PaddedWeight));
-        let before = (learned.ceiling(), learned.quarantine());
+        let before = learned.ceiling();
         let weight = weights(learned);
         let most = self.limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(u32::MAX);
-        learned.observe(self.now, (self.limits.quarantine, most), size, observed);
-        let after = (learned.ceiling(), learned.quarantine());
+        learned.observe(self.now, most, size, observed);
+        let after = learned.ceiling();
         if weights(learned) != weight {
             self.saw("weight ceiling moved");
         }
-        if after.0 < before.0 || before.0.is_none() && after.0.is_some() {
+        if after < before || before.is_none() && after.is_some() {
             self.saw("ceiling lowered");
-        } else if after.0 > before.0 {
+        } else if after > before {
             self.saw("ceiling raised");
-        }
-        match (before.1, after.1) {
-            (Some(before), Some(after)) if after > before => self.saw("quarantine grew"),
-            (Some(before), Some(after)) if after < before => self.saw("quarantine small again"),
-            _ => {}
         }
         if observed.outcome == ObservedOutcome::Ok {
             let this = Pace { duration: observed.duration, items: size.items };
@@ -431,10 +433,6 @@ impl Model {
             full,
             retest: leaving.retest,
         };
-        if size.shared {
-            members.iter().for_each(|_| self.replays.client(self.now));
-            self.replays.upstream(self.now);
-        }
         if let Some(bounded) = leaving.retest {
             self.learned.entry(batch.cost_class).or_default().testing(bounded);
             self.saw(if bounded == Bounded::Items { "asked again: items" } else { "asked again: weight" });

@@ -76,9 +76,8 @@ pub(super) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>) -> He
     })?;
     let alone = members.iter().any(|waiting| waiting.call.alone) || batch.lone.is_some();
     promise(InvariantId::OneKey, !alone, || format!("a call that goes alone shares batch {id}"))?;
-    promise(InvariantId::Quarantined, known.quarantined_until <= rules.now, || {
-        format!("batch {id} is shared, its class being in quarantine")
-    })?;
+    let quarantined = known.quarantined.is_some_and(|(key, until)| key == batch.key && rules.now < until);
+    promise(InvariantId::Quarantined, !quarantined, || format!("batch {id} is shared, its key being in quarantine"))?;
     let mut values = BTreeSet::new();
     let mut all = members.iter().flat_map(|waiting| &waiting.call.exclusive);
     promise(InvariantId::Exclusive, all.all(|value| values.insert(*value)), || {

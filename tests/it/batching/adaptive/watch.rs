@@ -77,7 +77,8 @@ pub(super) struct Known {
     /// It publishes, which is never passed.
     pub(super) published: Option<u32>,
     pub(super) weight_published: Option<u64>,
-    pub(super) quarantined_until: Tick,
+    /// The key whose batch mismatched last, and until when it is in quarantine.
+    pub(super) quarantined: Option<(KeyId, Tick)>,
 }
 
 // === impl Waiting ===
@@ -295,7 +296,7 @@ impl Watch {
             }
             ObservedOutcome::Mismatched => {
                 let known = self.classes.entry(class).or_default();
-                known.quarantined_until = known.quarantined_until.max(self.now.after(self.limits.quarantine));
+                known.quarantined = key.map(|key| (key, self.now.after(self.limits.quarantine))).or(known.quarantined);
             }
             ObservedOutcome::TooLarge { .. } | ObservedOutcome::OutOfMemory if members > 1 => {
                 let known = self.classes.entry(class).or_default();

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use groupage::batching::{
-    Batch, Batcher, Call, CallId, Decision, Limits, Observed, ObservedOutcome, Policy, Priority, ScopeLimits, Tick,
-    Weight, solve,
+    Batch, Batcher, Call, CallId, Decision, Limits, Observed, ObservedOutcome, Policy, Priority, ScopeLimits, Skill,
+    Tick, Weight, solve,
 };
 
 const US: Duration = Duration::from_micros(1);
@@ -60,13 +60,23 @@ pub(super) fn weighing(weight: u32) -> Priority {
 
 impl Bench {
     pub(super) fn new(limits: Limits) -> Self {
-        let (core, queued) = (Batcher::new(limits, 7), BTreeMap::new());
+        Self::of(Batcher::new(limits, 7))
+    }
+
+    fn of(core: Batcher) -> Self {
+        let queued = BTreeMap::new();
         Self { core, now: Tick::from_millis(1), queued, flight: None, calls: 0 }
     }
 
     /// A core that knows the server: it has answered calls of every size up to this one.
     pub(super) fn warm(limits: Limits, items: u32) -> Self {
-        let mut bench = Self::new(limits);
+        // It takes the server for a serial one from the start.
+        let mut bench = Self::of(Batcher::new(limits, 7).without(Skill::StandAside));
+        // A pair shows that the server takes batches.
+        for _ in 0..2 {
+            bench.offer(|call| call);
+        }
+        bench.work_off();
         for round in 0..40 {
             bench.offer(|call| Call { items: 1 + round % items, ..call });
             bench.work_off();

@@ -23,7 +23,7 @@ fn post(proxy: &Proxy, item: u64) -> Request<Body> {
 /// Case 23: the server hangs. 500 of 2000 wait, the others hear so at once, nothing grows, and when the server comes back everybody who waited is served.
 #[tokio::test]
 async fn a_stuck_server_and_2000_callers_are_1500_quick_refusals_and_it_recovers_with_the_server() {
-    let spec = json!({"limits": {"queueItemsMax": 500}, "routes": [{"path": PREDICT, "timeout": "1m"}]});
+    let spec = json!({"limits": {"queueItemsMax": 500, "slotsMax": 1}, "routes": [{"path": PREDICT, "timeout": "1m"}]});
     let (proxy, mut hand) = by_hand(learning(&spec)).await;
     let (first, turn) = proxy.occupy(&mut hand).await;
     let mut clients = Vec::new();
@@ -70,7 +70,7 @@ fn gauge(text: &str, name: &str) -> String {
 /// Case 25: calls, leavings and questions hail on a full queue; nothing panics, and who is queued is served.
 #[tokio::test]
 async fn a_flood_of_commands_on_a_full_queue_ends_nothing() {
-    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueItemsMax": 4}}))).await;
+    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueItemsMax": 4, "slotsMax": 1}}))).await;
     let (first, turn) = proxy.occupy(&mut hand).await;
     let mut callers = proxy.queue((1..=4).map(|item| proxy.predict(item))).await;
     let admin = proxy.running.admin.local.unwrap();

@@ -25,7 +25,8 @@ fn goodput(report: &Report, within: Duration) -> f64 {
 async fn a_promise_is_kept_to_whom_it_can_be_kept_and_the_others_hear_so() {
     let _quiet = quiet().await;
     let config = ServerConfig { base: ms(20), per_item: ms(1), ..ServerConfig::default() };
-    let spec = json!({"slo": {"latencyP99": "100ms"}, "limits": {"batchItemsMax": 32, "slotsMax": 1}});
+    let spec =
+        json!({"slo": {"latencyP99": "100ms", "late": "Refuse"}, "limits": {"batchItemsMax": 32, "slotsMax": 1}});
     let (proxy, _server) = before(config, &spec).await;
     let few = middle(&proxy, 16, (ms(400), ms(1000)), |few| (few.refused + few.failed, few.p99())).await;
     // On cores of its own all of them; where others take the core for longer than a call has, the few whom that hits.

@@ -15,7 +15,7 @@ async fn three_full_batches_before_a_server_that_runs_three_take_about_one_servi
     let config = ServerConfig { base: service, per_item: ms(0), slots: 3, ..ServerConfig::default() };
     let (proxy, server) = before(config, &json!({"limits": {"batchItemsMax": 4}})).await;
     // Four callers to a batch: one after the other they would take three service times.
-    let report = middle(&proxy, 12, (ms(1000), ms(800)), Report::p50).await;
+    let report = middle(&proxy, 12, (ms(4000), ms(800)), Report::p50).await;
     assert_eq!(report.refused + report.failed, 0);
     assert!(report.p50() < service * 2, "{:?}", report.p50());
     assert!(server.stats().sizes.len() <= 5, "no batch above its limit");

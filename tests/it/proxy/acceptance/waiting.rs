@@ -19,7 +19,7 @@ fn due(proxy: &Proxy, millis: u64, item: u64) -> Outgoing {
 /// Case 17: the server is busy for 600 ms, then takes what came meanwhile at once. A window that began anew would last a minute here.
 #[tokio::test]
 async fn what_came_while_the_server_was_busy_leaves_when_it_is_free_and_no_window_begins_anew() {
-    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "1m"}}))).await;
+    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "1m", "slotsMax": 1}}))).await;
     let (first, turn) = proxy.occupy(&mut hand).await;
     let callers = proxy.queue([proxy.predict(1)]).await;
     // Another call's own deadline is the clock.
@@ -95,7 +95,7 @@ async fn a_deadline_before_the_end_of_a_wait_sends_the_call_early() {
 /// Case 29: who expires takes nobody with him: the others leave together, at once.
 #[tokio::test]
 async fn the_first_expires_and_the_next_two_leave_together_at_once() {
-    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "1m"}}))).await;
+    let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "1m", "slotsMax": 1}}))).await;
     let (first, turn) = proxy.occupy(&mut hand).await;
     let mut callers = proxy.queue([due(&proxy, 50, 1), proxy.predict(2), proxy.predict(3)]).await;
     assert_failure(&callers.remove(0).answer().await, 504, "GRP3201", "deadline");
