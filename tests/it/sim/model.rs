@@ -49,7 +49,6 @@ struct Flight {
     /// None if it went alone.
     key: Option<KeyId>,
     class: CostClassId,
-    calls: usize,
     scope: ScopeId,
     size: Size,
     /// Members that have neither gone nor been answered.
@@ -442,7 +441,6 @@ impl Model {
             Flight {
                 key: (!members[0].call.alone).then_some(batch.key),
                 class: batch.cost_class,
-                calls: members.len(),
                 scope,
                 size,
                 waiting: batch.members.iter().map(|member| member.id).collect(),
