@@ -111,7 +111,8 @@ async fn isolate(inner: &Arc<Inner>, request: &BatchRequest, verdict: Verdict, o
     tracing::debug!(batch = request.id.0, members = request.members.len(), ?verdict, "isolating a failed batch");
     let items = request.members.iter().map(|call| call.items).collect();
     let mut plan = Isolation::new(items, inner.isolate_above.load(Ordering::Relaxed), verdict);
-    let mut shown = Shown { failed: vec![0..request.members.len()], ..Shown::default() };
+    let mut shown = Shown::default();
+    shown.failed.push(0..request.members.len());
     outputs.isolating();
     while let Some(part) = plan.next_part() {
         if !part.clone().any(|member| outputs.is_waiting(member)) {

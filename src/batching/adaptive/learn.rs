@@ -172,7 +172,7 @@ impl Adaptive {
             watched.out += 1;
             watched.out > 1 || batch.left > 0
         });
-        let Some(model) = self.models.get_mut(&batch.class) else { return None };
+        let model = self.models.get_mut(&batch.class)?;
         let others = model.flow.flights();
         let wait = match batch.kind {
             Kind::Batch | Kind::Plain if !model.flow.is_open() => model.slots.wait(others, earliest_due, now),

@@ -88,11 +88,10 @@ impl Growth {
         if self.is_whole() || f64::from(newest) < most { self.cap } else { (self.cap / 2).max(1) }
     }
 
-    /// Takes a request sent under the limit; `most`: the largest batch that any limit allows.
+    /// Takes a request of so many items and calls sent under the limit; `most`: the largest batch that any limit allows.
     pub(super) fn observe(
         &mut self,
-        items: u32,
-        calls: u32,
+        (items, calls): (u32, u32),
         latency: f64,
         base: Base,
         limit: f64,

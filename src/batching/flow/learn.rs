@@ -292,7 +292,7 @@ impl Flow {
         let limit = self.limit.unwrap_or(1.0);
         let service = self.knee.map_or(self.level.lone, |knee| knee.base.min(self.level.lone));
         let base = Base { latency: self.level.lone, service, items: self.level.lone_items };
-        match self.growth.observe(mark.items, done.calls, latency, base, limit, done.items_max) {
+        match self.growth.observe((mark.items, done.calls), latency, base, limit, done.items_max) {
             Growing::Nothing => {}
             Growing::Base { latency, .. } if self.answers_less(limit, latency) => {
                 self.rest_jumps(now);

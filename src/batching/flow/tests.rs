@@ -85,7 +85,7 @@ impl Loop {
             let request = self.waiting.remove(0);
             let factor = 1.0 + f64::from(request.items - 1) * self.world.per_item;
             // Every seventh answer is a little late: equal times would all end at once.
-            let takes = (self.world.lone as f64 * factor) as u64 + self.sent % 7 * MS / 20;
+            let takes = super::super::math::whole(self.world.lone as f64 * factor) + self.sent % 7 * MS / 20;
             self.running.insert((self.now + takes, self.sent), request);
             self.sent += 1;
         }

@@ -129,7 +129,7 @@ async fn the_mode_changes_while_it_runs_and_holds_route_by_route() {
     caller.answer().await;
     assert_eq!(proxy.metric("groupage_batch_items_count"), 1, "this route is batched");
     predicted(&proxy, 3).await;
-    proxy.apply(&learning(&json!({}))).await;
+    proxy.apply(&learning(&json!({"limits": {"slotsMax": 1}}))).await;
     let (callers, turn) = proxy.share(&mut hand, vec![proxy.predict(7), proxy.predict(8)]).await;
     assert_eq!(turn.instances(), [7, 8]);
     turn.echo().await;

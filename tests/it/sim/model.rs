@@ -343,7 +343,6 @@ impl Model {
     fn completed(&mut self, batch: BatchId, observed: &Observed) {
         let Some(Flight { key, class, size, .. }) = self.flights.remove(&batch) else { return };
         match observed.outcome {
-            ObservedOutcome::Ok | ObservedOutcome::Cancelled => {}
             ObservedOutcome::Overloaded { retry_after } => {
                 // At most a second.
                 let until = retry_after.map(|after| self.now.after(after.min(Duration::from_millis(100))));

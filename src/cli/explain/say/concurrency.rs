@@ -30,12 +30,12 @@ fn merged(limit: u32, flow: &Concurrency) -> Option<String> {
             "calls are held beyond {limit} at once: more were measured to wait inside the server; sizes of batches are being tried"
         ));
     }
-    let items = flow.batch_items_milli as f64 / 1000.0;
-    let apart = (items * flow.lone_us as f64 / f64::from(limit.max(1))).round().max(0.0);
+    let items = (flow.batch_items_milli + 500) / 1000;
+    let apart = flow.batch_items_milli.saturating_mul(flow.lone_us) / 1000 / u64::from(limit.max(1));
     Some(format!(
-        "merged: the server runs {limit} at once, and one batch of {items:.0} takes {} where {items:.0} calls one by one take {}",
+        "merged: the server runs {limit} at once, and one batch of {items} takes {} where {items} calls one by one take {}",
         millis(flow.batch_us),
-        millis(apart as u64),
+        millis(apart),
     ))
 }
 

@@ -165,7 +165,7 @@ fn why_calls_are_forwarded_or_merged_is_one_sentence_with_the_curve() {
         concurrency(open.clone()),
         "forwarded at once: the server runs at least 48 at once (a call takes 210 ms then, 200 ms alone)"
     );
-    let no_gain = Concurrency { reason: "no_gain".to_owned(), item_permille: Some(1020), ..open.clone() };
+    let no_gain = Concurrency { reason: "no_gain".to_owned(), item_permille: Some(1020), ..Concurrency::default() };
     assert_eq!(
         concurrency(no_gain),
         "forwarded at once: a batch was measured not to pay (an item in a batch costs 1.0× as much as a call alone); tried again later"
