@@ -342,17 +342,14 @@ impl Model {
 
     fn completed(&mut self, batch: BatchId, observed: &Observed) {
         let Some(Flight { key, class, size, .. }) = self.flights.remove(&batch) else { return };
-        match observed.outcome {
-            ObservedOutcome::Overloaded { retry_after } => {
-                // At most a second.
-                let until = retry_after.map(|after| self.now.after(after.min(Duration::from_millis(100))));
-                if let (Some(key), Some(until)) = (key, until) {
-                    let known = self.paused.entry(key).or_default();
-                    *known = until.max(*known);
-                    self.saw("paused");
-                }
+        if let ObservedOutcome::Overloaded { retry_after } = observed.outcome {
+            // At most a second.
+            let until = retry_after.map(|after| self.now.after(after.min(Duration::from_millis(100))));
+            if let (Some(key), Some(until)) = (key, until) {
+                let known = self.paused.entry(key).or_default();
+                *known = until.max(*known);
+                self.saw("paused");
             }
-            _ => {}
         }
         let learned = self.learned.entry(class).or_default();
         let weights = |learned: &Learned| learned.max(Bounded::Weight).min(learned.max(Bounded::PaddedWeight));
