@@ -22,6 +22,7 @@ mod level;
 mod show;
 mod sojourn;
 mod trial;
+mod wave;
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ use growth::Growth;
 use level::Level;
 use sojourn::Sojourns;
 use trial::Trial;
+use wave::WaveTest;
 
 use super::math::float;
 use super::tick::Tick;
@@ -85,6 +87,9 @@ pub(super) struct Flow {
     /// A limit of the policy that calls were held by: nothing looks for room beyond it.
     wall: Option<u32>,
     curve: LoadCurve,
+    wave: WaveTest,
+    /// What the waves showed, until the limit is set by it.
+    wave_knee: Option<Knee>,
     level: Level,
     growth: Growth,
     sojourns: Sojourns,
@@ -236,6 +241,8 @@ impl Flow {
             pinned: false,
             wall: None,
             curve: LoadCurve::default(),
+            wave: WaveTest::default(),
+            wave_knee: None,
             level: Level::default(),
             growth: Growth::whole(),
             sojourns: Sojourns::default(),
@@ -469,6 +476,9 @@ impl Flow {
         let all = float(queued.saturating_add(self.merged_items).saturating_add(others));
         let share = (all / limit.max(1.0)).ceil().max(1.0);
         let cap = self.growth.cap_beside(self.newest, limit);
+        // A lower limit is tried with the larger batches that it stands for.
+        let lowers = self.trial.is_some_and(|trial| !trial.is_upward());
+        let cap = if lowers { cap.saturating_mul(2) } else { cap };
         if share >= f64::from(cap) { cap } else { count(share) }
     }
 
@@ -489,8 +499,15 @@ impl Flow {
         if queued == 0 {
             self.gate = None;
         }
+        let free = self.is_open() && self.gate.is_none();
+        let lone = calls == 1 && clean && free;
+        let wave = lone.then(|| self.wave.on_send(now, self.flights));
+        if !free {
+            self.wave.give_up();
+        }
         FlightMark {
             sent: now,
+            wave,
             beside: self.flights,
             alone,
             newest,
@@ -503,6 +520,7 @@ impl Flow {
     }
 
     fn set_limit(&mut self, limit: f64) {
+        self.wave_knee = None;
         self.limit = Some(limit);
         self.in_force = None;
     }
@@ -527,6 +545,7 @@ impl Flow {
         self.sojourns.clear();
         self.curve.begin(self.knee.map_or(self.level.lone, |knee| knee.base));
         self.knee = None;
+        self.wave.on_idle();
         self.growth = Growth::whole();
         self.level.restart();
         self.probe = Probe { id: self.probe.id.wrapping_add(1), ..Probe::default() };

@@ -14,7 +14,7 @@ pub(super) const CELLS: usize = 12;
 const MEMORY: f64 = 30.0;
 /// A sample this many times above or below its cell is off, and so many in a row mean that the server has changed.
 const OFF_FACTOR: f64 = 1.5;
-const OFF_MAX: u32 = 4;
+const OFF_MAX: i32 = 4;
 const OFF_SAMPLES: f64 = 4.0;
 /// What a latency measured under a limit counts: two answers of a server that has changed outweigh it.
 const BEGIN_SAMPLES: f64 = 2.0;
@@ -60,7 +60,8 @@ pub(super) struct Cell {
     pub(super) latency: f64,
     pub(super) beside: f64,
     pub(super) samples: f64,
-    off: u32,
+    /// Samples in a row that were off: above if positive, below if negative.
+    off: i32,
 }
 
 /// Where throughput stops growing.
@@ -101,8 +102,13 @@ impl LoadCurve {
         let scale = beside / cell.beside.max(1.0);
         let above = latency > OFF_FACTOR * cell.latency * scale.max(1.0);
         let below = latency < cell.latency * scale.min(1.0) / OFF_FACTOR;
-        cell.off = if cell.samples >= OFF_SAMPLES && (above || below) { cell.off + 1 } else { 0 };
-        let changed = cell.off >= OFF_MAX;
+        cell.off = match (above, below) {
+            _ if cell.samples < OFF_SAMPLES => 0,
+            (true, _) => cell.off.max(0) + 1,
+            (_, true) => cell.off.min(0) - 1,
+            _ => 0,
+        };
+        let changed = cell.off.abs() >= OFF_MAX;
         if changed {
             self.cells = [Cell::default(); CELLS];
         }

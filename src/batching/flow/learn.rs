@@ -2,6 +2,7 @@
 
 use super::super::math::float;
 use super::super::tick::Tick;
+use super::curve::Knee;
 use super::growth::{Base, Growing, Growth};
 use super::level::span;
 use super::sojourn::Sojourn;
@@ -56,6 +57,8 @@ pub(in super::super) struct FlightMark {
     pub(super) permit: Permit,
     pub(super) probe: u32,
     pub(super) items: u32,
+    /// Its number in the busy period, where that is measured.
+    pub(super) wave: Option<usize>,
     /// No batch was in flight when it was sent.
     pub(super) clean: bool,
     /// What it takes with its slot idle, in nanoseconds; 0 where that is not known.
@@ -122,6 +125,9 @@ impl Flow {
             self.newest = self.newest.saturating_sub(u32::from(mark.newest));
         }
         self.gate = self.gate.filter(|_| done.queued > 0).map(|gate| Gate { limit: gate.limit + gate.step, ..gate });
+        if !done.answered {
+            self.wave.give_up();
+        }
         if !done.answered || self.pinned {
             return;
         }
@@ -168,7 +174,11 @@ impl Flow {
         // Calls of many items, or heavy ones, take longer in service: what is compared is their wait and the service of a typical call.
         let typical = self.level.observe_service(mark.expected);
         let latency = if mark.expected > 0 { (latency - float(mark.expected) + typical).max(typical) } else { latency };
+        if let Some(number) = mark.wave {
+            self.wave_knee = self.wave.observe(number, latency).or(self.wave_knee);
+        }
         if self.curve.observe(mark.beside, latency) {
+            self.wave.on_change();
             self.schedule.trial_gap = 0.0;
             self.schedule.trial = now;
             self.schedule.jump = now;
@@ -220,6 +230,10 @@ impl Flow {
             self.pairs.count = 0;
             return;
         }
+        if let Some(previous) = trial.previous.filter(|previous| trial.target < *previous) {
+            // Lone calls were measured under the higher limit, and some of their time was the queue that is gone.
+            self.level.lone *= trial.target / previous;
+        }
         if trial.previous.is_none() {
             self.level.lone = 0.0;
             self.growth = Growth::whole();
@@ -235,19 +249,30 @@ impl Flow {
         self.probe.next = after(now, PROBE_GAP * mean);
     }
 
-    /// Sets the limit at once where the load curve has a knee.
+    /// Sets the limit at once where the first waves or the load curve have a knee.
     fn jump(&mut self, now: Tick) {
+        let wave_knee = self.wave_knee.take();
         if now < self.schedule.jump || self.gate.is_some() {
             return;
         }
+        let Some(knee) = wave_knee.or_else(|| self.evident_knee(now)) else { return };
+        if f64::from(self.flights) >= JUMP_KNEES * knee.at {
+            self.set_knee(now, knee);
+        }
+    }
+
+    /// The knee of the load curve, once the evidence for it has held.
+    fn evident_knee(&mut self, now: Tick) -> Option<Knee> {
         let Some(knee) = self.curve.knee() else {
             self.schedule.evident = None;
-            return;
+            return None;
         };
         let evident = *self.schedule.evident.get_or_insert(now);
-        if f64::from(self.flights) < JUMP_KNEES * knee.at || span(evident, now) < JUMP_HELD * knee.base {
-            return;
-        }
+        (span(evident, now) >= JUMP_HELD * knee.base).then_some(knee)
+    }
+
+    /// Sets the limit to a knee, which the server then has to drain to.
+    fn set_knee(&mut self, now: Tick, knee: Knee) {
         let limit = super::super::math::whole(MARGIN * knee.at).max(1);
         let drains = f64::from(self.flights) / knee.rate;
         let over = (f64::from(self.flights) - float(limit)).max(0.0) / knee.rate;

@@ -28,6 +28,8 @@ struct Loop {
     flow: Flow,
     world: World,
     mergeable: bool,
+    /// The first calls arrive in any order, as over connections that are opened side by side.
+    mixed: u64,
     queue: Vec<u64>,
     waiting: Vec<Request>,
     running: BTreeMap<(u64, u64), Request>,
@@ -42,6 +44,7 @@ impl Loop {
             flow: Flow::new(),
             world,
             mergeable,
+            mixed: 0,
             queue: vec![0; callers],
             waiting: Vec::new(),
             running: BTreeMap::new(),
@@ -82,7 +85,8 @@ impl Loop {
             self.waiting.push(Request { items: calls, arrived, mark });
         }
         while self.running.len() < self.world.workers as usize && !self.waiting.is_empty() {
-            let request = self.waiting.remove(0);
+            let first = self.mixed.saturating_sub(self.sent).min(self.waiting.len() as u64).max(1);
+            let request = self.waiting.remove(usize::try_from(self.sent * 7 % first).unwrap());
             let factor = 1.0 + f64::from(request.items - 1) * self.world.per_item;
             // Every seventh answer is a little late: equal times would all end at once.
             let takes = super::super::math::whole(self.world.lone as f64 * factor) + self.sent % 7 * MS / 20;
@@ -141,6 +145,21 @@ fn four_workers_are_found() {
     let FlowMode::Limited(limit) = callers.flow.mode() else { panic!("open") };
     assert!((4..=12).contains(&limit), "{limit}");
     assert!(callers.run(2000) >= 4 * 400, "directly there are 400");
+}
+
+#[test]
+fn a_queue_is_seen_in_the_first_two_waves_whatever_their_order() {
+    for (workers, limit) in [(1, 1), (4, 4), (8, 9)] {
+        let mut callers = Loop::new(World { workers, ..SERIAL }, 48, true);
+        callers.mixed = 48;
+        callers.run(u64::from(2000 / workers));
+        let FlowMode::Limited(found) = callers.flow.mode() else { panic!("open with {workers} workers") };
+        assert!(found.abs_diff(limit) <= 2, "{found} with {workers} workers");
+    }
+    let mut callers = Loop::new(World { workers: 64, ..SERIAL }, 48, true);
+    callers.mixed = 48;
+    callers.run(2000);
+    assert!(matches!(callers.flow.mode(), FlowMode::Open(_)));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! One bad call harms nobody else: replays, bisection, their budget, quarantine (G11–G15; reliability F06, F07, F10, F11, F14).
 
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::hand::{Auto, Turn, reply};
@@ -123,25 +124,24 @@ fn texts(proxy: &Proxy) -> Vec<Outgoing> {
 /// Case 53 of the acceptance list, last part: broken off after sending, where nothing says that it may be sent again.
 #[tokio::test]
 async fn a_declared_route_sends_nothing_again_unless_its_operator_says_so() {
+    type Answer = fn(Turn) -> BoxFuture<'static, ()>;
+    let broken: [(Answer, &str, &str); 3] = [
+        (|turn| Box::pin(async { turn.answer(500, "{}").await }), "GRP3305", "batch_failed"),
+        (|turn| Box::pin(async { drop(turn) }), "GRP3302", "upstream_broken"),
+        (|turn| Box::pin(async { turn.answer(200, r#"{"vectors":[1]}"#).await }), "GRP3304", "mismatch"),
+    ];
     for idempotent in ["Auto", "Never"] {
-        let (proxy, mut hand) = by_hand(generic(idempotent, "Isolate")).await;
-        let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
-        turn.answer(500, "{}").await;
-        for caller in callers {
-            assert_failure(&caller.answer().await, 502, "GRP3305", "batch_failed");
+        for (answer, code, reason) in broken {
+            // One batch that is not sent again ends merging: a proxy for each.
+            let (proxy, mut hand) = by_hand(generic(idempotent, "Isolate")).await;
+            let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
+            answer(turn).await;
+            for caller in callers {
+                assert_failure(&caller.answer().await, 502, code, reason);
+            }
+            proxy.idle().await;
+            assert_eq!(hand.waiting(), 0);
         }
-        let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
-        drop(turn);
-        for caller in callers {
-            assert_failure(&caller.answer().await, 502, "GRP3302", "upstream_broken");
-        }
-        let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
-        turn.answer(200, r#"{"vectors":[1]}"#).await;
-        for caller in callers {
-            assert_failure(&caller.answer().await, 502, "GRP3304", "mismatch");
-        }
-        proxy.idle().await;
-        assert_eq!(hand.waiting(), 0);
     }
     let (proxy, mut hand) = by_hand(generic("Always", "Isolate")).await;
     let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;

@@ -12,7 +12,7 @@ pub(crate) fn named(batch: &Batch, leaving: &Leaving, due: Cause) -> Held {
     // The drain names its batches whatever bound them (`scheduling.md` §2.1).
     let cause = match due {
         Cause::Drain => due,
-        _ if leaving.retest.is_some() => Cause::Probe,
+        _ if leaving.retest.is_some() || leaving.trial => Cause::Probe,
         _ => leaving.bound.unwrap_or(due),
     };
     let said = (batch.cause, batch.lone);

@@ -70,6 +70,8 @@ pub(crate) struct Leaving {
     pub(crate) walls: Walls,
     /// The ceiling that it passes, to ask it again.
     pub(crate) retest: Option<Bounded>,
+    /// It asks whether the server takes batches.
+    pub(crate) trial: bool,
 }
 
 // === impl Waiting ===
@@ -227,7 +229,7 @@ impl Line<'_> {
     fn up_to(&self, rules: Rules<'_>, walls: Walls) -> Leaving {
         let head = &self.head().call;
         let scope = rules.limits.scope(head.scope);
-        let alone = |lone| Leaving { calls: 1, bound: None, lone, exclusive: false, walls, retest: None };
+        let alone = |lone| Leaving { calls: 1, bound: None, lone, exclusive: false, walls, retest: None, trial: false };
         if head.alone {
             return alone(None);
         }
@@ -239,7 +241,8 @@ impl Line<'_> {
             return alone(lone);
         }
         let fill = rules.fill(walls.items);
-        let mut leaving = Leaving { calls: 0, bound: None, lone: None, exclusive: false, walls, retest: None };
+        let mut leaving =
+            Leaving { calls: 0, bound: None, lone: None, exclusive: false, walls, retest: None, trial: false };
         let (mut items, mut weight, mut heaviest, mut bytes, mut values) = (0, 0, 0, 0, BTreeSet::new());
         for Waiting { call, .. } in &self.calls {
             if leaving.calls > 0 {
@@ -273,6 +276,7 @@ impl Line<'_> {
         if items >= fill {
             leaving.bound = Some(Cause::Full);
         }
+        leaving.trial = most == 2 && leaving.calls > 1;
         leaving
     }
 }

@@ -4,7 +4,7 @@ use groupage::standin::load::Report;
 use groupage::standin::server::ServerConfig;
 use serde_json::json;
 
-use super::super::setup::quiet;
+use super::super::setup::{quiet, within};
 use super::{before, middle, ms};
 
 /// Case 18: three full batches before a server that computes three are answered after about one service time, though nobody said "three".
@@ -17,6 +17,7 @@ async fn three_full_batches_before_a_server_that_runs_three_take_about_one_servi
     // Four callers to a batch: one after the other they would take three service times.
     let report = middle(&proxy, 12, (ms(4000), ms(800)), Report::p50).await;
     assert_eq!(report.refused + report.failed, 0);
-    assert!(report.p50() < service * 2, "{:?}", report.p50());
+    let learned = within(proxy.running.learned()).await;
+    assert!(report.p50() < service * 2, "{:?} {learned:?}", report.p50());
     assert!(server.stats().sizes.len() <= 5, "no batch above its limit");
 }

@@ -1,0 +1,225 @@
+//! A queue that builds up inside the server: the calls that saw it grow against those sent when it was whole.
+//!
+//! The load curve needs answers in the order of their calls, at few and at many in flight. Callers that all begin in one moment get them in any order, since
+//! their connections are opened side by side, and from then on the number in flight never falls; nor does it after a server has lost its workers. But a
+//! queue is built up from empty: where `k` of `N` calls are computed at a time, the first `N` take `(N/k + 1) / 2` services on average, in whatever order,
+//! and each later one `N/k`; where all are computed at once, whatever their distribution, both take the same. Welch's t-test decides. Then `k` is, by
+//! Little's law, the rate times the mean of the `k` fastest of the first wave: those that did not queue. (`k` from the ratio of the means would be a small
+//! difference of large numbers.)
+
+use std::collections::VecDeque;
+
+use super::super::math::{float, whole};
+use super::super::tick::Tick;
+use super::curve::Knee;
+use super::level::span;
+
+/// Fewest calls of a wave: below, a mean of one says little.
+const CALLS_MIN: usize = 8;
+/// Calls that are remembered: the two waves of 256 callers, with some that were answered meanwhile.
+const CALLS_MAX: usize = 512;
+/// A first wave is sent within this part of its mean latency: callers that come one by one are left to the load curve.
+const BURST: f64 = 0.25;
+/// The part of the first wave that the second is measured by.
+const SECOND_PART: f64 = 0.25;
+/// Each call of the second wave is sent beside as many as the first wave ended with, within these factors: with arrivals that come and go, latencies follow
+/// the load, and neighbours are alike.
+const STEADY: (f64, f64) = (0.8, 1.25);
+/// The second wave takes at least this many times the first, which two calls in service and one waiting would show; where the server was found another one
+/// its answers were under way before, and more is wanted.
+const RATIO: (f64, f64) = (1.2, 1.5);
+/// Welch's t from which on the waves differ: by chance, one test in five thousand.
+const T_MIN: f64 = 3.5;
+
+/// The last calls that were sent alone while open.
+#[derive(Debug, Clone, Default)]
+pub(super) struct WaveTest {
+    calls: VecDeque<WaveCall>,
+    /// The number of the first of them.
+    offset: usize,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+enum Stage {
+    #[default]
+    Over,
+    /// The server was idle before the call of this number.
+    Start(usize),
+    /// The server was found another one before the call of this number.
+    Change(usize),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct WaveCall {
+    sent: Tick,
+    /// Requests in flight, itself included.
+    beside: u32,
+    /// In nanoseconds, once it was answered.
+    latency: Option<f64>,
+    /// It was in flight when the server was found another one.
+    pending: bool,
+}
+
+/// The calls of both waves.
+struct Waves {
+    first: Vec<WaveCall>,
+    second: Vec<WaveCall>,
+    /// Requests in flight once the first wave was sent.
+    beside: f64,
+}
+
+// === impl WaveTest ===
+
+impl WaveTest {
+    /// Records a lone call that is sent, itself the `beside`th in flight; returns its number.
+    pub(super) fn on_send(&mut self, now: Tick, beside: u32) -> usize {
+        if self.calls.len() >= CALLS_MAX {
+            self.calls.pop_front();
+            self.offset += 1;
+        }
+        let number = self.offset + self.calls.len();
+        if beside == 1 {
+            self.on_idle();
+        }
+        self.calls.push_back(WaveCall { sent: now, beside, latency: None, pending: false });
+        number
+    }
+
+    /// The next call is the first of a start: the server has nothing to do, or next to nothing beside what comes.
+    pub(super) fn on_idle(&mut self) {
+        self.stage = Stage::Start(self.offset + self.calls.len());
+    }
+
+    /// Answers take another time than before. Those that are outstanding are the first wave.
+    pub(super) fn on_change(&mut self) {
+        if matches!(self.stage, Stage::Over) {
+            self.stage = Stage::Change(self.offset + self.calls.len());
+            self.calls.iter_mut().for_each(|call| call.pending = call.latency.is_none());
+        }
+    }
+
+    /// Ends the test and forgets all calls: one failed, was merged, or was sent under a limit.
+    pub(super) fn give_up(&mut self) {
+        self.stage = Stage::Over;
+        self.offset += self.calls.len();
+        self.calls.clear();
+    }
+
+    /// Takes the answer to a call; returns the knee once both waves are complete, if calls queue inside the server.
+    pub(super) fn observe(&mut self, number: usize, latency: f64) -> Option<Knee> {
+        let call = number.checked_sub(self.offset).and_then(|index| self.calls.get_mut(index))?;
+        call.latency = Some(latency);
+        let (waves, burst_max, ratio) = match self.stage {
+            Stage::Over => return None,
+            Stage::Start(from) => (self.start(from)?, BURST, RATIO.0),
+            Stage::Change(from) => (self.change(from)?, f64::INFINITY, RATIO.1),
+        };
+        let knee = waves.conclude(burst_max, ratio)?;
+        self.stage = Stage::Over;
+        knee
+    }
+
+    fn start(&mut self, from: usize) -> Option<Waves> {
+        let Some(from) = from.checked_sub(self.offset) else {
+            self.stage = Stage::Over;
+            return None;
+        };
+        let calls = || self.calls.iter().skip(from);
+        let highest = calls().map(|call| call.beside).max()?;
+        let count = calls().position(|call| call.beside == highest)? + 1;
+        Waves::new(calls().take(count), calls().skip(count), f64::from(highest))
+    }
+
+    fn change(&mut self, from: usize) -> Option<Waves> {
+        let Some(from) = from.checked_sub(self.offset) else {
+            self.stage = Stage::Over;
+            return None;
+        };
+        let first = self.calls.iter().take(from).filter(|call| call.pending);
+        let beside: f64 = first.clone().map(|call| f64::from(call.beside)).sum();
+        let mean = beside / float(first.clone().count() as u64);
+        Waves::new(first, self.calls.iter().skip(from), mean)
+    }
+}
+
+// === impl Waves ===
+
+impl Waves {
+    /// `None` before both waves were sent and answered.
+    fn new<'a>(
+        first: impl Iterator<Item = &'a WaveCall>,
+        second: impl Iterator<Item = &'a WaveCall>,
+        beside: f64,
+    ) -> Option<Self> {
+        let answered = |call: &WaveCall| call.latency.map(|_| *call);
+        let first: Vec<WaveCall> = first.map(answered).collect::<Option<_>>()?;
+        let part = usize::try_from(whole(float(first.len() as u64) * SECOND_PART)).unwrap_or(CALLS_MAX);
+        let count = part.max(CALLS_MIN);
+        let second: Vec<WaveCall> = second.take(count).map(answered).collect::<Option<_>>()?;
+        (first.len() >= CALLS_MIN && second.len() >= count).then_some(Self { first, second, beside })
+    }
+
+    fn is_steady(&self) -> bool {
+        let within = |call: &WaveCall| (STEADY.0..=STEADY.1).contains(&(f64::from(call.beside) / self.beside));
+        self.second.iter().all(within)
+    }
+
+    /// What the waves show; `None` inside if nothing queues.
+    fn conclude(&self, burst_max: f64, ratio: f64) -> Option<Option<Knee>> {
+        let burst = span(self.first.first()?.sent, self.first.last()?.sent);
+        let (before, after) = (Sample::of(&self.first), Sample::of(&self.second));
+        let beside: f64 = self.second.iter().map(|call| f64::from(call.beside)).sum();
+        let beside = beside / float(self.second.len() as u64);
+        let error = (before.error + after.error).sqrt();
+        if burst > burst_max * before.mean
+            || !self.is_steady()
+            || after.mean < ratio * before.mean
+            || after.mean - before.mean < T_MIN * error
+        {
+            return Some(None);
+        }
+        let rate = beside / after.mean.max(1.0);
+        let at = unqueued(&self.first, rate);
+        Some(Some(Knee { at, base: at / rate, rate }))
+    }
+}
+
+/// How many of a first wave did not queue: the fixed point of Little's law, from above.
+fn unqueued(first: &[WaveCall], rate: f64) -> f64 {
+    let mut fastest: Vec<f64> = first.iter().filter_map(|call| call.latency).collect();
+    fastest.sort_by(f64::total_cmp);
+    let mut count = fastest.len();
+    loop {
+        let sum: f64 = fastest.iter().take(count).sum();
+        let at = (rate * sum / float(count.max(1) as u64)).max(1.0);
+        let next = usize::try_from(whole(at.floor())).unwrap_or(count);
+        if next >= count {
+            return at;
+        }
+        count = next;
+    }
+}
+
+/// The latencies of one wave, in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    mean: f64,
+    /// The squared standard error of the mean.
+    error: f64,
+}
+
+// === impl Sample ===
+
+impl Sample {
+    fn of(calls: &[WaveCall]) -> Self {
+        let count = float(calls.len().max(2) as u64);
+        let (mut sum, mut squares) = (0.0, 0.0);
+        for latency in calls.iter().filter_map(|call| call.latency) {
+            sum += latency;
+            squares += latency * latency;
+        }
+        let variance = (squares - sum * sum / count).max(0.0) / (count - 1.0);
+        Self { mean: sum / count, error: variance / count }
+    }
+}
