@@ -555,7 +555,8 @@ impl Flow {
     fn open_for_room(&mut self, now: Tick) {
         self.schedule.jump = now;
         self.schedule.room = self.limit.map(|limit| (limit, now));
-        self.open(now, OpenReason::RoomFound);
+        // In steps: what has a knee above the limit shows it on the way.
+        self.release(now, OpenReason::RoomFound);
     }
 
     /// Opens with the queue released in order, a few requests at a time.

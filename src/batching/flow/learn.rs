@@ -16,7 +16,7 @@ const MARGIN: f64 = 1.15;
 const JUMP_KNEES: f64 = 2.0;
 const JUMP_HELD: f64 = 0.5;
 /// A server that needs more than this many times the expected time to drain to the new limit has no queue.
-const DRAIN: f64 = 1.25;
+const DRAIN: f64 = 1.5;
 /// Lone calls under the new limit, by Little's law, must have this part of the rate before, where the limit is high enough for a mean of some answers.
 const RATE_KEPT: f64 = 0.8;
 const RATE_LIMIT_MIN: f64 = 4.0;
