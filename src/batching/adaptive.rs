@@ -55,6 +55,9 @@ use want::Want;
 const MEAN_TIME_FIRST: u64 = 5_000_000;
 /// Cost classes at their limit that are remembered within a decision; lines of others are asked again, which costs time only.
 const WITHOUT_MAX: usize = 8;
+/// Batches' worth of calls in fair order that a group by weight is chosen from where several flows wait: a flow that is
+/// passed over for its weight stays within a few batches of its share.
+const GROUP_BATCHES: u32 = 4;
 /// Lines asked for one decision: more than commonly are open at once, and a bound.
 const LINES_MAX: usize = 256;
 
@@ -286,6 +289,7 @@ impl Adaptive {
             model.slots.set_count(limit);
         }
         let testing = model.flow.is_testing(ask.queued);
+        let growing = model.flow.is_growing(ask.queued);
         let mixed = ctx.queue.is_mixed(key);
         let scope = ctx.limits.scope(head.call.scope);
         let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
@@ -380,9 +384,15 @@ impl Adaptive {
             return held;
         }
         let waited = self.held.remove(&key);
-        let groups = |model: &&Model| model.cost.weights_matter() && !mixed && !ctx.missing.has(Skill::Grouping);
+        let groups = |model: &&Model| model.cost.weights_matter() && !fillers && !ctx.missing.has(Skill::Grouping);
         if let Some(model) = self.models.get(&class_id).filter(groups) {
-            self.chosen = group::group(&line, &model.cost, self.rate(key, now), self.mean_time);
+            let in_turn = if mixed {
+                let items = line.cap.saturating_mul(GROUP_BATCHES);
+                fair::list_candidates(&line, &model.cost, &self.clocks, items, &mut self.room)
+            } else {
+                Vec::new()
+            };
+            self.chosen = group::group(&line, &model.cost, self.rate(key, now), self.mean_time, &in_turn);
             if !self.chosen.is_empty() {
                 return Answer::Do(Next::Chosen { key, cause: cause(leading, waited), kind });
             }
@@ -402,6 +412,11 @@ impl Adaptive {
         if mixed && let Some(model) = self.models.get(&class_id) {
             fair::choose(&line, &model.cost, &self.clocks, want, &mut self.room, &mut self.chosen);
             return Answer::Do(Next::Chosen { key, cause: cause(leading, waited), kind });
+        }
+        if growing {
+            // Deadlines would have smaller sizes sent for ever, and the larger one that meets more of them is never measured. The
+            // limiter allows few of it at once.
+            return send(want, cause(leading, waited));
         }
         let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
         match choose::choose(&line, &model.cost, self.rate(key, now), want, &mut self.draw) {

@@ -293,7 +293,7 @@ impl Flow {
     }
 
     /// Whether the largest size allowed is less than an equal share of what is here.
-    fn is_growing(&self, queued: u64) -> bool {
+    pub(super) fn is_growing(&self, queued: u64) -> bool {
         let others = u64::from(self.flights - self.merged_flights.min(self.flights));
         let all = float(queued.saturating_add(self.merged_items).saturating_add(others));
         !self.growth.is_whole() && self.limit.is_some_and(|limit| all / limit.max(1.0) > f64::from(self.growth.cap()))
@@ -555,8 +555,7 @@ impl Flow {
     fn open_for_room(&mut self, now: Tick) {
         self.schedule.jump = now;
         self.schedule.room = self.limit.map(|limit| (limit, now));
-        // In steps: what has a knee above the limit shows it on the way.
-        self.release(now, OpenReason::RoomFound);
+        self.open(now, OpenReason::RoomFound);
     }
 
     /// Opens with the queue released in order, a few requests at a time.

@@ -4,8 +4,8 @@
 //! clock shows least is served next, by its most urgent call. Idleness earns no credit, and whoever is alone gets everything. It decides at dispatch, not
 //! at arrival, so within a flow the order stays by deadline whatever came between.
 //!
-//! What it leaves out: shares of the queue (`batcher`), which line is asked first (`turns`), and lengths, which batches of several flows are not
-//! grouped by.
+//! What it leaves out: shares of the queue (`batcher`), which line is asked first (`turns`), and which of the calls whose turn is near have like
+//! weights (`group`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -203,10 +203,7 @@ pub(super) fn choose(
     let held = ctx.queue.line_held(key);
     // What the batch will weigh is known when it is chosen: until then, as much as the line does on average.
     let size = Size { items: want, weight: held.weight / held.items.max(1) * u64::from(want) };
-    let mut turns = BinaryHeap::from(std::mem::take(&mut room.0));
-    turns.clear();
-    let flows = ctx.queue.flow_lines(key).take(FLOWS_MAX);
-    turns.extend(flows.filter_map(|(flow, line)| clocks.turn(ctx, flow, line)).map(Reverse));
+    let mut turns = turns(ctx, key, clocks, room);
     chosen.clear();
     let (mut items, mut full) = (0_u32, false);
     for _ in 0..LOOK_MAX {
@@ -227,14 +224,60 @@ pub(super) fn choose(
             }
             start = start.saturating_add(charge(cost, size, &queued.call, ctx.limits.share(&queued.call)));
         }
-        if let Some(at) = ctx.queue.flow_next(key, turn.flow, turn.at) {
-            turns.push(Reverse(Turn { rank: rank(ctx, turn.flow, at.1), start, at, flow: turn.flow }));
-        }
+        turns.extend(turn.next(ctx, key, start));
     }
     if chosen.is_empty() {
         chosen.push(line.head.call.id);
     }
     room.0 = turns.into_vec();
+}
+
+/// Lists the next calls in fair order, up to `items` items, for a group by weight to be chosen from. Only calls of the
+/// first one's rank: grouping must not put a strict class behind others.
+pub(super) fn list_candidates(
+    line: &Line<'_>,
+    cost: &Cost,
+    clocks: &Clocks,
+    items: u32,
+    room: &mut Room,
+) -> Vec<CallId> {
+    let Line { ctx, key, .. } = *line;
+    let held = ctx.queue.line_held(key);
+    let size = Size { items: line.cap, weight: held.weight / held.items.max(1) * u64::from(line.cap) };
+    let mut turns = turns(ctx, key, clocks, room);
+    let (mut listed, mut count, mut first) = (Vec::new(), 0_u32, None);
+    while listed.len() < LOOK_MAX && count < items {
+        let Some(Reverse(turn)) = turns.pop() else { break };
+        let Some(queued) = ctx.queue.get(turn.at.1) else { continue };
+        if *first.get_or_insert(turn.rank) != turn.rank {
+            break;
+        }
+        listed.push(queued.call.id);
+        count = count.saturating_add(queued.call.items);
+        let work = charge(cost, size, &queued.call, ctx.limits.share(&queued.call));
+        turns.extend(turn.next(ctx, key, turn.start.saturating_add(work)));
+    }
+    room.0 = turns.into_vec();
+    listed
+}
+
+/// The first turn of each flow of a line.
+fn turns(ctx: Ctx<'_>, key: KeyId, clocks: &Clocks, room: &mut Room) -> BinaryHeap<Reverse<Turn>> {
+    let mut turns = BinaryHeap::from(std::mem::take(&mut room.0));
+    turns.clear();
+    let flows = ctx.queue.flow_lines(key).take(FLOWS_MAX);
+    turns.extend(flows.filter_map(|(flow, line)| clocks.turn(ctx, flow, line)).map(Reverse));
+    turns
+}
+
+// === impl Turn ===
+
+impl Turn {
+    /// The turn of the flow's next call in the line, which starts at `start`.
+    fn next(self, ctx: Ctx<'_>, key: KeyId, start: u64) -> Option<Reverse<Self>> {
+        let at = ctx.queue.flow_next(key, self.flow, self.at)?;
+        Some(Reverse(Self { rank: rank(ctx, self.flow, at.1), start, at, flow: self.flow }))
+    }
 }
 
 /// What a call in a batch of this size is charged, in nanoseconds: its part of the batch's time, by weight where weights matter, over what it weighs itself.

@@ -10,6 +10,7 @@ use super::super::call::{CallId, Weight};
 use super::super::cost::Cost;
 use super::super::decide::Walls;
 use super::super::math::float;
+use super::super::queue::Queued;
 use super::Line;
 use super::choose::PRICE;
 
@@ -61,14 +62,10 @@ struct All<'a> {
     shed: bool,
 }
 
-/// The calls to send together, the most urgent first; empty if there is nothing to choose.
-pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64) -> Vec<CallId> {
-    let mut calls: Vec<Seen> = Vec::with_capacity(LOOK_MAX.min(usize::try_from(line.items).unwrap_or(LOOK_MAX)));
-    for (place, queued) in line.ctx.queue.line(line.key).take(LOOK_MAX).enumerate() {
-        let slack = line.slack(queued).saturating_sub(line.wait);
-        let (id, items, weight) = (queued.call.id, queued.call.items, queued.call.weight);
-        calls.push(Seen { id, place, items, weight, class: quarter_octave(weight.max), slack });
-    }
+/// The calls to send together, the most urgent first; empty if there is nothing to choose. `in_turn`: the calls of several flows in fair order, the
+/// first of which has its turn whatever its weight; empty where the line is one flow.
+pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64, in_turn: &[CallId]) -> Vec<CallId> {
+    let calls = candidates(line, in_turn);
     let shed = !line.infeasible(cost);
     let price = float(rate.over(mean_time)) / 1000.0;
     let second_slack = calls.get(1).map_or(u64::MAX, |seen| seen.slack);
@@ -103,7 +100,7 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64) ->
             return chosen(&calls, &by_weight, run, head);
         }
         fewer.extend(out.iter().map(|run| (*run, heads)));
-        if !shed {
+        if !shed || !in_turn.is_empty() {
             break;
         }
         heads += step;
@@ -121,6 +118,21 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64) ->
     let mut by_weight = all_by_weight;
     by_weight.retain(|place| *place >= heads);
     chosen(&calls, &by_weight, run, head)
+}
+
+/// The calls to choose from: those in turn, or the line by deadline.
+fn candidates(line: &Line<'_>, in_turn: &[CallId]) -> Vec<Seen> {
+    let queue = line.ctx.queue;
+    let seen = |(place, queued): (usize, &Queued)| {
+        let slack = line.slack(queued).saturating_sub(line.wait);
+        let (id, items, weight) = (queued.call.id, queued.call.items, queued.call.weight);
+        Seen { id, place, items, weight, class: quarter_octave(weight.max), slack }
+    };
+    if in_turn.is_empty() {
+        queue.line(line.key).take(LOOK_MAX).enumerate().map(seen).collect()
+    } else {
+        in_turn.iter().filter_map(|id| queue.get(*id)).take(LOOK_MAX).enumerate().map(seen).collect()
+    }
 }
 
 /// Σ items and Σ weight before each place.

@@ -9,7 +9,7 @@ use groupage::batching::{
 };
 
 use crate::sim::draw::Draw;
-use bench::{Bench, Left, limits, takes, weighing};
+use bench::{Bench, HEAVY, Left, limits, takes, weighing};
 
 const MS: Duration = Duration::from_millis(1);
 const INTERACTIVE: PriorityId = PriorityId(0);
@@ -336,4 +336,29 @@ fn a_line_that_would_be_late_goes_before_the_one_whose_turn_it_is() {
         let urgent = bench.offer(of(1, spare, bench.now));
         assert_eq!(bench.next().ids().contains(&urgent), goes_first, "{spare} ms to spare");
     }
+}
+
+#[test]
+fn calls_of_two_classes_are_grouped_by_weight_and_shares_hold() {
+    let classes = [weighing(4), weighing(1)];
+    let mut bench = Bench::padded(limits(8, &classes));
+    let mut draw = Draw::new(11);
+    let (mut pure, mut batches, mut interactive, mut all) = (0, 0, 0, 0);
+    while batches < 200 {
+        for class in [INTERACTIVE, BULK] {
+            while bench.queued.values().filter(|(call, _)| call.priority == class).count() < 40 {
+                let weight = if draw.between(0, 1) == 0 { HEAVY } else { 1 };
+                bench.offer_weighing(weight, of(class));
+            }
+        }
+        let left = bench.next();
+        let heavy = left.items(|call| call.weight.max == HEAVY);
+        batches += 1;
+        pure += u32::from(heavy == 0 || heavy == left.batch.items);
+        interactive +=
+            left.calls.iter().filter(|(call, _)| is(INTERACTIVE)(call)).map(|(call, _)| call.weight.sum).sum::<u64>();
+        all += left.calls.iter().map(|(call, _)| call.weight.sum).sum::<u64>();
+    }
+    assert!(pure >= 180, "{pure} of {batches} batches hold calls of one weight");
+    assert!((68..=92).contains(&(interactive * 100 / all)), "4 parts of 5 of the work: {interactive} of {all}");
 }

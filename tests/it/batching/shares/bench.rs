@@ -10,6 +10,9 @@ use groupage::batching::{
 
 const US: Duration = Duration::from_micros(1);
 
+/// The weight of a heavy item; a light one weighs 1.
+pub(super) const HEAVY: u64 = 20;
+
 /// What a batch of so many items takes.
 pub(super) fn takes(items: u32) -> Duration {
     4000 * US + 250 * US * items
@@ -22,8 +25,10 @@ pub(super) struct Bench {
     pub(super) now: Tick,
     /// Calls queued.
     pub(super) queued: BTreeMap<CallId, (Call, Tick)>,
-    flight: Option<(Tick, Batch)>,
+    flight: Option<(Tick, Duration, Batch)>,
     calls: u64,
+    /// The server pays for every item as if it were the heaviest.
+    padded: bool,
 }
 
 /// A batch that left, and since when its calls had waited.
@@ -65,7 +70,7 @@ impl Bench {
 
     fn of(core: Batcher) -> Self {
         let queued = BTreeMap::new();
-        Self { core, now: Tick::from_millis(1), queued, flight: None, calls: 0 }
+        Self { core, now: Tick::from_millis(1), queued, flight: None, calls: 0, padded: false }
     }
 
     /// A core that knows the server: it has answered calls of every size up to this one.
@@ -84,9 +89,28 @@ impl Bench {
         bench
     }
 
+    /// A core that knows a server which pads: it has answered batches of light, of heavy and of both kinds of calls.
+    pub(super) fn padded(limits: Limits) -> Self {
+        let core = Batcher::new(limits, 7).without(Skill::StandAside);
+        let mut bench = Self { padded: true, ..Self::of(core) };
+        for round in 0..60 {
+            for place in 0..1 + round % 8 {
+                let max = if (round + place) % 3 == 0 { HEAVY } else { 1 };
+                bench.offer_weighing(max, |call| call);
+            }
+            bench.work_off();
+        }
+        bench
+    }
+
     pub(super) fn offer(&mut self, of: impl FnOnce(Call) -> Call) -> CallId {
+        self.offer_weighing(1, of)
+    }
+
+    /// A call whose items weigh so much each.
+    pub(super) fn offer_weighing(&mut self, weight: u64, of: impl FnOnce(Call) -> Call) -> CallId {
         let call = of(Call::new(CallId(self.calls)));
-        let call = Call { weight: Weight { sum: u64::from(call.items), max: 1 }, ..call };
+        let call = Call { weight: Weight { sum: weight * u64::from(call.items), max: weight }, ..call };
         self.calls += 1;
         let id = call.id;
         self.core.offer(self.now, call.clone()).expect("the queue is far from full");
@@ -104,8 +128,9 @@ impl Bench {
                 Decision::Dispatch(batch) => {
                     assert!(self.flight.is_none(), "there is one slot");
                     let out = |id| self.queued.remove(&id).expect("who leaves was queued");
-                    let calls = batch.members.iter().map(|member| member.id).map(out).collect();
-                    self.flight = Some((self.now.after(takes(batch.items)), batch.clone()));
+                    let calls: Vec<_> = batch.members.iter().map(|member| member.id).map(out).collect();
+                    let took = self.takes(&calls);
+                    self.flight = Some((self.now.after(took), took, batch.clone()));
                     return Some(Left { batch, sent: self.now, calls });
                 }
                 Decision::Expire { id, .. } => _ = self.queued.remove(&id),
@@ -114,11 +139,18 @@ impl Bench {
         }
     }
 
+    fn takes(&self, calls: &[(Call, Tick)]) -> Duration {
+        let items: u32 = calls.iter().map(|(call, _)| call.items).sum();
+        let heaviest = calls.iter().map(|(call, _)| call.weight.max).max().unwrap_or(1);
+        let heaviest = u32::try_from(heaviest).unwrap_or(u32::MAX);
+        if self.padded { 4000 * US + 50 * US * items * heaviest } else { takes(items) }
+    }
+
     /// Goes on to the end of the batch in flight, or to the core's next wake-up.
     pub(super) fn step(&mut self) -> bool {
-        if let Some((at, batch)) = self.flight.take() {
+        if let Some((at, took, batch)) = self.flight.take() {
             self.now = self.now.max(at);
-            let observed = Observed { duration: takes(batch.items), first_byte: None, outcome: ObservedOutcome::Ok };
+            let observed = Observed { duration: took, first_byte: None, outcome: ObservedOutcome::Ok };
             self.core.complete(self.now, batch.id, observed);
             return true;
         }
@@ -129,7 +161,7 @@ impl Bench {
 
     /// The same unless that is not before this instant.
     pub(super) fn step_until(&mut self, end: Tick) -> bool {
-        let next = self.flight.as_ref().map(|(at, _)| *at).or_else(|| self.core.next_wakeup());
+        let next = self.flight.as_ref().map(|(at, ..)| *at).or_else(|| self.core.next_wakeup());
         next.is_some_and(|next| next < end) && self.step()
     }
 
@@ -164,7 +196,7 @@ impl Bench {
                 all.push(left);
             }
             let arrival = coming.front().map(|(at, _)| *at);
-            let end = self.flight.as_ref().map(|(at, _)| *at).or_else(|| self.core.next_wakeup());
+            let end = self.flight.as_ref().map(|(at, ..)| *at).or_else(|| self.core.next_wakeup());
             match (arrival, end) {
                 (Some(arrival), end) if end.is_none_or(|end| arrival < end) => self.now = arrival,
                 (_, Some(_)) => _ = self.step(),
