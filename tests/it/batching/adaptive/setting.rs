@@ -60,6 +60,8 @@ pub(super) struct Setting {
     roomy: bool,
     /// Tenants and classes that calls are spread over; 0: one of each.
     flows: u64,
+    /// No limit of the policy holds calls of one item: what is measured of the server decides.
+    unbounded: bool,
 }
 
 // === impl Setting ===
@@ -88,7 +90,7 @@ impl Setting {
         let keys = (0..if long { 1 } else { *draw.pick(&[1, 1, 2, 5]) })
             .map(|_| (CostClassId(draw.count(0, 2)), ScopeId(u16::try_from(draw.between(0, 2)).unwrap_or(0))))
             .collect();
-        Self {
+        let setting = Self {
             crowd,
             calls: if long { 3000 } else { *draw.pick(&[60, 300, 300, 900]) },
             nature,
@@ -112,7 +114,10 @@ impl Setting {
             roomy: draw.chance(800),
             // Drawn beside: what else happens in a story does not depend on whose the calls are.
             flows: *draw.clone().pick(&[0, 0, 2, 5]),
-        }
+            unbounded: linear,
+        };
+        // Calls of one item that all are served: what a batch costs beside them is plain to see.
+        if linear { Self { items: 1, slo: None, deadlines: 0, timeout: None, ..setting } } else { setting }
     }
 
     /// Limits, first or new ones.
@@ -129,7 +134,7 @@ impl Setting {
         } else {
             adaptive
         };
-        let scopes = (0..draw.between(1, 3))
+        let mut scopes: Vec<ScopeLimits> = (0..draw.between(1, 3))
             .map(|_| ScopeLimits {
                 batch_items_max: *draw.pick(&[1, 5, 16, 64, 64]),
                 batch_weight_max: draw.chance(250).then(|| draw.between(4, 2000)),
@@ -141,9 +146,14 @@ impl Setting {
                 late: Late::Refuse,
             })
             .collect();
+        let mut slots = *draw.pick(&[1, 2, 4, 16, 16]);
+        if self.unbounded {
+            slots = 16;
+            scopes.iter_mut().for_each(|scope| (scope.batch_items_max, scope.slots_max) = (64, 16));
+        }
         Limits {
             policy,
-            slots: *draw.pick(&[1, 2, 4, 16, 16]),
+            slots,
             queue_items_max: if self.roomy { 4096 } else { draw.count(3, 60) },
             queue_bytes_max: if self.roomy { 1 << 20 } else { draw.between(200, 2000) },
             scopes,
