@@ -187,6 +187,11 @@ impl Adaptive {
         self.models.is_empty() || self.models.values().any(|model| model.flow.has_room())
     }
 
+    /// Whether a conclusion about some class is being tested.
+    pub(super) fn is_testing(&self) -> bool {
+        self.models.values().any(|model| model.flow.is_testing(0))
+    }
+
     /// When to look again, after [`Next::Nothing`].
     pub(super) const fn wake(&self) -> Option<Tick> {
         self.wake
@@ -285,7 +290,8 @@ impl Adaptive {
         if let Some(limit) = model.flow.limit() {
             model.slots.set_count(limit);
         }
-        let testing = model.flow.is_testing(ask.queued);
+        // A probe that waits for anything is none.
+        let testing = model.flow.is_testing(ask.queued) || matches!(permit, Permit::Probe(_));
         let mixed = ctx.queue.is_mixed(key);
         let scope = ctx.limits.scope(head.call.scope);
         let Some(model) = self.models.get(&class_id) else { return Answer::Skip };

@@ -348,16 +348,17 @@ impl Flow {
 
     /// Takes over a limit that was refined elsewhere (`slots`), while nothing is being tested.
     pub(super) fn refine(&mut self, now: Tick, limit: u32, queued: u64) {
-        if self.limit.is_some() && f64::from(limit) > REFINE_MAX * self.refine_from + 1.0 {
+        if self.limit.is_none() || self.is_testing(queued) {
+            return;
+        }
+        if f64::from(limit) > REFINE_MAX * self.refine_from + 1.0 {
             if now >= self.schedule.room_from {
                 self.open_for_room(now);
             }
             return;
         }
         let least = float(super::math::whole(REFINE_MIN * self.refine_from)).max(1.0);
-        if self.limit.is_some() && !self.is_testing(queued) {
-            self.limit = Some(f64::from(limit).max(least));
-        }
+        self.limit = Some(f64::from(limit).max(least));
     }
 
     /// What a line of the class may do now.
@@ -390,7 +391,7 @@ impl Flow {
             };
         }
         if !ask.alone && self.probes(ask.now) {
-            return Permit::Probe(self.share(2.0 * in_force, ask.queued));
+            return Permit::Probe(self.share(in_force, ask.queued));
         }
         Permit::Full
     }
