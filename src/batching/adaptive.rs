@@ -316,7 +316,7 @@ impl Adaptive {
             Permit::Full => {
                 let earliest_due = self.earliest_due(class_id);
                 match self.lead(ctx, class_id, earliest_due, testing) {
-                    Slot::Free => u32::MAX,
+                    Slot::Free => self.models.get(&class_id).map_or(1, |model| model.flow.lead_share(ask.queued)),
                     Slot::At(at) => {
                         self.note_hold(key, Hold::SlotBusy);
                         return Answer::NoSlot(Some(at));

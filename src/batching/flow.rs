@@ -73,6 +73,9 @@ const GATE_FIRST: f64 = 2.0;
 const GATE_STEP_SATURATED: f64 = 0.25;
 const GATE_STEP: f64 = 1.0;
 
+/// Where room that was looked for was not found, it is looked for after so long, in nanoseconds: at first, and at most.
+const ROOM_REST: (f64, f64) = (5e9, 300e9);
+
 /// The limiter of one cost class.
 #[derive(Debug, Clone)]
 pub(super) struct Flow {
@@ -185,6 +188,15 @@ struct Schedule {
     room_from: Tick,
 }
 
+impl Schedule {
+    /// The next trial raises the limit, and is due. If nothing comes of it, it is looked for later each time.
+    fn look_for_room(&mut self, now: Tick) {
+        (self.upward, self.trial) = (true, now);
+        self.room_gap = (self.room_gap * 2.0).clamp(ROOM_REST.0, ROOM_REST.1);
+        self.room_from = after(now, self.room_gap);
+    }
+}
+
 /// What the limiter is asked about a line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ask {
@@ -294,8 +306,7 @@ impl Flow {
 
     /// Whether the largest size allowed is less than an equal share of what is here.
     fn is_growing(&self, queued: u64) -> bool {
-        let others = u64::from(self.flights - self.merged_flights.min(self.flights));
-        let all = float(queued.saturating_add(self.merged_items).saturating_add(others));
+        let all = float(self.items_here(queued));
         !self.growth.is_whole() && self.limit.is_some_and(|limit| all / limit.max(1.0) > f64::from(self.growth.cap()))
     }
 
@@ -352,8 +363,12 @@ impl Flow {
             return;
         }
         if f64::from(limit) > REFINE_MAX * self.refine_from + 1.0 {
-            if now >= self.schedule.room_from {
+            if now < self.schedule.room_from {
+            } else if self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX) {
                 self.open_for_room(now);
+            } else {
+                // Batches that share a processor overlap without room: a trial decides.
+                self.schedule.look_for_room(now);
             }
             return;
         }
@@ -471,10 +486,23 @@ impl Flow {
         may
     }
 
+    /// Items of a batch that leaves just before another returns: all that wait where one is in flight at a time, else an equal share.
+    pub(super) fn lead_share(&self, queued: u64) -> u32 {
+        match self.limit {
+            Some(limit) if limit >= 2.0 => self.share(limit, queued),
+            _ => u32::MAX,
+        }
+    }
+
+    /// Items that are here: queued and in flight, those that cannot be merged included.
+    fn items_here(&self, queued: u64) -> u64 {
+        let others = u64::from(self.flights - self.merged_flights.min(self.flights));
+        queued.saturating_add(self.merged_items).saturating_add(others)
+    }
+
     /// Items of a batch when all that is queued and in flight is shared equally among so many requests.
     fn share(&self, limit: f64, queued: u64) -> u32 {
-        let others = u64::from(self.flights - self.merged_flights.min(self.flights));
-        let all = float(queued.saturating_add(self.merged_items).saturating_add(others));
+        let all = float(self.items_here(queued));
         let share = (all / limit.max(1.0)).ceil().max(1.0);
         let cap = self.growth.cap_beside(self.newest, limit);
         // A lower limit is tried with the larger batches that it stands for.
@@ -544,7 +572,11 @@ impl Flow {
         self.schedule.since = now;
         self.schedule.evident = None;
         self.sojourns.clear();
-        self.curve.begin(self.knee.map_or(self.level.lone, |knee| knee.base));
+        match reason {
+            // What the limit was set by has proved to be wrong.
+            OpenReason::NoQueue => self.curve.clear(),
+            _ => self.curve.begin(self.knee.map_or(self.level.lone, |knee| knee.base)),
+        }
         self.knee = None;
         self.wave.on_idle();
         self.growth = Growth::whole();

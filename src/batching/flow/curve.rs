@@ -59,6 +59,8 @@ pub(super) struct LoadCurve {
 pub(super) struct Cell {
     pub(super) latency: f64,
     pub(super) beside: f64,
+    /// The mean of the number in flight when they were sent and when they were answered.
+    around: f64,
     pub(super) samples: f64,
     /// Samples in a row that were off: above if positive, below if negative.
     off: i32,
@@ -87,7 +89,7 @@ impl LoadCurve {
     pub(super) fn begin(&mut self, lone: f64) {
         self.clear();
         if lone > 0.0 {
-            self.cells[0] = Cell { latency: lone, beside: 1.0, samples: BEGIN_SAMPLES, off: 0 };
+            self.cells[0] = Cell { latency: lone, beside: 1.0, around: 1.0, samples: BEGIN_SAMPLES, off: 0 };
         }
     }
 
@@ -95,8 +97,9 @@ impl LoadCurve {
         self.completions.clear();
     }
 
-    /// Takes the latency of a lone call. True if the server was judged another one by it: the cells begin anew.
-    pub(super) fn observe(&mut self, beside: u32, latency: f64) -> bool {
+    /// Takes the latency of a lone call, with the requests in flight when it was sent, itself included, and when it was answered, without it. True if the
+    /// server was judged another one by it: the cells begin anew.
+    pub(super) fn observe(&mut self, (beside, after): (u32, u32), latency: f64) -> bool {
         let index = usize::try_from(beside.max(1).ilog2()).unwrap_or(0).min(CELLS - 1);
         let (cell, beside) = (&mut self.cells[index], f64::from(beside.max(1)));
         let scale = beside / cell.beside.max(1.0);
@@ -112,8 +115,13 @@ impl LoadCurve {
         if changed {
             self.cells = [Cell::default(); CELLS];
         }
-        self.cells[index].add(beside, latency);
+        self.cells[index].add(beside, (beside + f64::from(after) + 1.0) / 2.0, latency);
         changed
+    }
+
+    /// Whether the last sample of a cell was off: the server may be another one, and its cell a mean of both.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.cells.iter().any(|cell| cell.off != 0)
     }
 
     /// Records an answer for the measured rate.
@@ -175,8 +183,10 @@ impl LoadCurve {
         let least = self.cells().map(|cell| cell.latency).fold(knee.base, f64::min);
         let near = loaded.clone().filter(|cell| cell.beside <= INTERCEPT_KNEES * knee.at);
         // Where a queue was released at once, there may be too few of them.
-        let meets = if near.clone().nth(1).is_some() { intercept(near) } else { intercept(loaded) };
-        if meets > INTERCEPT * least {
+        let sent = |cell: &Cell| cell.beside;
+        let meets = if near.clone().nth(1).is_some() { intercept(near, sent) } else { intercept(loaded.clone(), sent) };
+        // While the number in flight grows, a call is slowed by those that come after it, where it does not queue: what it was sent beside is too few.
+        if meets.max(intercept(loaded, |cell| cell.around)) > INTERCEPT * least {
             return None;
         }
         let queued = |cell: &&Cell| cell.beside >= BEYOND_KNEE * knee.at && cell.latency > BEYOND_BASE * knee.base;
@@ -186,14 +196,15 @@ impl LoadCurve {
 }
 
 /// Where the weighted least-squares line of latency over the number in flight meets zero requests.
-fn intercept<'a>(cells: impl Iterator<Item = &'a Cell>) -> f64 {
+fn intercept<'a>(cells: impl Iterator<Item = &'a Cell>, load: impl Fn(&Cell) -> f64) -> f64 {
     let (mut weight, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for cell in cells {
         weight += cell.samples;
-        x += cell.samples * cell.beside;
+        let beside = load(cell);
+        x += cell.samples * beside;
         y += cell.samples * cell.latency;
-        xx += cell.samples * cell.beside * cell.beside;
-        xy += cell.samples * cell.beside * cell.latency;
+        xx += cell.samples * beside * beside;
+        xy += cell.samples * beside * cell.latency;
     }
     let slope = (weight * xy - x * y) / (weight * xx - x * x).max(1e-9);
     (y - slope * x) / weight
@@ -202,10 +213,11 @@ fn intercept<'a>(cells: impl Iterator<Item = &'a Cell>) -> f64 {
 // === impl Cell ===
 
 impl Cell {
-    fn add(&mut self, beside: f64, latency: f64) {
+    fn add(&mut self, beside: f64, around: f64, latency: f64) {
         self.samples = (self.samples + 1.0).min(MEMORY);
         self.latency += (latency - self.latency) / self.samples;
         self.beside += (beside - self.beside) / self.samples;
+        self.around += (around - self.around) / self.samples;
     }
 
     /// The same, less the residual service of the request that was there first.
