@@ -46,9 +46,10 @@ const OPEN_MIN: u32 = 12;
 const PAIR_FIRST: u64 = 200;
 const PAIR_EVERY: u64 = 400;
 const PAIR_AGAIN: u64 = 20;
-/// The part of a lone call's latency for which a call may be held: for a partner, and by a trial that lowers an open limit.
-const HOLD: f64 = 1.0 / 16.0;
-/// A pair that costs this many lone calls or more ends trials for a while: what is merged would gain too little.
+/// The part of a lone call's latency for which a call may be held: for a partner, and by a trial that lowers an open limit. Twice as much costs twice as much
+/// where nothing is found, and finds no more.
+const HOLD: f64 = 1.0 / 32.0;
+/// A pair that costs this many lone calls or more ends trials and jumps for a while: what is merged would gain too little.
 const PAIR_COST_MAX: f64 = 1.3;
 /// Limits up to this are probed upward by as many requests more; larger ones by trials.
 const PROBE_LIMIT_MAX: f64 = 2.0;
@@ -143,6 +144,8 @@ struct Pairs {
     count: u32,
     /// Cost of a pair ÷ cost of a lone call sent under the same load.
     cost: f64,
+    /// Whether the last ones were cheap enough to look for a limit; `None` before there was one.
+    cheap: Option<bool>,
     next: u64,
     hold_until: Option<Tick>,
 }
@@ -259,7 +262,7 @@ impl Flow {
             growth: Growth::whole(),
             sojourns: Sojourns::default(),
             trial: None,
-            pairs: Pairs { count: 0, cost: 1.0, next: PAIR_FIRST, hold_until: None },
+            pairs: Pairs { count: 0, cost: 1.0, cheap: None, next: PAIR_FIRST, hold_until: None },
             probe: Probe::default(),
             draining: None,
             knee: None,

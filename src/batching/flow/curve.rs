@@ -38,8 +38,10 @@ const RESIDUAL: f64 = 0.5;
 /// Samples of that cell, where the knee is above 2.
 const LOADED_SAMPLES: f64 = 3.0;
 /// The line through the loaded cells meets zero requests below this part of the least latency: a queue has no intercept, while a server that slows down
-/// gently (continuous batching) keeps most of its base latency.
-const INTERCEPT: f64 = 0.5;
+/// gently (continuous batching) keeps most of its base latency. The first waves of several workers are staircases with up to a half, which is enough once
+/// a pair has shown that a batch gains something; before, what is found late is less harm than a limit that is wrong.
+const INTERCEPT: f64 = 0.25;
+const INTERCEPT_PAIRED: f64 = 0.5;
 /// Cells up to so many knees show it: in those beyond, the slope's error is larger than the intercept.
 const INTERCEPT_KNEES: f64 = 16.0;
 /// Evidence of a queue: this weight of samples beyond so many knees, slower than the base by this factor.
@@ -165,8 +167,8 @@ impl LoadCurve {
         Some(Knee { at: (rate * base).max(1.0), base, rate })
     }
 
-    /// The knee, where the curve shows that calls queue inside the server.
-    pub(super) fn knee(&self) -> Option<Knee> {
+    /// The knee, where the curve shows that calls queue inside the server. `paired`: a batch of two was measured to be cheaper than two calls.
+    pub(super) fn knee(&self, paired: bool) -> Option<Knee> {
         let knee = self.estimate()?;
         let loaded = self.cells().filter(|cell| cell.beside >= LOADED * knee.at);
         let first = loaded.clone().next()?;
@@ -184,9 +186,10 @@ impl LoadCurve {
         let near = loaded.clone().filter(|cell| cell.beside <= INTERCEPT_KNEES * knee.at);
         // Where a queue was released at once, there may be too few of them.
         let sent = |cell: &Cell| cell.beside;
+        let most = if paired { INTERCEPT_PAIRED } else { INTERCEPT };
         let meets = if near.clone().nth(1).is_some() { intercept(near, sent) } else { intercept(loaded.clone(), sent) };
         // While the number in flight grows, a call is slowed by those that come after it, where it does not queue: what it was sent beside is too few.
-        if meets.max(intercept(loaded, |cell| cell.around)) > INTERCEPT * least {
+        if meets.max(intercept(loaded, |cell| cell.around)) > most * least {
             return None;
         }
         let queued = |cell: &&Cell| cell.beside >= BEYOND_KNEE * knee.at && cell.latency > BEYOND_BASE * knee.base;
@@ -229,5 +232,43 @@ impl Cell {
     /// Calls a nanosecond, by Little's law.
     pub(super) fn throughput(&self) -> f64 {
         self.beside / self.latency.max(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls that come faster than they are answered: the latency of one that was sent beside `sent` and saw `seen` on average.
+    fn growing(latency: impl Fn(f64, f64) -> f64) -> LoadCurve {
+        let mut curve = LoadCurve::default();
+        for sent in 1..=80_u32 {
+            let after = 2 * sent;
+            curve.observe((sent, after - 1), latency(f64::from(sent), f64::from(sent + after) / 2.0));
+        }
+        curve
+    }
+
+    #[test]
+    fn a_server_that_slows_gently_has_no_knee_while_its_load_grows() {
+        // Continuous batching: a step costs 0.9 + 0.1 for each call inside; one that was sent early is slowed by those that came later.
+        assert!(growing(|_, seen| 0.9 + 0.1 * seen).knee(true).is_none());
+    }
+
+    #[test]
+    fn a_queue_that_grows_has_one() {
+        let knee = growing(|sent, _| (sent / 4.0).max(1.0)).knee(true).expect("a queue behind four workers");
+        assert!((3.0..=6.0).contains(&knee.at), "{}", knee.at);
+    }
+
+    #[test]
+    fn a_latency_that_is_off_leaves_the_curve_unsettled_until_it_is_explained() {
+        let mut curve = LoadCurve::default();
+        (0..8).for_each(|_| assert!(!curve.observe((48, 47), 20.0)));
+        assert!(!curve.is_unsettled());
+        assert!(!curve.observe((48, 47), 2000.0));
+        assert!(curve.is_unsettled());
+        let changed = (0..3).filter(|_| curve.observe((48, 47), 2000.0)).count();
+        assert_eq!((changed, curve.is_unsettled()), (1, false));
     }
 }

@@ -27,6 +27,8 @@ const STEP_DOWN_STEEP: f64 = 0.5;
 const STEP_UP: f64 = 1.5;
 /// A limit whose increase gained nearly in proportion is raised once more at once.
 const STEP_STEEP: f64 = 1.5;
+/// A limit is lowered where so many items are here for each request of it: with fewer, calls that run at once would wait to be merged.
+const HELD_MIN: f64 = 1.2;
 /// Answers that a trial needs: one for each item in the system, between these; and an open limit is compared over this many times as many.
 const TRIAL_ANSWERS: (u64, u64) = (24, 256);
 const TRIAL_WAVES: u64 = 3;
@@ -205,7 +207,9 @@ impl Flow {
         let cost = latency / self.level.recent_lone.max(1.0);
         self.pairs.cost = if self.pairs.count == 0 { cost } else { (self.pairs.cost + cost) / 2.0 };
         self.pairs.count += 1;
-        if self.pairs.cost >= PAIR_COST_MAX {
+        let cheap = self.pairs.cost < PAIR_COST_MAX;
+        self.pairs.cheap = Some(cheap);
+        if !cheap {
             self.schedule.trial_gap = (self.schedule.trial_gap * 2.0).clamp(PAIR_REST.0, PAIR_REST.1);
             self.schedule.trial = after(now, self.schedule.trial_gap);
             self.pairs.count = 0;
@@ -256,7 +260,7 @@ impl Flow {
     /// Sets the limit at once where the first waves or the load curve have a knee.
     fn jump(&mut self, now: Tick) {
         let wave_knee = self.wave_knee.take();
-        if now < self.schedule.jump || self.gate.is_some() || self.curve.is_unsettled() {
+        if now < self.schedule.jump || self.gate.is_some() || self.curve.is_unsettled() || self.pairs.cheap == Some(false) {
             return;
         }
         let Some(knee) = wave_knee.or_else(|| self.evident_knee(now)) else { return };
@@ -267,7 +271,7 @@ impl Flow {
 
     /// The knee of the load curve, once the evidence for it has held.
     fn evident_knee(&mut self, now: Tick) -> Option<Knee> {
-        let Some(knee) = self.curve.knee() else {
+        let Some(knee) = self.curve.knee(self.pairs.cheap == Some(true)) else {
             self.schedule.evident = None;
             return None;
         };
@@ -410,6 +414,9 @@ impl Flow {
         let span = if limit.is_none() { TRIAL_WAVES * need } else { need };
         let Some(base) = self.sojourns.steady_mean(self.schedule.since, span, need) else { return };
         let upward = self.schedule.upward && self.is_below_wall() && limit.is_some_and(|limit| limit > 2.0);
+        if !upward && limit.is_some_and(|limit| base.here < HELD_MIN * limit) {
+            return;
+        }
         let factor = match limit {
             Some(_) if upward => STEP_UP,
             Some(_) if self.schedule.steep => STEP_DOWN_STEEP,

@@ -124,3 +124,27 @@ impl Trial {
         Some(Ended { trial: *self, mean, kept, steep: mean < self.base * proportion * STEEP })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lower limit under which each call took 8 of 10, with so many here.
+    fn kept(here: u64) -> bool {
+        let before = Before { mean: 10e6, here: 20.0 };
+        let mut trial = Trial::new(Tick(0), Some(20.0), 20.0, 14.0, before, 24);
+        let answer = |at: u64| {
+            let arrived = Tick(at.saturating_sub(8_000_000));
+            Completion { here, ..Completion::new(true, 1, arrived, arrived, 6, 64) }
+        };
+        assert!(trial.observe(Tick(1), 14.0, 14, &answer(1)).is_none());
+        let mut answers = (1..).map(|number| 8_000_000 + number * 100_000);
+        answers.find_map(|at| trial.observe(Tick(at), 14.0, 14, &answer(at))).is_some_and(|ended| ended.kept)
+    }
+
+    #[test]
+    fn a_limit_gains_nothing_by_calls_that_stay_away() {
+        assert!(kept(20));
+        assert!(!kept(16), "four fifths of the calls wait four fifths of the time");
+    }
+}
