@@ -141,7 +141,7 @@ fn simulate(drawn: &Drawn, window: (u32, Duration), lag: Lag) -> [Outcome; 5] {
     let baseline = |rule: &Baseline, lag| drawn.simulated(lag, |_| rule.build());
     let cap = drawn.row.cap;
     [
-        baseline(&Baseline::NoBatching, lag.direct),
+        baseline(&Baseline::Direct, lag.direct),
         baseline(&Baseline::KServe { items: KSERVE_ITEMS, delay: KSERVE_DELAY }, lag.proxied),
         baseline(&Baseline::Window { items: window.0, delay: window.1 }, lag.proxied),
         baseline(&Baseline::Cork { items: cap }, lag.proxied),

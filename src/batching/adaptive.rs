@@ -190,6 +190,11 @@ impl Adaptive {
         self.models.is_empty() || self.models.values().any(|model| model.flow.has_room())
     }
 
+    /// Whether a conclusion about some class is being tested.
+    pub(super) fn is_testing(&self) -> bool {
+        self.models.values().any(|model| model.flow.is_testing(0))
+    }
+
     /// When to look again, after [`Next::Nothing`].
     pub(super) const fn wake(&self) -> Option<Tick> {
         self.wake
@@ -288,7 +293,8 @@ impl Adaptive {
         if let Some(limit) = model.flow.limit() {
             model.slots.set_count(limit);
         }
-        let testing = model.flow.is_testing(ask.queued);
+        // A probe that waits for anything is none.
+        let testing = model.flow.is_testing(ask.queued) || matches!(permit, Permit::Probe(_));
         let growing = model.flow.is_growing(ask.queued);
         let mixed = ctx.queue.is_mixed(key);
         let scope = ctx.limits.scope(head.call.scope);
@@ -314,7 +320,7 @@ impl Adaptive {
             Permit::Full => {
                 let earliest_due = self.earliest_due(class_id);
                 match self.lead(ctx, class_id, earliest_due, testing) {
-                    Slot::Free => u32::MAX,
+                    Slot::Free => self.models.get(&class_id).map_or(1, |model| model.flow.lead_share(ask.queued)),
                     Slot::At(at) => {
                         self.note_hold(key, Hold::SlotBusy);
                         return Answer::NoSlot(Some(at));

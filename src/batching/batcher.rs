@@ -352,6 +352,12 @@ impl Batcher {
         self.classes.replay_room(self.now.max(now))
     }
 
+    /// Whether a limit, or what a batch costs, is being tested: some calls take longer for it. For models that compare latencies.
+    #[must_use]
+    pub fn is_testing(&self) -> bool {
+        self.adaptive.is_testing()
+    }
+
     /// The most calls of a call's line that may leave together at this instant, and why it is one, if that is reported. For models that predict decisions.
     #[doc(hidden)]
     #[must_use]

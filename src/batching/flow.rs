@@ -46,9 +46,10 @@ const OPEN_MIN: u32 = 12;
 const PAIR_FIRST: u64 = 200;
 const PAIR_EVERY: u64 = 400;
 const PAIR_AGAIN: u64 = 20;
-/// The part of a lone call's latency for which a call may be held: for a partner, and by a trial that lowers an open limit.
-const HOLD: f64 = 1.0 / 16.0;
-/// A pair that costs this many lone calls or more ends trials for a while: what is merged would gain too little.
+/// The part of a lone call's latency for which a call may be held: for a partner, and by a trial that lowers an open limit. Twice as much costs twice as much
+/// where nothing is found, and finds no more.
+const HOLD: f64 = 1.0 / 32.0;
+/// A pair that costs this many lone calls or more ends trials and jumps for a while: what is merged would gain too little.
 const PAIR_COST_MAX: f64 = 1.3;
 /// Limits up to this are probed upward by as many requests more; larger ones by trials.
 const PROBE_LIMIT_MAX: f64 = 2.0;
@@ -72,6 +73,9 @@ const REFINE_MAX: f64 = 1.5;
 const GATE_FIRST: f64 = 2.0;
 const GATE_STEP_SATURATED: f64 = 0.25;
 const GATE_STEP: f64 = 1.0;
+
+/// Where room that was looked for was not found, it is looked for after so long, in nanoseconds: at first, and at most.
+const ROOM_REST: (f64, f64) = (5e9, 300e9);
 
 /// The limiter of one cost class.
 #[derive(Debug, Clone)]
@@ -140,6 +144,8 @@ struct Pairs {
     count: u32,
     /// Cost of a pair ÷ cost of a lone call sent under the same load.
     cost: f64,
+    /// Whether the last ones were cheap enough to look for a limit; `None` before there was one.
+    cheap: Option<bool>,
     next: u64,
     hold_until: Option<Tick>,
 }
@@ -183,6 +189,15 @@ struct Schedule {
     room: Option<(f64, Tick)>,
     room_gap: f64,
     room_from: Tick,
+}
+
+impl Schedule {
+    /// The next trial raises the limit, and is due. If nothing comes of it, it is looked for later each time.
+    fn look_for_room(&mut self, now: Tick) {
+        (self.upward, self.trial) = (true, now);
+        self.room_gap = (self.room_gap * 2.0).clamp(ROOM_REST.0, ROOM_REST.1);
+        self.room_from = after(now, self.room_gap);
+    }
 }
 
 /// What the limiter is asked about a line.
@@ -247,7 +262,7 @@ impl Flow {
             growth: Growth::whole(),
             sojourns: Sojourns::default(),
             trial: None,
-            pairs: Pairs { count: 0, cost: 1.0, next: PAIR_FIRST, hold_until: None },
+            pairs: Pairs { count: 0, cost: 1.0, cheap: None, next: PAIR_FIRST, hold_until: None },
             probe: Probe::default(),
             draining: None,
             knee: None,
@@ -294,8 +309,7 @@ impl Flow {
 
     /// Whether the largest size allowed is less than an equal share of what is here.
     pub(super) fn is_growing(&self, queued: u64) -> bool {
-        let others = u64::from(self.flights - self.merged_flights.min(self.flights));
-        let all = float(queued.saturating_add(self.merged_items).saturating_add(others));
+        let all = float(self.items_here(queued));
         !self.growth.is_whole() && self.limit.is_some_and(|limit| all / limit.max(1.0) > f64::from(self.growth.cap()))
     }
 
@@ -348,16 +362,21 @@ impl Flow {
 
     /// Takes over a limit that was refined elsewhere (`slots`), while nothing is being tested.
     pub(super) fn refine(&mut self, now: Tick, limit: u32, queued: u64) {
-        if self.limit.is_some() && f64::from(limit) > REFINE_MAX * self.refine_from + 1.0 {
-            if now >= self.schedule.room_from {
+        if self.limit.is_none() || self.is_testing(queued) {
+            return;
+        }
+        if f64::from(limit) > REFINE_MAX * self.refine_from + 1.0 {
+            if now < self.schedule.room_from {
+            } else if self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX) {
                 self.open_for_room(now);
+            } else {
+                // Batches that share a processor overlap without room: a trial decides.
+                self.schedule.look_for_room(now);
             }
             return;
         }
         let least = float(super::math::whole(REFINE_MIN * self.refine_from)).max(1.0);
-        if self.limit.is_some() && !self.is_testing(queued) {
-            self.limit = Some(f64::from(limit).max(least));
-        }
+        self.limit = Some(f64::from(limit).max(least));
     }
 
     /// What a line of the class may do now.
@@ -390,7 +409,7 @@ impl Flow {
             };
         }
         if !ask.alone && self.probes(ask.now) {
-            return Permit::Probe(self.share(2.0 * in_force, ask.queued));
+            return Permit::Probe(self.share(in_force, ask.queued));
         }
         Permit::Full
     }
@@ -470,10 +489,23 @@ impl Flow {
         may
     }
 
+    /// Items of a batch that leaves just before another returns: all that wait where one is in flight at a time, else an equal share.
+    pub(super) fn lead_share(&self, queued: u64) -> u32 {
+        match self.limit {
+            Some(limit) if limit >= 2.0 => self.share(limit, queued),
+            _ => u32::MAX,
+        }
+    }
+
+    /// Items that are here: queued and in flight, those that cannot be merged included.
+    fn items_here(&self, queued: u64) -> u64 {
+        let others = u64::from(self.flights - self.merged_flights.min(self.flights));
+        queued.saturating_add(self.merged_items).saturating_add(others)
+    }
+
     /// Items of a batch when all that is queued and in flight is shared equally among so many requests.
     fn share(&self, limit: f64, queued: u64) -> u32 {
-        let others = u64::from(self.flights - self.merged_flights.min(self.flights));
-        let all = float(queued.saturating_add(self.merged_items).saturating_add(others));
+        let all = float(self.items_here(queued));
         let share = (all / limit.max(1.0)).ceil().max(1.0);
         let cap = self.growth.cap_beside(self.newest, limit);
         // A lower limit is tried with the larger batches that it stands for.
@@ -543,7 +575,11 @@ impl Flow {
         self.schedule.since = now;
         self.schedule.evident = None;
         self.sojourns.clear();
-        self.curve.begin(self.knee.map_or(self.level.lone, |knee| knee.base));
+        match reason {
+            // What the limit was set by has proved to be wrong.
+            OpenReason::NoQueue => self.curve.clear(),
+            _ => self.curve.begin(self.knee.map_or(self.level.lone, |knee| knee.base)),
+        }
         self.knee = None;
         self.wave.on_idle();
         self.growth = Growth::whole();
@@ -555,7 +591,8 @@ impl Flow {
     fn open_for_room(&mut self, now: Tick) {
         self.schedule.jump = now;
         self.schedule.room = self.limit.map(|limit| (limit, now));
-        self.open(now, OpenReason::RoomFound);
+        // In steps: what has a knee above the limit shows it on the way.
+        self.release(now, OpenReason::RoomFound);
     }
 
     /// Opens with the queue released in order, a few requests at a time.

@@ -12,7 +12,7 @@ mod traffic;
 
 use crate::batching::Tick;
 use crate::clock::Clock;
-use crate::simulate::compare::{Settings, Told, Verdict};
+use crate::simulate::compare::{Settings, Told, Totals, Verdict};
 use crate::simulate::scenario;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -45,13 +45,21 @@ pub(super) fn run(args: &Args) -> ExitCode {
     };
     let settings = Settings { seeds: args.seeds, compare: todo.judged, altered: todo.altered };
     let all = show(args, &todo, settings);
-    let verdicts = || all.iter().flat_map(|told| told.verdicts().iter().map(move |verdict| (told.name(), verdict)));
+    let harms = all.iter().filter_map(|told| if let Told::Harm(harm) = told { Some(harm) } else { None });
+    let totals = Totals::of(harms);
+    let together = totals.as_ref().map(Totals::verdict);
+    let verdicts = || {
+        let each = all.iter().flat_map(|told| told.verdicts().iter().map(move |verdict| (told.name(), verdict)));
+        each.chain(together.iter().map(|verdict| ("all rows", verdict)))
+    };
     let missed: Vec<(&str, &Verdict)> = verdicts().filter(|(_, verdict)| !verdict.is_met()).collect();
     let met = verdicts().count() - missed.len();
     eprintln!("{}", text::took(&all, args.seeds, clock.now().since(Tick::default())));
     match args.output {
         Output::Json => println!("{:#}", json::report(&all, todo.recorded.as_ref(), met, &missed)),
-        Output::Table if todo.judged => print!("{}", text::total(met, &missed)),
+        Output::Table if todo.judged => {
+            print!("{}{}", totals.as_ref().map(text::totals).unwrap_or_default(), text::total(met, &missed));
+        }
         Output::Table => {}
     }
     if let Some(path) = &args.svg

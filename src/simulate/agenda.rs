@@ -31,6 +31,8 @@ pub(super) enum Step {
     Slots,
     /// The engine's iteration ends.
     Round,
+    /// A request inside a shared server is done, if this is still its newest event.
+    Tick(u32),
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -23,8 +23,8 @@ use queue::Queue;
 /// A baseline, as data: what stands in a table is made anew for each run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Baseline {
-    /// Every call alone, at once.
-    NoBatching,
+    /// Every call alone, at once: as without a proxy.
+    Direct,
     /// At `items`, or `delay` after the first; any number in flight (`MLServer`).
     Window {
         /// Most items.
@@ -122,7 +122,7 @@ impl Baseline {
     #[must_use]
     pub fn all(cap: u32, curve: Option<Curve>) -> Vec<Self> {
         let mut all = vec![
-            Self::NoBatching,
+            Self::Direct,
             Self::window(32, 5),
             Self::KServe { items: 32, delay: Duration::from_secs(5) },
             Self::Static { items: 8 },
@@ -148,7 +148,7 @@ impl Baseline {
     #[must_use]
     pub fn build(&self) -> Box<dyn Policy> {
         match *self {
-            Self::NoBatching => self.ruled(simple::NoBatching::default()),
+            Self::Direct => self.ruled(simple::Direct::default()),
             Self::Window { items, delay } => self.ruled(simple::Window::new(items, delay)),
             Self::Static { items } => self.ruled(simple::Static::new(items)),
             Self::KServe { items, delay } => self.ruled(simple::KServe::new(items, delay)),
@@ -172,7 +172,7 @@ impl Baseline {
 impl fmt::Display for Baseline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoBatching => f.write_str("no batching"),
+            Self::Direct => f.write_str("direct"),
             Self::Window { items, delay } => write!(f, "window N={items} W={delay:?}"),
             Self::Static { items } => write!(f, "static N={items}"),
             Self::KServe { items, delay } => write!(f, "KServe N={items} W={delay:?}"),

@@ -3,7 +3,7 @@
 //! Every policy of a row meets the same calls and the same noise, seed by seed, from a cold start. Beside the baselines stand two oracles where they
 //! can be computed: the optimal table of an SMDP, played on the same arrivals, and the clairvoyant, who knows all arrivals of the first seconds. `bars`
 //! holds what is asked of each row (`scheduling.md` §5.1, §6), `gap` the curves and loads of §5.3, `capacity` the rates of §5.4, `case` what runs of ours
-//! say beside each other (§5.5, §5.4), `table` all of it as one list.
+//! say beside each other (§5.5, §5.4), `table` all of it as one list, `no_harm` ours beside calls that are forwarded at once, window by window.
 //!
 //! It leaves out threads and printing; a row is one call, so whoever prints may run several at once.
 
@@ -13,6 +13,7 @@ mod capacity;
 mod case;
 mod figures;
 mod gap;
+mod no_harm;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -38,6 +39,7 @@ pub use capacity::{Capacity, capacity, capacity_upstreams};
 pub use case::Case;
 pub use figures::{Figures, Runs};
 pub use gap::{Gap, gap};
+pub use no_harm::{Harm, Ratio, Totals};
 pub use table::{Job, Told};
 
 /// What the clairvoyant looks at (`sim/run_bounds.py`): its work grows with what has to be given up, so in a steady overload it is less.

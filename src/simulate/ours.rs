@@ -9,7 +9,7 @@ mod tuning;
 use std::collections::BTreeMap;
 
 use crate::batching::{
-    BatchId, Batcher, CallId, Decision, Isolation, Limits, Observed, ObservedOutcome, ReplayBudget, Tick, Verdict,
+    BatchId, Batcher, CallId, Cause, Decision, Isolation, Limits, Observed, ObservedOutcome, ReplayBudget, Tick, Verdict,
 };
 
 use super::desk::Desk;
@@ -31,6 +31,8 @@ pub struct Ours {
     steering: Option<Steering>,
     budget: ReplayBudget,
     in_flight: BTreeMap<SentId, Execution>,
+    /// When something was being tested, if that is watched.
+    tests: Option<Vec<Tick>>,
 }
 
 /// A batch of the core, or a part of one that failed.
@@ -70,6 +72,7 @@ impl Ours {
             steering: None,
             budget: ReplayBudget::new(REPLAY_PERMILLE),
             in_flight: BTreeMap::new(),
+            tests: None,
         }
     }
 
@@ -78,6 +81,19 @@ impl Ours {
     pub fn recorded(mut self) -> Self {
         self.core.keep();
         self
+    }
+
+    /// The same, noting when something is tested.
+    #[must_use]
+    pub fn watched(mut self) -> Self {
+        self.tests = Some(Vec::new());
+        self
+    }
+
+    /// When something was tested, event by event.
+    #[must_use]
+    pub fn tests(&self) -> &[Tick] {
+        self.tests.as_deref().unwrap_or_default()
     }
 
     /// What was kept.
@@ -94,9 +110,11 @@ impl Ours {
 
     fn pump(&mut self, desk: &mut Desk) {
         self.core.plan(desk.now());
+        let mut tested = self.tests.is_some() && self.core.batcher.is_testing();
         while let Some(decision) = self.core.poll(desk.now()) {
             match decision {
                 Decision::Dispatch(batch) => {
+                    tested |= batch.cause == Cause::Probe;
                     let members: Vec<CallId> = batch.members.iter().map(|member| member.id).collect();
                     members.iter().for_each(|_| self.budget.client(desk.now()));
                     self.budget.upstream(desk.now());
@@ -108,6 +126,9 @@ impl Ours {
                 Decision::Expire { id, .. } => desk.expire(id),
                 Decision::Abort(batch) => self.abort(desk, batch),
             }
+        }
+        if let Some(tests) = self.tests.as_mut().filter(|_| tested) {
+            tests.push(desk.now());
         }
         desk.wake(self.core.next_wakeup());
     }

@@ -69,14 +69,14 @@ fn a_policy_changes_no_arrival() {
     let row = short("bursty MMPP", 5);
     let arrivals = |run: Run| run.calls.into_iter().map(|ended| ended.arrival).collect::<Vec<_>>();
     let asbs = arrivals(with(&row, &Baseline::Asbs { items: 64 }, 3));
-    assert_eq!(asbs, arrivals(with(&row, &Baseline::NoBatching, 3)));
+    assert_eq!(asbs, arrivals(with(&row, &Baseline::Direct, 3)));
 }
 
 #[test]
 fn one_by_one_the_wait_is_that_of_an_m_d_1_queue() {
     for load in [0.3, 0.6, 0.8] {
         let row = exact(load * 200.0, 5.0);
-        let run = with(&row, &Baseline::NoBatching, 1);
+        let run = with(&row, &Baseline::Direct, 1);
         close("busy is rate times service", run.busy, load, 0.03);
         close("mean", run.summary().mean, 5.0 + load * 5.0 / (2.0 * (1.0 - load)), 0.05);
     }
@@ -86,7 +86,7 @@ fn one_by_one_the_wait_is_that_of_an_m_d_1_queue() {
 fn slots_carry_as_much_more_as_there_are() {
     let four =
         Server { slots: 4, round_trip: Duration::ZERO, sigma: 0.0, ..Server::new(Curve::Affine { a: 0.0, b: 5.0 }) };
-    let run = with(&exact(400.0, 5.0).server(four), &Baseline::NoBatching, 1);
+    let run = with(&exact(400.0, 5.0).server(four), &Baseline::Direct, 1);
     close("busy", run.busy, 0.5, 0.03);
     assert!(run.summary().mean < 5.5, "at half load four slots hardly queue: {}", run.summary());
 }
@@ -119,7 +119,7 @@ fn busy_counts_the_slots_that_there_were() {
         sigma: 0.0,
         ..Server::new(Curve::Affine { a: 0.0, b: 5.0 })
     };
-    let run = with(&exact(150.0, 5.0).server(server), &Baseline::NoBatching, 1);
+    let run = with(&exact(150.0, 5.0).server(server), &Baseline::Direct, 1);
     close("150 × 100 × 5 ms of 250 s", run.busy, 0.3, 0.03);
 }
 
@@ -137,7 +137,7 @@ fn every_call_that_came_ends_exactly_once() {
             let unanswered = run.calls.iter().filter(|ended| ended.outcome == Outcome::Unanswered).count();
             let name = policy.name();
             let may_leave_some =
-                ["static", "no batching", "window", "KServe"].iter().any(|kind| name.starts_with(kind));
+                ["static", "direct", "window", "KServe"].iter().any(|kind| name.starts_with(kind));
             assert!(unanswered == 0 || may_leave_some, "{} {name}: {unanswered}", row.name);
             assert!(run.calls.iter().all(|ended| ended.at >= ended.arrival.at));
         }
@@ -160,10 +160,10 @@ fn a_closed_loop_never_has_more_calls_out_than_clients() {
 #[test]
 fn an_engine_batches_internally() {
     let row = short("engine", 5);
-    let alone = with(&row, &Baseline::NoBatching, 1);
+    let alone = with(&row, &Baseline::Direct, 1);
     close("2000 items a second pass one by one", alone.summary().goodput, 1.0, 0.01);
     close("though each call holds one", alone.items_per_batch(), 1.0, 0.0);
-    let server = with(&row.server(Server::new(scenario::AFFINE)), &Baseline::NoBatching, 1);
+    let server = with(&row.server(Server::new(scenario::AFFINE)), &Baseline::Direct, 1);
     assert!(server.summary().goodput < 0.05, "a plain server of the same curve cannot: {}", server.summary());
 }
 
@@ -292,7 +292,7 @@ fn a_cancelled_call_ends_as_such_and_an_answer_before_it_stands() {
 fn out_of_memory_falls_on_heavy_batches_only() {
     let run = with(&short("out of memory", 5), &Baseline::greedy(1, 64, false), 1);
     assert!(run.counts.refusals > 0);
-    let alone = with(&short("out of memory", 5), &Baseline::NoBatching, 1);
+    let alone = with(&short("out of memory", 5), &Baseline::Direct, 1);
     assert_eq!(alone.counts.refusals, 0, "one item is at most 512");
 }
 
@@ -308,7 +308,7 @@ fn tenants_and_classes_are_told_apart() {
 
 #[test]
 fn an_access_log_is_played_as_it_was() {
-    let source = with(&short("mid", 2), &Baseline::NoBatching, 1);
+    let source = with(&short("mid", 2), &Baseline::Direct, 1);
     let calls: Vec<Arrival> = source.calls.iter().rev().map(|ended| ended.arrival.clone()).collect();
     let log = Scenario::recorded("log", calls, Kind::Server(Server::new(scenario::AFFINE)), Duration::from_secs(2));
     let greedy = Baseline::greedy(1, 64, false);

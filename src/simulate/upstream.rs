@@ -1,10 +1,12 @@
 //! The upstream as it behaves, which a policy never sees but through answers.
 //!
-//! Two kinds: a [`Server`] with slots, and an [`Engine`] that batches by itself. Both are data; what they do in a run stands in their own files.
+//! Three kinds: a [`Server`] with slots, an [`Engine`] that batches by itself, and a [`Shared`] one that computes all requests at once. All are data; what
+//! they do in a run stands in their own files.
 //! They leave out other clients and what a network loses.
 
 mod engine;
 mod server;
+mod shared;
 
 use std::time::Duration;
 
@@ -25,6 +27,8 @@ pub enum Kind {
     Server(Server),
     /// It batches by itself.
     Engine(Engine),
+    /// It computes all requests at once.
+    Shared(Shared),
 }
 
 /// `slots` executions at once, first come first served. Host work before and after overlaps with other batches; execution does not.
@@ -105,11 +109,35 @@ pub struct Engine {
     pub inside_max: u32,
 }
 
+/// A server without a queue: all requests are computed at once, and each slows the others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shared {
+    /// What an execution takes with nothing beside it.
+    pub curve: Curve,
+    /// How requests slow each other.
+    pub slowdown: Slowdown,
+    /// Deviation of the logarithm of an execution's time.
+    pub sigma: f64,
+}
+
+/// How requests that are computed at once slow each other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Slowdown {
+    /// Not up to so many; beyond, they share these alike (processor sharing).
+    Cores(u32),
+    /// A step costs `1 − item + item × active items` (continuous batching).
+    Step {
+        /// Of a step of one item, the part that belongs to the item.
+        item: f64,
+    },
+}
+
 /// An upstream at work.
 #[derive(Debug)]
 pub(super) enum Upstream {
     Server(server::State),
     Engine(engine::State),
+    Shared(shared::State),
     /// A real one: what was sent is carried there by whoever drives.
     Elsewhere(Vec<SentId>),
 }
@@ -165,6 +193,7 @@ impl Upstream {
         match kind {
             Kind::Server(spec) => Self::Server(server::State::new(spec, draw)),
             Kind::Engine(spec) => Self::Engine(engine::State::new(spec, draw)),
+            Kind::Shared(spec) => Self::Shared(shared::State::new(spec, draw)),
         }
     }
 
@@ -178,6 +207,7 @@ impl Upstream {
         match self {
             Self::Server(server) => server.submit(now, id, load, agenda),
             Self::Engine(engine) => engine.submit(now, id, load, agenda),
+            Self::Shared(shared) => shared.submit(now, id, load, agenda),
             Self::Elsewhere(sent) => sent.push(id),
         }
     }
@@ -186,6 +216,7 @@ impl Upstream {
         match self {
             Self::Server(server) => server.step(now, step, agenda),
             Self::Engine(engine) => engine.step(now, step, agenda),
+            Self::Shared(shared) => shared.step(now, step, agenda),
             Self::Elsewhere(_) => {}
         }
     }
@@ -195,6 +226,7 @@ impl Upstream {
         match self {
             Self::Server(server) => server.busy_share(now),
             Self::Engine(engine) => engine.busy_share(now),
+            Self::Shared(shared) => shared.busy_share(now),
             Self::Elsewhere(_) => 0.0,
         }
     }
@@ -202,6 +234,10 @@ impl Upstream {
 
 fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
+}
+
+fn nanos(millis: f64) -> u64 {
+    u64::try_from(duration(millis).as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn duration(millis: f64) -> Duration {

@@ -49,6 +49,8 @@ pub struct Mix {
     pub budget: Budget,
     /// Share of the callers that leave, at a moment within the SLO.
     pub cancels: f64,
+    /// Its calls share no batch, whatever their keys.
+    pub alone: bool,
 }
 
 /// Items in a call.
@@ -86,6 +88,8 @@ pub enum Weights {
 pub enum Spread {
     /// All of it is this one's.
     Only(u32),
+    /// Each call has its own.
+    Unlike,
     /// Over 0 .. count, the i-th with share 1 ÷ (i + 1)^exponent.
     Zipf {
         /// How many.
@@ -107,6 +111,8 @@ pub enum Spread {
 pub enum Budget {
     /// The policy's SLO.
     Slo,
+    /// Forever.
+    Unlimited,
     /// The caller says so, uniformly between these.
     Caller {
         /// Least.
@@ -145,6 +151,7 @@ struct Maker {
 struct Picker {
     first: u32,
     ends: Vec<f64>,
+    unlike: bool,
 }
 
 // === impl Workload ===
@@ -173,6 +180,7 @@ impl Default for Mix {
             class: 0,
             budget: Budget::Slo,
             cancels: 0.0,
+            alone: false,
         }
     }
 }
@@ -232,15 +240,18 @@ impl Maker {
             let item = self.mix.weights.draw(draw);
             weight = Weight { sum: weight.sum + item, max: weight.max.max(item) };
         }
-        let (source, budget) = match self.mix.budget {
-            Budget::Slo => (DeadlineSource::Slo, self.slo),
-            Budget::Caller { min, max } => (DeadlineSource::Caller, min + (max - min).mul_f64(draw.unit())),
+        let within = |source, budget| Some(Deadline { at: at.after(budget), source });
+        let deadline = match self.mix.budget {
+            Budget::Slo => within(DeadlineSource::Slo, self.slo),
+            Budget::Caller { min, max } => within(DeadlineSource::Caller, min + (max - min).mul_f64(draw.unit())),
+            Budget::Unlimited => None,
         };
         let call = Call {
             key: KeyId(self.keys.draw(draw)),
             tenant: TenantId(self.tenants.draw(draw)),
             priority: PriorityId(self.mix.class),
-            deadline: Some(Deadline { at: at.after(budget), source }),
+            alone: self.mix.alone,
+            deadline,
             items,
             weight,
             ..Call::new(CallId(0))
@@ -284,6 +295,7 @@ impl Picker {
     fn new(spread: Spread) -> Self {
         let (first, shares): (u32, Vec<f64>) = match spread {
             Spread::Only(one) => (one, vec![1.0]),
+            Spread::Unlike => (0, vec![1.0]),
             Spread::Zipf { count, exponent } => (0, (1..=count.max(1)).map(|i| f64::from(i).powf(-exponent)).collect()),
             Spread::Hot { count, share } => {
                 let rest = (1.0 - share) / f64::from(count.max(2) - 1);
@@ -296,10 +308,13 @@ impl Picker {
             end += share / total;
             end
         });
-        Self { first, ends: ends.collect() }
+        Self { first, ends: ends.collect(), unlike: spread == Spread::Unlike }
     }
 
     fn draw(&self, draw: &mut Draw) -> u64 {
+        if self.unlike {
+            return draw.bits();
+        }
         if self.ends.len() < 2 {
             return u64::from(self.first);
         }

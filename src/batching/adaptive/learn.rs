@@ -227,8 +227,12 @@ impl Adaptive {
         }
         let answered = observed.outcome == ObservedOutcome::Ok && batch.kind != Kind::Plain;
         let done = Completion::new(answered, batch.calls, batch.first, batch.last, queued, items_max);
-        let limited = model.flow.limit().is_some();
+        let before = model.flow.limit();
         model.flow.on_completion(now, &mark, done);
+        if let Some(limit) = model.flow.limit().filter(|limit| before != Some(*limit)) {
+            // Its own conclusion holds; what was refined before was another limit.
+            model.slots.set_count(limit);
+        }
         if batch.kind == Kind::Forward {
             match observed.outcome {
                 ObservedOutcome::Overloaded { .. } => self.admission.on_refusal(now, flight.sent_at(), in_flight),
@@ -237,7 +241,7 @@ impl Adaptive {
             }
         }
         observed.outcome == ObservedOutcome::Ok
-            && self.learn(now, &flight, &batch, nanos(observed.duration), limited.then_some(queued))
+            && self.learn(now, &flight, &batch, nanos(observed.duration), before.map(|_| queued))
     }
 
     /// What a batch that was answered well teaches; true if that is that the server is another one.

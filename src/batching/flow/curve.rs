@@ -38,8 +38,10 @@ const RESIDUAL: f64 = 0.5;
 /// Samples of that cell, where the knee is above 2.
 const LOADED_SAMPLES: f64 = 3.0;
 /// The line through the loaded cells meets zero requests below this part of the least latency: a queue has no intercept, while a server that slows down
-/// gently (continuous batching) keeps most of its base latency.
-const INTERCEPT: f64 = 0.5;
+/// gently (continuous batching) keeps most of its base latency. The first waves of several workers are staircases with up to a half, which is enough once
+/// a pair has shown that a batch gains something; before, what is found late is less harm than a limit that is wrong.
+const INTERCEPT: f64 = 0.25;
+const INTERCEPT_PAIRED: f64 = 0.5;
 /// Cells up to so many knees show it: in those beyond, the slope's error is larger than the intercept.
 const INTERCEPT_KNEES: f64 = 16.0;
 /// Evidence of a queue: this weight of samples beyond so many knees, slower than the base by this factor.
@@ -59,6 +61,8 @@ pub(super) struct LoadCurve {
 pub(super) struct Cell {
     pub(super) latency: f64,
     pub(super) beside: f64,
+    /// The mean of the number in flight when they were sent and when they were answered.
+    around: f64,
     pub(super) samples: f64,
     /// Samples in a row that were off: above if positive, below if negative.
     off: i32,
@@ -87,7 +91,7 @@ impl LoadCurve {
     pub(super) fn begin(&mut self, lone: f64) {
         self.clear();
         if lone > 0.0 {
-            self.cells[0] = Cell { latency: lone, beside: 1.0, samples: BEGIN_SAMPLES, off: 0 };
+            self.cells[0] = Cell { latency: lone, beside: 1.0, around: 1.0, samples: BEGIN_SAMPLES, off: 0 };
         }
     }
 
@@ -95,8 +99,9 @@ impl LoadCurve {
         self.completions.clear();
     }
 
-    /// Takes the latency of a lone call. True if the server was judged another one by it: the cells begin anew.
-    pub(super) fn observe(&mut self, beside: u32, latency: f64) -> bool {
+    /// Takes the latency of a lone call, with the requests in flight when it was sent, itself included, and when it was answered, without it. True if the
+    /// server was judged another one by it: the cells begin anew.
+    pub(super) fn observe(&mut self, (beside, after): (u32, u32), latency: f64) -> bool {
         let index = usize::try_from(beside.max(1).ilog2()).unwrap_or(0).min(CELLS - 1);
         let (cell, beside) = (&mut self.cells[index], f64::from(beside.max(1)));
         let scale = beside / cell.beside.max(1.0);
@@ -112,8 +117,13 @@ impl LoadCurve {
         if changed {
             self.cells = [Cell::default(); CELLS];
         }
-        self.cells[index].add(beside, latency);
+        self.cells[index].add(beside, (beside + f64::from(after) + 1.0) / 2.0, latency);
         changed
+    }
+
+    /// Whether the last sample of a cell was off: the server may be another one, and its cell a mean of both.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.cells.iter().any(|cell| cell.off != 0)
     }
 
     /// Records an answer for the measured rate.
@@ -157,8 +167,8 @@ impl LoadCurve {
         Some(Knee { at: (rate * base).max(1.0), base, rate })
     }
 
-    /// The knee, where the curve shows that calls queue inside the server.
-    pub(super) fn knee(&self) -> Option<Knee> {
+    /// The knee, where the curve shows that calls queue inside the server. `paired`: a batch of two was measured to be cheaper than two calls.
+    pub(super) fn knee(&self, paired: bool) -> Option<Knee> {
         let knee = self.estimate()?;
         let loaded = self.cells().filter(|cell| cell.beside >= LOADED * knee.at);
         let first = loaded.clone().next()?;
@@ -175,8 +185,11 @@ impl LoadCurve {
         let least = self.cells().map(|cell| cell.latency).fold(knee.base, f64::min);
         let near = loaded.clone().filter(|cell| cell.beside <= INTERCEPT_KNEES * knee.at);
         // Where a queue was released at once, there may be too few of them.
-        let meets = if near.clone().nth(1).is_some() { intercept(near) } else { intercept(loaded) };
-        if meets > INTERCEPT * least {
+        let sent = |cell: &Cell| cell.beside;
+        let most = if paired { INTERCEPT_PAIRED } else { INTERCEPT };
+        let meets = if near.clone().nth(1).is_some() { intercept(near, sent) } else { intercept(loaded.clone(), sent) };
+        // While the number in flight grows, a call is slowed by those that come after it, where it does not queue: what it was sent beside is too few.
+        if meets.max(intercept(loaded, |cell| cell.around)) > most * least {
             return None;
         }
         let queued = |cell: &&Cell| cell.beside >= BEYOND_KNEE * knee.at && cell.latency > BEYOND_BASE * knee.base;
@@ -186,14 +199,15 @@ impl LoadCurve {
 }
 
 /// Where the weighted least-squares line of latency over the number in flight meets zero requests.
-fn intercept<'a>(cells: impl Iterator<Item = &'a Cell>) -> f64 {
+fn intercept<'a>(cells: impl Iterator<Item = &'a Cell>, load: impl Fn(&Cell) -> f64) -> f64 {
     let (mut weight, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for cell in cells {
         weight += cell.samples;
-        x += cell.samples * cell.beside;
+        let beside = load(cell);
+        x += cell.samples * beside;
         y += cell.samples * cell.latency;
-        xx += cell.samples * cell.beside * cell.beside;
-        xy += cell.samples * cell.beside * cell.latency;
+        xx += cell.samples * beside * beside;
+        xy += cell.samples * beside * cell.latency;
     }
     let slope = (weight * xy - x * y) / (weight * xx - x * x).max(1e-9);
     (y - slope * x) / weight
@@ -202,10 +216,11 @@ fn intercept<'a>(cells: impl Iterator<Item = &'a Cell>) -> f64 {
 // === impl Cell ===
 
 impl Cell {
-    fn add(&mut self, beside: f64, latency: f64) {
+    fn add(&mut self, beside: f64, around: f64, latency: f64) {
         self.samples = (self.samples + 1.0).min(MEMORY);
         self.latency += (latency - self.latency) / self.samples;
         self.beside += (beside - self.beside) / self.samples;
+        self.around += (around - self.around) / self.samples;
     }
 
     /// The same, less the residual service of the request that was there first.
@@ -217,5 +232,43 @@ impl Cell {
     /// Calls a nanosecond, by Little's law.
     pub(super) fn throughput(&self) -> f64 {
         self.beside / self.latency.max(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls that come faster than they are answered: the latency of one that was sent beside `sent` and saw `seen` on average.
+    fn growing(latency: impl Fn(f64, f64) -> f64) -> LoadCurve {
+        let mut curve = LoadCurve::default();
+        for sent in 1..=80_u32 {
+            let after = 2 * sent;
+            curve.observe((sent, after - 1), latency(f64::from(sent), f64::from(sent + after) / 2.0));
+        }
+        curve
+    }
+
+    #[test]
+    fn a_server_that_slows_gently_has_no_knee_while_its_load_grows() {
+        // Continuous batching: a step costs 0.9 + 0.1 for each call inside; one that was sent early is slowed by those that came later.
+        assert!(growing(|_, seen| 0.9 + 0.1 * seen).knee(true).is_none());
+    }
+
+    #[test]
+    fn a_queue_that_grows_has_one() {
+        let knee = growing(|sent, _| (sent / 4.0).max(1.0)).knee(true).expect("a queue behind four workers");
+        assert!((3.0..=6.0).contains(&knee.at), "{}", knee.at);
+    }
+
+    #[test]
+    fn a_latency_that_is_off_leaves_the_curve_unsettled_until_it_is_explained() {
+        let mut curve = LoadCurve::default();
+        (0..8).for_each(|_| assert!(!curve.observe((48, 47), 20.0)));
+        assert!(!curve.is_unsettled());
+        assert!(!curve.observe((48, 47), 2000.0));
+        assert!(curve.is_unsettled());
+        let changed = (0..3).filter(|_| curve.observe((48, 47), 2000.0)).count();
+        assert_eq!((changed, curve.is_unsettled()), (1, false));
     }
 }

@@ -11,7 +11,7 @@ const PAYS_MAX: f64 = 0.9;
 /// so many more decides.
 const PAIR_SAMPLES: u32 = 3;
 const SIZE_SAMPLES: u32 = 1;
-const CLEAR: (f64, f64) = (0.75, 1.15);
+const CLEAR: (f64, f64) = (0.75, 0.97);
 const UNCLEAR_PAIRS: u32 = 8;
 const UNCLEAR_SIZES: u32 = 3;
 /// The part of the limit that may carry the newest size at once: where it does not pay, few calls are late for it.

@@ -7,7 +7,7 @@ use super::growth::{Base, Growing, Growth};
 use super::level::span;
 use super::sojourn::Sojourn;
 use super::trial::{Ended, Trial};
-use super::{Draining, Flow, Gate, OPEN_MIN, OpenReason, PAIR_COST_MAX, PROBE_GAP, Permit, Probe, after};
+use super::{Draining, Flow, Gate, OPEN_MIN, OpenReason, PAIR_COST_MAX, PROBE_GAP, Permit, Probe, ROOM_REST, after};
 
 /// A jump sets this much more than the knee: it is an estimate, and a request too many costs little.
 const MARGIN: f64 = 1.15;
@@ -27,6 +27,8 @@ const STEP_DOWN_STEEP: f64 = 0.5;
 const STEP_UP: f64 = 1.5;
 /// A limit whose increase gained nearly in proportion is raised once more at once.
 const STEP_STEEP: f64 = 1.5;
+/// A limit is lowered where so many items are here for each request of it: with fewer, calls that run at once would wait to be merged.
+const HELD_MIN: f64 = 1.2;
 /// Answers that a trial needs: one for each item in the system, between these; and an open limit is compared over this many times as many.
 const TRIAL_ANSWERS: (u64, u64) = (24, 256);
 const TRIAL_WAVES: u64 = 3;
@@ -41,9 +43,8 @@ const PAIR_REST: (f64, f64) = (10e9, 300e9);
 /// A probe hit if its batches took less than this many times what was expected; one that queued behind another takes 1.5 times and more. So many in a row open.
 const PROBE_HIT: f64 = 1.15;
 const PROBE_HITS: u32 = 2;
-/// Room was found if the next limit is this many times the one before; otherwise probes rest, in nanoseconds: at first, and at most.
+/// Room was found if the next limit is this many times the one before; otherwise probes rest.
 const ROOM_FOUND: f64 = 2.0;
-const ROOM_REST: (f64, f64) = (5e9, 300e9);
 /// Without an answer to mergeable calls for so many batches, and at least so long, a limit has nothing to gain.
 const UNMERGED: (f64, f64) = (20.0, 1e9);
 
@@ -79,6 +80,8 @@ pub(in super::super) struct Completion {
     /// The largest batch that any limit allows.
     pub(in super::super) items_max: u32,
     pub(super) items: u32,
+    /// Items that were here until now, itself included.
+    pub(super) here: u64,
 }
 
 // === impl Completion ===
@@ -92,7 +95,7 @@ impl Completion {
         queued: u64,
         items_max: u32,
     ) -> Self {
-        Self { answered, calls, first, last, queued, items_max, items: 1 }
+        Self { answered, calls, first, last, queued, items_max, items: 1, here: 1 }
     }
 
     /// The items whose calls arrived from `from` on, with their mean time until now: as if arrivals were spread evenly.
@@ -144,12 +147,15 @@ impl Flow {
         }
         let settled = !limited || self.trial.is_some() || self.settle(now);
         let mean = (span(done.first, now) + span(done.last, now)) / 2.0;
-        self.sojourns.push(Sojourn { arrived: done.first, mean, items: mark.items, beside: mark.beside });
+        done.here = self.items_here(done.queued) + u64::from(mark.items);
+        let here = done.here;
+        self.sojourns.push(Sojourn { arrived: done.first, mean, here, items: mark.items, beside: mark.beside });
         if mark.alone {
             if self.trial.is_some() {
                 self.learn_trial(now, mark, &done);
             }
-            if settled && self.limit.is_some() && self.trial.is_none() && self.growth.cap() == 1 {
+            let new = mark.sent >= self.schedule.since;
+            if settled && new && self.limit.is_some() && self.trial.is_none() && self.growth.cap() == 1 {
                 self.grow(now, mark, latency, &done);
             }
             self.open_unmerged(now);
@@ -177,7 +183,7 @@ impl Flow {
         if let Some(number) = mark.wave {
             self.wave_knee = self.wave.observe(number, latency).or(self.wave_knee);
         }
-        if self.curve.observe(mark.beside, latency) {
+        if self.curve.observe((mark.beside, self.flights), latency) {
             self.wave.on_change();
             self.schedule.trial_gap = 0.0;
             self.schedule.trial = now;
@@ -201,7 +207,9 @@ impl Flow {
         let cost = latency / self.level.recent_lone.max(1.0);
         self.pairs.cost = if self.pairs.count == 0 { cost } else { (self.pairs.cost + cost) / 2.0 };
         self.pairs.count += 1;
-        if self.pairs.cost >= PAIR_COST_MAX {
+        let cheap = self.pairs.cost < PAIR_COST_MAX;
+        self.pairs.cheap = Some(cheap);
+        if !cheap {
             self.schedule.trial_gap = (self.schedule.trial_gap * 2.0).clamp(PAIR_REST.0, PAIR_REST.1);
             self.schedule.trial = after(now, self.schedule.trial_gap);
             self.pairs.count = 0;
@@ -252,7 +260,7 @@ impl Flow {
     /// Sets the limit at once where the first waves or the load curve have a knee.
     fn jump(&mut self, now: Tick) {
         let wave_knee = self.wave_knee.take();
-        if now < self.schedule.jump || self.gate.is_some() {
+        if now < self.schedule.jump || self.gate.is_some() || self.curve.is_unsettled() || self.pairs.cheap == Some(false) {
             return;
         }
         let Some(knee) = wave_knee.or_else(|| self.evident_knee(now)) else { return };
@@ -263,7 +271,7 @@ impl Flow {
 
     /// The knee of the load curve, once the evidence for it has held.
     fn evident_knee(&mut self, now: Tick) -> Option<Knee> {
-        let Some(knee) = self.curve.knee() else {
+        let Some(knee) = self.curve.knee(self.pairs.cheap == Some(true)) else {
             self.schedule.evident = None;
             return None;
         };
@@ -394,8 +402,7 @@ impl Flow {
         if self.draining.is_some() {
             return;
         }
-        let others = u64::from(self.flights - self.merged_flights.min(self.flights));
-        let total = self.merged_items + done.queued + others;
+        let total = self.items_here(done.queued);
         let limit = self.limit;
         let flights = limit.unwrap_or(f64::from(self.flights));
         let grown = !self.is_growing(done.queued);
@@ -407,6 +414,9 @@ impl Flow {
         let span = if limit.is_none() { TRIAL_WAVES * need } else { need };
         let Some(base) = self.sojourns.steady_mean(self.schedule.since, span, need) else { return };
         let upward = self.schedule.upward && self.is_below_wall() && limit.is_some_and(|limit| limit > 2.0);
+        if !upward && limit.is_some_and(|limit| base.here < HELD_MIN * limit) {
+            return;
+        }
         let factor = match limit {
             Some(_) if upward => STEP_UP,
             Some(_) if self.schedule.steep => STEP_DOWN_STEEP,

@@ -25,9 +25,20 @@ pub(super) struct Sojourn {
     pub(super) arrived: Tick,
     /// The mean time of its calls from arrival to answer, in nanoseconds.
     pub(super) mean: f64,
+    /// Items that were here when it was answered: queued, in flight, and its own.
+    pub(super) here: u64,
     pub(super) items: u32,
     /// Requests in flight when it was sent, itself included.
     pub(super) beside: u32,
+}
+
+/// What a trial is compared with.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Before {
+    /// The mean sojourn, in nanoseconds.
+    pub(super) mean: f64,
+    /// Items that were here, on average.
+    pub(super) here: f64,
 }
 
 // === impl Sojourns ===
@@ -45,9 +56,9 @@ impl Sojourns {
     }
 
     /// The mean sojourn of the last `need` items, if `span` items were answered since then and the number in flight was steady.
-    pub(super) fn steady_mean(&self, since: Tick, span: u64, need: u64) -> Option<f64> {
+    pub(super) fn steady_mean(&self, since: Tick, span: u64, need: u64) -> Option<Before> {
         let recent = || self.ring.iter().rev().take_while(|sojourn| sojourn.arrived >= since);
-        let (mut items, mut sum, mut counted, mut top) = (0, 0.0, 0, 0);
+        let (mut items, mut sum, mut here, mut counted, mut top) = (0, 0.0, 0.0, 0, 0);
         let mut entries = 0;
         for sojourn in recent() {
             if items >= span {
@@ -59,6 +70,7 @@ impl Sojourns {
             if counted < need {
                 counted += u64::from(sojourn.items);
                 sum += sojourn.mean * f64::from(sojourn.items);
+                here += float(sojourn.here) * f64::from(sojourn.items);
             }
         }
         if items < span || counted == 0 {
@@ -66,6 +78,6 @@ impl Sojourns {
         }
         let high = |sojourn: &&Sojourn| f64::from(sojourn.beside) >= STEADY_PART * f64::from(top);
         let at_top: u64 = recent().take(entries).filter(high).map(|sojourn| u64::from(sojourn.items)).sum();
-        (float(at_top) >= STEADY_SHARE * float(items)).then(|| sum / float(counted))
+        (float(at_top) >= STEADY_SHARE * float(items)).then(|| Before { mean: sum / float(counted), here: here / float(counted) })
     }
 }

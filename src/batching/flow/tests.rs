@@ -235,3 +235,31 @@ fn requests_are_counted_once_however_they_end() {
     }
     assert_eq!((flow.flights(), flow.merged_flights, flow.merged_items, flow.batches), (0, 0, 0, 0));
 }
+
+#[test]
+fn a_limit_on_trial_is_not_refined() {
+    let mut callers = Loop::new(World { workers: 4, ..SERIAL }, 48, true);
+    callers.run(3000);
+    for _ in 0..100_000 {
+        if callers.flow.trial.is_some() {
+            break;
+        }
+        callers.run(1);
+    }
+    assert!(callers.flow.trial.is_some(), "limits are tried again and again");
+    let limit = callers.flow.limit;
+    for found in [1, 6, 100] {
+        callers.flow.refine(Tick(callers.now), found, callers.queue.len() as u64);
+        assert_eq!((callers.flow.limit, callers.flow.trial.is_some()), (limit, true), "{found}");
+    }
+}
+
+#[test]
+fn a_batch_that_leaves_early_is_no_larger_than_the_others() {
+    let mut callers = Loop::new(World { workers: 4, ..SERIAL }, 48, true);
+    callers.run(3000);
+    let share = callers.flow.lead_share(callers.queue.len() as u64);
+    assert!((6..=16).contains(&share), "{share} of 48 beside four others");
+    let serial = Flow::limited(1, 20 * MS);
+    assert_eq!(serial.lead_share(47), u32::MAX);
+}

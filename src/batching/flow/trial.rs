@@ -4,13 +4,15 @@ use super::super::math::float;
 use super::super::tick::Tick;
 use super::learn::Completion;
 use super::level::span;
+use super::sojourn::Before;
 use super::{HOLD, after};
 
 /// A trial is kept if its mean sojourn is below this part of the base: between noise and the step of a saturated server.
 pub(super) const ACCEPT: f64 = 0.93;
-/// A trial ends early after so many answers if their mean is above this part of the base, and in any case after so many bases.
-const BAD_ANSWERS: u64 = 8;
-const BAD: f64 = 1.25;
+/// A trial ends early after so many answers if their mean is above this part of the base, and in any case after so many bases: the mean of twelve is known to
+/// two parts in a hundred where calls are alike, and one that is to be kept is below by ten and more.
+const BAD_ANSWERS: u64 = 12;
+const BAD: f64 = 1.02;
 const BASES_MAX: f64 = 8.0;
 /// A request sent at this part of the target or more found the trial's limit binding; so must this part of the answers for it to be kept.
 const FULL_PART: f64 = 0.8;
@@ -29,10 +31,13 @@ pub(super) struct Trial {
     pub(super) flights: f64,
     pub(super) target: f64,
     pub(super) base: f64,
+    /// Items that were here before, on average.
+    here: f64,
     pub(super) began: Tick,
     need: u64,
     ready: Option<Tick>,
     sum: f64,
+    sum_here: f64,
     count: u64,
     full: u64,
 }
@@ -49,8 +54,21 @@ pub(super) struct Ended {
 // === impl Trial ===
 
 impl Trial {
-    pub(super) fn new(now: Tick, previous: Option<f64>, flights: f64, target: f64, base: f64, need: u64) -> Self {
-        Self { previous, flights, target, base, began: now, need, ready: None, sum: 0.0, count: 0, full: 0 }
+    pub(super) fn new(now: Tick, previous: Option<f64>, flights: f64, target: f64, before: Before, need: u64) -> Self {
+        Self {
+            previous,
+            flights,
+            target,
+            base: before.mean,
+            here: before.here,
+            began: now,
+            need,
+            ready: None,
+            sum: 0.0,
+            sum_here: 0.0,
+            count: 0,
+            full: 0,
+        }
     }
 
     /// Whether it raises the limit.
@@ -81,6 +99,7 @@ impl Trial {
         if let Some(ready) = self.ready {
             let (items, mean) = done.since(now, ready);
             self.sum += mean * float(items);
+            self.sum_here += float(done.here) * float(items);
             self.count += items;
             if f64::from(beside) >= FULL_PART * self.target {
                 self.full += items;
@@ -92,6 +111,9 @@ impl Trial {
             return None;
         }
         let bound = float(self.full) >= FULL_SHARE * float(self.count);
+        // Where fewer are here than before, they wait less whatever the limit: by Little's law, what is gained is the sojourn over their number.
+        let here = self.sum_here / float(self.count.max(1));
+        let mean = if here > 0.0 { mean.max(mean * self.here / here) } else { mean };
         // A limit that did not bind was not tried.
         let kept = mean < ACCEPT * self.base && bound;
         let proportion = match self.previous {
@@ -100,5 +122,29 @@ impl Trial {
             None => self.target / self.flights.max(1.0),
         };
         Some(Ended { trial: *self, mean, kept, steep: mean < self.base * proportion * STEEP })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lower limit under which each call took 8 of 10, with so many here.
+    fn kept(here: u64) -> bool {
+        let before = Before { mean: 10e6, here: 20.0 };
+        let mut trial = Trial::new(Tick(0), Some(20.0), 20.0, 14.0, before, 24);
+        let answer = |at: u64| {
+            let arrived = Tick(at.saturating_sub(8_000_000));
+            Completion { here, ..Completion::new(true, 1, arrived, arrived, 6, 64) }
+        };
+        assert!(trial.observe(Tick(1), 14.0, 14, &answer(1)).is_none());
+        let mut answers = (1..).map(|number| 8_000_000 + number * 100_000);
+        answers.find_map(|at| trial.observe(Tick(at), 14.0, 14, &answer(at))).is_some_and(|ended| ended.kept)
+    }
+
+    #[test]
+    fn a_limit_gains_nothing_by_calls_that_stay_away() {
+        assert!(kept(20));
+        assert!(!kept(16), "four fifths of the calls wait four fifths of the time");
     }
 }

@@ -12,7 +12,7 @@ use crate::config::parse_duration;
 use crate::simulate::compare::Job;
 use crate::simulate::curve::Curve;
 use crate::simulate::scenario::{self, Scenario};
-use crate::simulate::upstream::{Engine, Kind, Server};
+use crate::simulate::upstream::{Engine, Kind, Server, Shared};
 
 /// Factors of the rate that make sense: within them a run stays in memory.
 const RATE_FACTORS: std::ops::RangeInclusive<f64> = 0.001..=20.0;
@@ -83,6 +83,12 @@ pub(in crate::cli) struct Args {
     /// With --table: a part of it that is over soon
     #[arg(long, requires = "table")]
     small: bool,
+    /// With --table: the rows in which ours may do no harm instead, beside calls that are forwarded at once
+    #[arg(long, requires = "table")]
+    no_harm: bool,
+    /// With --no-harm: rows whose names have these words, joined by commas, alternatives by |: k8,50ms,48
+    #[arg(long, requires = "no_harm", conflicts_with = "small", value_name = "WORDS")]
+    only: Option<String>,
     /// Curves at loads instead: the mean beside the optimum
     #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate"])]
     curves: bool,
@@ -193,7 +199,12 @@ impl Args {
 
     fn table(&self) -> Result<Vec<Job>, String> {
         if self.alters() || self.seconds.is_some() {
-            return Err("--table is what the design measured: it takes --seeds, --small, -o and --svg only".to_owned());
+            return Err("--table is what the design measured: it takes --seeds, --small, --no-harm, --only, -o and --svg".to_owned());
+        }
+        if self.no_harm {
+            let words = self.only.as_deref().unwrap_or_default();
+            let jobs = if self.small { Job::no_harm_small() } else { Job::no_harm(words) };
+            return if jobs.is_empty() { Err(format!("no row has all of {words:?} in its name")) } else { Ok(jobs) };
         }
         if self.small {
             return Ok(Job::small());
@@ -332,6 +343,7 @@ fn with_curve(row: Scenario, curve: Curve) -> Scenario {
     let upstream = match row.upstream {
         Kind::Server(server) => Kind::Server(Server { curve, ..server }),
         Kind::Engine(engine) => Kind::Engine(Engine { curve, ..engine }),
+        Kind::Shared(shared) => Kind::Shared(Shared { curve, ..shared }),
     };
     Scenario { upstream, curve: row.curve.map(|_| curve), ..row }
 }

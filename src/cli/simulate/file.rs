@@ -154,6 +154,7 @@ impl Comes {
             class: u8::from(self.bulk),
             budget,
             cancels: self.cancels.0,
+            alone: false,
         };
         Ok(Stream { arrivals, mix })
     }

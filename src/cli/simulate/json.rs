@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::traffic::Recorded;
-use crate::simulate::compare::{Capacity, Case, Entry, Gap, Quantity, Row, Sense, Told, Verdict};
+use crate::simulate::compare::{Capacity, Case, Entry, Gap, Harm, Quantity, Ratio, Row, Sense, Told, Verdict};
 
 pub(super) fn report(all: &[Told], recorded: Option<&Recorded>, met: usize, missed: &[(&str, &Verdict)]) -> Value {
     let of = |told: &Told| match told {
@@ -11,6 +11,7 @@ pub(super) fn report(all: &[Told], recorded: Option<&Recorded>, met: usize, miss
         Told::Gap(of) => gap(of),
         Told::Capacity(of) => capacity(of),
         Told::Case(of) => case(of),
+        Told::Harm(of) => harm(of),
     };
     let named = |(name, of): &(&str, &Verdict)| {
         let mut bar = verdict(of);
@@ -52,6 +53,23 @@ fn row(row: &Row) -> Value {
             "ours": bound.ours,
         })),
         "bars": verdicts(&row.verdicts),
+    })
+}
+
+fn harm(harm: &Harm) -> Value {
+    let window = |ratio: &Ratio| {
+        json!({
+            "directAnswers": ratio.direct,
+            "rate": ratio.rate,
+            "mean": ratio.mean,
+            "p99": ratio.p99,
+            "tested": ratio.tested,
+        })
+    };
+    json!({
+        "noHarm": harm.name,
+        "windows": harm.windows.iter().map(window).collect::<Vec<_>>(),
+        "bars": verdicts(&harm.verdicts),
     })
 }
 
@@ -108,6 +126,10 @@ fn verdict(verdict: &Verdict) -> Value {
             Quantity::Answered => "answered",
             Quantity::Shift => "shiftErrorMs",
             Quantity::Seeds => "equalSeeds",
+            Quantity::RateOf => "rateOfDirect",
+            Quantity::MeanOf => "meanOfDirect",
+            Quantity::P99Of => "p99OfDirect",
+            Quantity::Rows => "rows",
         },
         "found": verdict.found,
         "sense": match verdict.sense {

@@ -54,7 +54,7 @@ fn panel(told: &Told) -> Option<(&str, &[Entry])> {
     match told {
         Told::Row(row) => Some((&row.scenario.name, &row.entries)),
         Told::Case(case) => Some((&case.name, &case.entries)),
-        Told::Gap(_) | Told::Capacity(_) => None,
+        Told::Gap(_) | Told::Capacity(_) | Told::Harm(_) => None,
     }
 }
 

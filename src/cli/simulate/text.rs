@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::traffic::Recorded;
-use crate::simulate::compare::{Capacity, Case, Entry, Gap, Row, Told, Verdict};
+use crate::simulate::compare::{Capacity, Case, Entry, Gap, Harm, Row, Told, Totals, Verdict};
 use crate::simulate::scenario::Scenario;
 
 const HEAD: &str = "  policy                                  goodput       mean        p50        p99  items/batch   busy  expired  refused   left";
@@ -27,6 +27,7 @@ pub(super) fn told(told: &Told, seeds: u64) -> String {
         Told::Gap(of) => gap(of),
         Told::Capacity(of) => capacity(of),
         Told::Case(of) => case(of, seeds),
+        Told::Harm(of) => harm(of),
     }
 }
 
@@ -34,6 +35,23 @@ pub(super) fn told(told: &Told, seeds: u64) -> String {
 pub(super) fn recorded(recorded: &Recorded) -> String {
     let Recorded { items, goodput, mean_ms, p99_ms } = recorded;
     format!("as it was logged: {items} items, goodput {goodput:.3}, mean {mean_ms:.2} ms, p99 {p99_ms:.1} ms\n\n")
+}
+
+/// What came of all rows that are compared with direct.
+pub(super) fn totals(totals: &Totals) -> String {
+    let mut text = String::new();
+    let Totals { rows, below, far_below, mean, p99 } = totals;
+    for (name, rate) in below {
+        line(&mut text, format_args!("below 0.97 of direct's rate in a window: {name}: {rate:.3}"));
+    }
+    line(
+        &mut text,
+        format_args!(
+            "{rows} rows: rate below 0.97 in {}, below 0.9 in {far_below}; mean above 1.05 in {}, above 1.2 in {}; p99 above 1.05 in {}, above 1.2 in {}",
+            below.len(), mean.0, mean.1, p99.0, p99.1
+        ),
+    );
+    text
 }
 
 /// Each bar that was missed, by name, and how many there were.
@@ -95,6 +113,18 @@ fn row(row: &Row, seeds: u64) -> String {
     }
     for verdict in &row.verdicts {
         line(&mut text, format_args!("  {verdict}"));
+    }
+    text.push('\n');
+    text
+}
+
+/// Ours ÷ direct: the worst window, and the rate of each, with an asterisk where something was tested.
+fn harm(harm: &Harm) -> String {
+    let (rate, mean, p99) = harm.worst();
+    let mut text = format!("{:<26} rate {rate:6.3}  mean {mean:6.3}  p99 {p99:6.3}  |", harm.name);
+    for ratio in &harm.windows {
+        let mark = if ratio.tested { '*' } else { ' ' };
+        write!(text, " {:.2}{mark}", ratio.rate).expect("a string takes what is written to it");
     }
     text.push('\n');
     text

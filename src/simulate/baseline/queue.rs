@@ -113,6 +113,9 @@ impl Queue {
         let line = self.lines.get_mut(&key)?;
         let id = line.calls.pop_front()?;
         line.items -= desk.arrival(id).call.items;
+        if line.calls.is_empty() {
+            self.lines.remove(&key);
+        }
         Some(id)
     }
 }

@@ -13,7 +13,7 @@ use super::{Queue, Rule};
 const DEFERRED_SPARE: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
-pub(super) struct NoBatching {
+pub(super) struct Direct {
     queue: Queue,
 }
 
@@ -61,9 +61,9 @@ pub(super) struct Table {
     sizes: Arc<[u32]>,
 }
 
-// === impl NoBatching ===
+// === impl Direct ===
 
-impl Rule for NoBatching {
+impl Rule for Direct {
     fn queue(&mut self) -> &mut Queue {
         &mut self.queue
     }

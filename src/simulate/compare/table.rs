@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::scenario::{self, Scenario};
 use super::case::{Kind, Parts};
+use super::no_harm::{self, Harm, Task};
 use super::{Capacity, Case, Gap, Row, Settings, Verdict, capacity, gap, row};
 
 /// The rows and cases of the small table: what differs most, and is met on every machine. For a run that must be over in a minute or two.
@@ -33,6 +34,7 @@ enum Work {
     Capacity(usize),
     Case(Kind),
     Parts(Parts),
+    Harm(Box<Task>),
 }
 
 /// What came of it.
@@ -46,6 +48,8 @@ pub enum Told {
     Capacity(Capacity),
     /// Of runs of ours beside each other.
     Case(Case),
+    /// Of ours beside direct, by windows.
+    Harm(Harm),
 }
 
 // === impl Job ===
@@ -106,6 +110,22 @@ impl Job {
         Parts::all().into_iter().map(|parts| Self(Work::Parts(parts))).collect()
     }
 
+    /// Rows in which ours may do no harm, and servers that change; those whose names have all the words that are joined by commas.
+    #[must_use]
+    pub fn no_harm(only: &str) -> Vec<Self> {
+        Self::harm(no_harm::tasks(only))
+    }
+
+    /// A small part of them.
+    #[must_use]
+    pub fn no_harm_small() -> Vec<Self> {
+        Self::harm(no_harm::sample())
+    }
+
+    fn harm(tasks: Vec<Task>) -> Vec<Self> {
+        tasks.into_iter().map(|task| Self(Work::Harm(Box::new(task)))).collect()
+    }
+
     /// Does it. Nothing comes of a curve that has no optimum.
     #[must_use]
     pub fn run(&self, settings: Settings) -> Option<Told> {
@@ -115,6 +135,7 @@ impl Job {
             Work::Capacity(upstream) => capacity(*upstream).map(Told::Capacity),
             Work::Case(kind) => Some(Told::Case(kind.run(settings.seeds))),
             Work::Parts(parts) => Some(Told::Case(parts.run(settings.seeds))),
+            Work::Harm(task) => Some(Told::Harm(task.run(settings.seeds))),
         }
     }
 }
@@ -130,6 +151,7 @@ impl Told {
             Self::Gap(gap) => &gap.name,
             Self::Capacity(capacity) => &capacity.name,
             Self::Case(case) => &case.name,
+            Self::Harm(harm) => &harm.name,
         }
     }
 
@@ -141,6 +163,7 @@ impl Told {
             Self::Gap(gap) => std::slice::from_ref(&gap.verdict),
             Self::Capacity(capacity) => std::slice::from_ref(&capacity.verdict),
             Self::Case(case) => &case.verdicts,
+            Self::Harm(harm) => &harm.verdicts,
         }
     }
 }

@@ -72,7 +72,7 @@ impl State {
         match step {
             Step::Enter => self.queue.extend(self.arriving.pop_front()),
             Step::Round => self.finish(now, agenda),
-            Step::Done(..) | Step::Slots => {}
+            Step::Done(..) | Step::Slots | Step::Tick(_) => {}
         }
         self.iterate(now, agenda);
     }

@@ -57,7 +57,7 @@ impl State {
                 let back = now.after(self.spec.host_after + self.spec.round_trip / 2 + late);
                 agenda.at(back, Event::Answer(id, status));
             }
-            Step::Slots | Step::Round => {}
+            Step::Slots | Step::Round | Step::Tick(_) => {}
         }
         self.fill(now, agenda);
     }

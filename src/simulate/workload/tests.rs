@@ -56,6 +56,7 @@ fn mixes_have_their_shares() {
         budget: Budget::Caller { min: Duration::from_millis(20), max: Duration::from_millis(500) },
         cancels: 0.03,
         class: 3,
+        alone: false,
     };
     let calls = drawn(&Workload::of(Arrivals::Poisson { rate: 2000.0 }, mix));
     let share = |of: &dyn Fn(&Arrival) -> bool| calls.iter().filter(|a| of(a)).count() as f64 / calls.len() as f64;

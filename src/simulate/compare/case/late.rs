@@ -29,15 +29,15 @@ pub(super) fn run(name: &'static str, seeds: u64) -> Case {
         Runs::of(&row, seeds, |seed| Box::new(Ours::of(&row, seed))).figures(&Scope::default())
     };
     let (refuse, serve) = (figures(Late::Refuse), figures(Late::Serve));
-    let direct = Runs::of(&row, seeds, |_| Baseline::NoBatching.build()).figures(&Scope::default());
+    let direct = Runs::of(&row, seeds, |_| Baseline::Direct.build()).figures(&Scope::default());
     let mut case = Case::new(format!("late calls served, {name}"));
     case.line("ours, late: Refuse", refuse);
     case.line("ours, late: Serve", serve);
-    case.line("no batching", direct);
+    case.line("direct", direct);
     let of = format!("{KEPT} × {:.3} with late: Refuse", refuse.goodput);
     case.verdicts.push(goodput(serve.goodput, KEPT * refuse.goodput, of));
     let answered = |figures: &Figures| 1.0 - figures.expired - figures.refused - figures.unanswered;
-    let of = "no batching".to_owned();
+    let of = "direct".to_owned();
     case.verdicts.push(verdict(Quantity::Answered, answered(&serve), Sense::AtLeast, answered(&direct), of));
     case
 }

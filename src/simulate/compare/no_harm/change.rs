@@ -1,0 +1,86 @@
+//! Servers that become others under way: more or fewer calls at once, or slower ones.
+
+use crate::batching::Tick;
+
+use super::super::super::scenario::Scenario;
+use super::super::super::upstream::{Kind, Server};
+use super::super::super::workload::{Stream, Workload};
+use super::judge::{Asked, Phase};
+use super::{Task, rows, servers};
+
+/// Callers, of one key.
+const CALLERS: u32 = 48;
+/// Windows of a phase, and of the last one: what is lost by a change is found again in fifteen sojourns, which are no more than eight windows.
+const WINDOWS: usize = 6;
+const WINDOWS_LAST: usize = 12;
+
+/// A server in phases.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Change {
+    /// Milliseconds of a lone call at first.
+    time: u32,
+    /// Calls at once, in each phase.
+    slots: &'static [u32],
+    /// In the second phase a call takes this many times as long.
+    slower: u32,
+}
+
+/// All changes.
+const ALL: [Change; 9] = [
+    Change { time: 5, slots: &[1, 64, 1], slower: 1 },
+    Change { time: 50, slots: &[1, 64, 1], slower: 1 },
+    Change { time: 200, slots: &[1, 64, 1], slower: 1 },
+    Change { time: 5, slots: &[64, 1, 64], slower: 1 },
+    Change { time: 50, slots: &[64, 1, 64], slower: 1 },
+    Change { time: 20, slots: &[8, 1, 8], slower: 1 },
+    Change { time: 20, slots: &[64, 64], slower: 100 },
+    Change { time: 20, slots: &[8, 8], slower: 100 },
+    Change { time: 20, slots: &[1, 1], slower: 100 },
+];
+
+// === impl Change ===
+
+impl Change {
+    pub(super) const fn all() -> &'static [Self] {
+        &ALL
+    }
+
+    pub(super) fn task(&self) -> Task {
+        let slots = |phase: usize| self.slots[phase].min(CALLERS);
+        let time = |phase: usize| f64::from(self.time * if phase > 0 { self.slower } else { 1 });
+        let phases = 0..self.slots.len();
+        let slowest = phases.clone().map(|phase| f64::from(slots(phase)) / time(phase)).fold(f64::INFINITY, f64::min);
+        let window = rows::window(time(1), CALLERS, slowest);
+        let at = |phase: usize| Tick::default().after(window * u32::try_from(phase * WINDOWS).unwrap_or(0));
+        let server = Server {
+            slots_from: phases.clone().skip(1).map(|phase| (at(phase), self.slots[phase])).collect(),
+            shift: (self.slower > 1).then(|| (at(1), f64::from(self.slower))),
+            ..servers::workers(self.slots[0], f64::from(self.time))
+        };
+        let windows = WINDOWS * (self.slots.len() - 1) + WINDOWS_LAST;
+        let streams = vec![Stream { arrivals: rows::callers(CALLERS), mix: rows::shared() }];
+        let name = self.name();
+        let scenario = Scenario {
+            upstream: Kind::Server(server),
+            workload: Workload { streams, recorded: Vec::new() },
+            horizon: window * u32::try_from(windows).unwrap_or(1),
+            ..Scenario::new(name.clone(), rows::callers(0))
+        };
+        let judged = phases.map(|phase| Phase {
+            from: phase * WINDOWS,
+            service: time(phase) / 1e3,
+            sojourn: f64::from(CALLERS) * time(phase) / f64::from(slots(phase)) / 1e3,
+            more: phase > 0 && self.slots[phase] > self.slots[phase - 1],
+            queues: self.slots[phase] < CALLERS,
+        });
+        Task { name, scenario, window, windows, asked: Asked::Change(judged.collect()) }
+    }
+
+    fn name(&self) -> String {
+        if self.slower > 1 {
+            return format!("change k{} {}ms {}ms", self.slots[0], self.time, self.time * self.slower);
+        }
+        let slots: Vec<String> = self.slots.iter().map(|slots| format!("k{slots}")).collect();
+        format!("change {} {}ms", slots.join(" "), self.time)
+    }
+}

@@ -1,0 +1,215 @@
+//! Servers × times of a lone call × loads × merge keys.
+
+use std::time::Duration;
+
+use super::super::super::scenario::Scenario;
+use super::super::super::workload::{Arrivals, Budget, Mix, Spread, Stream, Think, Workload};
+use super::Task;
+use super::judge::Asked;
+use super::servers::{self, Named};
+
+/// Milliseconds of a lone call.
+const TIMES: [u32; 4] = [5, 50, 200, 2000];
+/// Callers of a closed loop, and shares of what direct callers can get, in percent.
+const CALLERS: [u32; 4] = [1, 8, 48, 200];
+const SHARES: [u32; 3] = [30, 80, 120];
+/// Windows of a row.
+const WINDOWS: usize = 8;
+/// A window is at least so long, in milliseconds, in lone calls, and in sojourns of direct callers.
+const WINDOW_MIN: f64 = 1000.0;
+const WINDOW_SERVICES: f64 = 5.0;
+const WINDOW_SOJOURNS: f64 = 2.0;
+/// What the best fixed limit and batch size give, in answers of direct, where batching pays, and the part of it that has to be found: the limit of a server
+/// that shares its processor is found by trials, one step after another.
+const REACH: [(&str, u32, f64); 7] = [
+    ("k1", 48, 10.0 * REACHED),
+    ("k1", 200, 14.0 * REACHED),
+    ("k1half", 48, 1.9 * REACHED),
+    ("k4", 48, 6.2 * REACHED),
+    ("k8", 48, 3.0 * REACHED),
+    ("k8", 200, 4.8 * REACHED),
+    ("ps8", 48, 3.0 * REACHED_BY_TRIALS),
+];
+const REACHED: f64 = 0.8;
+const REACHED_BY_TRIALS: f64 = 0.6;
+/// The time of a lone call where that is judged.
+const REACH_TIME: u32 = 50;
+
+/// The rows of the sample: what differs most, at few calls a second.
+pub(super) const SAMPLE: [&str; 14] = [
+    "k1 50ms 48 shared",
+    "k4 50ms 48 shared",
+    "k8 50ms 48 shared",
+    "k8 50ms 8 own",
+    "k8lin 200ms 48 shared",
+    "k64 200ms 48 own",
+    "k64 200ms 48 half",
+    "inflin 200ms 48 shared",
+    "ps8 200ms p80 shared",
+    "ps8lin 200ms p120 half",
+    "cont 200ms p120 shared",
+    "inner 200ms 48 half",
+    "change k1 k64 k1 200ms",
+    "change k8 20ms 2000ms",
+];
+
+/// Which calls may be merged with which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    /// All.
+    Shared,
+    /// Those of one of four keys.
+    Four,
+    /// None: each caller has a key of its own.
+    Own,
+    /// Half of them; the others share no batch by what they are, as streams.
+    Half,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Load {
+    Callers(u32),
+    Share(u32),
+}
+
+/// Every row.
+pub(super) fn all() -> Vec<Task> {
+    let mut all = Vec::new();
+    let loads = || CALLERS.map(Load::Callers).into_iter().chain(SHARES.map(Load::Share));
+    for server in &servers::ALL {
+        for time in TIMES {
+            for load in loads() {
+                for keys in Keys::ALL {
+                    // Forty thousand calls a second of four keys show nothing that shared keys do not.
+                    let many = time == 5 && server.is_unlimited() && load == Load::Callers(200);
+                    if !(many && keys == Keys::Four) {
+                        all.push(row(server, time, load, keys));
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Callers of a closed loop: 0.1 to 0.3 ms between answer and next call.
+pub(super) fn callers(count: u32) -> Arrivals {
+    Arrivals::Closed {
+        clients: count,
+        think: Think::Uniform(Duration::from_micros(100), Duration::from_micros(300)),
+    }
+}
+
+/// The window of so many callers of a server that answers `capacity` calls a millisecond, each in `time` or more.
+pub(super) fn window(time: f64, callers: u32, capacity: f64) -> Duration {
+    let sojourns = WINDOW_SOJOURNS * f64::from(callers) / capacity;
+    Duration::from_secs_f64(WINDOW_MIN.max(WINDOW_SERVICES * time).max(sojourns) / 1e3)
+}
+
+/// Calls of one key that wait as long as it takes.
+pub(super) fn shared() -> Mix {
+    Mix { budget: Budget::Unlimited, ..Mix::default() }
+}
+
+fn row(server: &Named, time: u32, load: Load, keys: Keys) -> Task {
+    let t1 = f64::from(time);
+    let capacity = server.capacity(t1);
+    let (label, in_loop) = match load {
+        Load::Callers(count) => (count.to_string(), count),
+        Load::Share(share) => (format!("p{share}"), 0),
+    };
+    let name = format!("{} {time}ms {label} {}", server.name, keys.as_str());
+    let window = window(t1, in_loop, capacity);
+    let streams = match load {
+        Load::Callers(count) => keys.callers(count),
+        Load::Share(share) => keys.poisson(f64::from(share) / 100.0 * capacity * 1e3),
+    };
+    let scenario = Scenario {
+        upstream: server.upstream(t1),
+        workload: Workload { streams, recorded: Vec::new() },
+        horizon: window * u32::try_from(WINDOWS).expect("a few windows"),
+        ..Scenario::new(name.clone(), Arrivals::Poisson { rate: 0.0 })
+    };
+    let reach = REACH
+        .iter()
+        .find(|(name, count, _)| {
+            (*name, load, keys, time) == (server.name, Load::Callers(*count), Keys::Shared, REACH_TIME)
+        })
+        .map(|(.., gain)| *gain);
+    Task { name, scenario, window, windows: WINDOWS, asked: Asked::Row { pair: server.pair(), reach } }
+}
+
+// === impl Keys ===
+
+impl Keys {
+    const ALL: [Self; 4] = [Self::Shared, Self::Four, Self::Own, Self::Half];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Four => "four",
+            Self::Own => "own",
+            Self::Half => "half",
+        }
+    }
+
+    fn callers(self, count: u32) -> Vec<Stream> {
+        let stream = |clients, mix| Stream { arrivals: callers(clients), mix };
+        let of = |key| Mix { keys: Spread::Only(key), ..shared() };
+        match self {
+            Self::Shared => vec![stream(count, shared())],
+            Self::Four => (0..4).map(|key| stream((count + 3 - key) / 4, of(key))).collect(),
+            Self::Own => (0..count).map(|key| stream(1, of(key))).collect(),
+            Self::Half => vec![stream(count.div_ceil(2), shared()), stream(count / 2, unmergeable())],
+        }
+    }
+
+    fn poisson(self, rate: f64) -> Vec<Stream> {
+        let stream = |rate, mix| Stream { arrivals: Arrivals::Poisson { rate }, mix };
+        let keys = |keys| Mix { keys, ..shared() };
+        match self {
+            Self::Shared => vec![stream(rate, shared())],
+            Self::Four => vec![stream(rate, keys(Spread::Zipf { count: 4, exponent: 0.0 }))],
+            Self::Own => vec![stream(rate, keys(Spread::Unlike))],
+            Self::Half => vec![stream(rate / 2.0, shared()), stream(rate / 2.0, unmergeable())],
+        }
+    }
+}
+
+fn unmergeable() -> Mix {
+    Mix { keys: Spread::Unlike, alone: true, ..shared() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_combinations_are_there_once() {
+        let mut names: Vec<String> = all().into_iter().map(|task| task.name).collect();
+        assert_eq!(names.len(), 1788);
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 1788);
+    }
+
+    #[test]
+    fn the_sample_names_rows() {
+        assert_eq!(super::super::sample().len(), SAMPLE.len());
+    }
+
+    #[test]
+    fn a_load_is_what_its_name_says() {
+        let task = row(&Named::named("k8"), 50, Load::Share(80), Keys::Half);
+        assert!((task.scenario.rate().unwrap() - 0.8 * 8.0 / 0.05).abs() < 1e-6);
+        for count in CALLERS {
+            for keys in Keys::ALL {
+                let clients = keys.callers(count).into_iter().map(|stream| match stream.arrivals {
+                    Arrivals::Closed { clients, .. } => clients,
+                    _ => 0,
+                });
+                assert_eq!(clients.sum::<u32>(), count, "{keys:?}");
+            }
+        }
+    }
+}

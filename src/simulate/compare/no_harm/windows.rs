@@ -1,0 +1,126 @@
+//! What is counted in a window.
+
+use std::time::Duration;
+
+use crate::batching::Tick;
+
+use super::super::super::{Outcome, Run};
+use super::Ratio;
+
+/// Fewest answers of direct by which a window is judged.
+const ANSWERS_MIN: u32 = 20;
+/// With fewer, a window shows ± one set of requests in flight, which is allowed.
+const ANSWERS_SURE: u32 = 100;
+/// A call of a test is answered within so many p99 of direct: a pair of a linear server takes two.
+const TEST_SOJOURNS: f64 = 2.0;
+/// What a proxy may cost a call, in milliseconds.
+const COST: f64 = 0.3;
+
+/// The answers in a window, in all seeds together; times in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Window {
+    answers: u32,
+    mean: f64,
+    p99: f64,
+}
+
+/// The windows in which something was tested, or so shortly before that calls of then were answered in them.
+pub(super) fn tested(tests: &[Vec<Tick>], direct: &[Window], width: Duration) -> Vec<bool> {
+    let mut tested = vec![false; direct.len()];
+    for at in tests.iter().flatten() {
+        let first = window(*at, width);
+        let sojourn = direct.get(first).map_or(0.0, |window| (TEST_SOJOURNS * window.p99).min(width.as_secs_f64() * 1e3));
+        let last = window(at.after(Duration::from_secs_f64(sojourn / 1e3)), width);
+        tested.iter_mut().take(last + 1).skip(first).for_each(|tested| *tested = true);
+    }
+    tested
+}
+
+fn window(at: Tick, width: Duration) -> usize {
+    let number = at.since(Tick::default()).as_nanos() / width.as_nanos().max(1);
+    usize::try_from(number).unwrap_or(usize::MAX - 1)
+}
+
+// === impl Window ===
+
+impl Window {
+    pub(super) fn of(runs: &[Run], width: Duration, count: usize) -> Vec<Self> {
+        let mut latencies: Vec<Vec<f64>> = vec![Vec::new(); count];
+        for ended in runs.iter().flat_map(|run| &run.calls).filter(|ended| ended.outcome == Outcome::Answered) {
+            if let Some(latencies) = latencies.get_mut(window(ended.at, width)) {
+                latencies.push(ended.latency().as_secs_f64() * 1e3);
+            }
+        }
+        latencies.into_iter().map(Self::pooled).collect()
+    }
+
+    fn pooled(mut latencies: Vec<f64>) -> Self {
+        let Some(last) = latencies.len().checked_sub(1) else {
+            return Self { answers: 0, mean: 0.0, p99: 0.0 };
+        };
+        latencies.sort_unstable_by(f64::total_cmp);
+        let mean = latencies.iter().sum::<f64>() / latencies.len() as f64;
+        let p99 = latencies[(latencies.len() * 99 / 100).min(last)];
+        Self { answers: u32::try_from(latencies.len()).unwrap_or(u32::MAX), mean, p99 }
+    }
+
+    /// Ours ÷ direct, which is `self`.
+    pub(super) fn compare(&self, ours: &Self, tested: bool, seeds: u64, width: Duration) -> Ratio {
+        let (direct, answers) = (f64::from(self.answers), f64::from(ours.answers));
+        // By Little's law, what direct callers have in flight.
+        let flights = direct * self.mean / (width.as_secs_f64() * 1e3);
+        let allowed = if self.answers < ANSWERS_SURE { flights.max(seeds as f64) } else { 0.0 };
+        Ratio {
+            direct: self.answers,
+            rate: (answers + allowed.min((direct - answers).max(0.0))) / direct.max(1.0),
+            mean: (ours.mean - COST) / self.mean.max(1e-9),
+            p99: (ours.p99 - COST) / self.p99.max(1e-9),
+            tested,
+        }
+    }
+}
+
+// === impl Ratio ===
+
+impl Ratio {
+    /// Whether direct has answers enough in it.
+    #[must_use]
+    pub fn is_judged(&self) -> bool {
+        self.direct >= ANSWERS_MIN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window_of(latencies: &[f64]) -> Window {
+        Window::pooled(latencies.to_vec())
+    }
+
+    #[test]
+    fn a_window_is_compared_by_its_rate_mean_and_p99() {
+        let direct = window_of(&[10.0; 200]);
+        let ours = window_of(&[[20.3; 5].as_slice(), [10.3; 145].as_slice()].concat());
+        let ratio = direct.compare(&ours, false, 1, Duration::from_secs(1));
+        assert!((ratio.rate - 0.75).abs() < 1e-9, "{ratio:?}");
+        assert!((ratio.mean - 31.0 / 30.0).abs() < 1e-9, "{ratio:?}");
+        assert!((ratio.p99 - 2.0).abs() < 1e-9, "{ratio:?}");
+    }
+
+    #[test]
+    fn a_window_of_few_answers_may_lack_one_set_of_requests() {
+        // Ten are in flight: 50 answers of 200 ms in a second.
+        let direct = window_of(&[200.0; 50]);
+        let rate = |count| direct.compare(&window_of(&vec![200.0; count]), false, 1, Duration::from_secs(1)).rate;
+        assert!((rate(40) - 1.0).abs() < 1e-9 && (rate(30) - 0.8).abs() < 1e-9, "{} {}", rate(40), rate(30));
+        assert!((rate(60) - 1.2).abs() < 1e-9, "{}", rate(60));
+    }
+
+    #[test]
+    fn calls_that_were_sent_in_a_test_count_for_it_where_they_are_answered() {
+        let direct = [window_of(&[300.0]), window_of(&[300.0]), window_of(&[300.0])];
+        let tests = [vec![Tick::from_millis(800)]];
+        assert_eq!(tested(&tests, &direct, Duration::from_secs(1)), [true, true, false]);
+    }
+}

@@ -1,0 +1,104 @@
+//! An upstream that computes all requests at once, at a speed that falls with their number, at work.
+//!
+//! Virtual work: each request has an amount of it, and all that are inside advance alike, so one clock serves them all.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::batching::Tick;
+
+use super::super::agenda::{Agenda, Event, Step};
+use super::super::curve::Load;
+use super::super::draw::Draw;
+use super::super::policy::{SentId, Status};
+use super::{Shared, Slowdown, duration, millis, nanos};
+
+#[derive(Debug)]
+pub(in crate::simulate) struct State {
+    spec: Shared,
+    draw: Draw,
+    /// Requests inside by the virtual work, in nanoseconds, at which they are done, with the items that count as active.
+    inside: BinaryHeap<Reverse<(u64, SentId, u32)>>,
+    active: u32,
+    /// Virtual work done so far, in milliseconds, and when that was.
+    work: f64,
+    at: Tick,
+    /// The number of the newest event: earlier ones hold no more.
+    newest: u32,
+    busy_millis: f64,
+}
+
+// === impl State ===
+
+impl State {
+    pub(super) fn new(spec: Shared, draw: Draw) -> Self {
+        let at = Tick::default();
+        Self { spec, draw, inside: BinaryHeap::new(), active: 0, work: 0.0, at, newest: 0, busy_millis: 0.0 }
+    }
+
+    pub(super) fn submit(&mut self, now: Tick, id: SentId, load: Load, agenda: &mut Agenda) {
+        self.advance(now);
+        let (work, active) = match self.spec.slowdown {
+            Slowdown::Cores(_) => (self.spec.curve.millis(load) * self.noise(), 1),
+            // The items of a batch go their own ways, and the last one ends it.
+            Slowdown::Step { .. } => {
+                let longest = (0..load.items.max(1)).map(|_| self.noise()).fold(0.0, f64::max);
+                (self.spec.curve.millis(Load::of(1)) * longest, load.items.max(1))
+            }
+        };
+        self.active += active;
+        self.inside.push(Reverse((nanos(self.work + work), id, active)));
+        self.schedule(now, agenda);
+    }
+
+    pub(super) fn step(&mut self, now: Tick, step: Step, agenda: &mut Agenda) {
+        if !matches!(step, Step::Tick(number) if number == self.newest) {
+            return;
+        }
+        self.advance(now);
+        while let Some(&Reverse((due, id, active))) = self.inside.peek() {
+            if due > nanos(self.work) + 1 {
+                break;
+            }
+            self.inside.pop();
+            self.active -= active;
+            agenda.at(now, Event::Answer(id, Status::Ok));
+        }
+        self.schedule(now, agenda);
+    }
+
+    pub(super) fn busy_share(&self, now: Tick) -> f64 {
+        let capacity = millis(now.since(Tick::default()));
+        if capacity > 0.0 { self.busy_millis / capacity } else { 0.0 }
+    }
+
+    /// Virtual work a millisecond.
+    fn speed(&self) -> f64 {
+        let active = f64::from(self.active.max(1));
+        match self.spec.slowdown {
+            Slowdown::Cores(cores) => (f64::from(cores) / active).min(1.0),
+            Slowdown::Step { item } => 1.0 / (1.0 - item + item * active),
+        }
+    }
+
+    fn advance(&mut self, now: Tick) {
+        let span = millis(now.since(self.at));
+        if self.active > 0 {
+            self.busy_millis += span;
+        }
+        self.work += span * self.speed();
+        self.at = now;
+    }
+
+    fn schedule(&mut self, now: Tick, agenda: &mut Agenda) {
+        self.newest = self.newest.wrapping_add(1);
+        if let Some(Reverse((due, ..))) = self.inside.peek() {
+            let left = (*due as f64 / 1e6 - self.work).max(0.0) / self.speed();
+            agenda.at(now.after(duration(left)), Event::Upstream(Step::Tick(self.newest)));
+        }
+    }
+
+    fn noise(&mut self) -> f64 {
+        (self.draw.normal() * self.spec.sigma).exp()
+    }
+}
