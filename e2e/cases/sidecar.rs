@@ -7,7 +7,7 @@ use groupage::standin::remote::{Answer, Call, ModelChange};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use super::manifests::batched;
+use super::manifests::{batched, merged};
 use super::{Case, case};
 use crate::caller::{Caller, change_model, model_stats, open_model};
 use crate::cluster::until;
@@ -39,7 +39,7 @@ pub(super) fn predictions() -> Vec<Call> {
 
 async fn callers_get_through_batches_what_they_get_alone(space: &Space) -> Verdict {
     space.restrict().await?;
-    space.apply(&batched(1, ", --items-max, '0', --base, 20ms", "", "")).await?;
+    space.apply(&merged(&batched(1, ", --items-max, '0', --base, 20ms", "", ""))).await?;
     let pods = space.deployment_ready("model").await?;
     let model = pods.first().ok_or("no pod")?.name_any();
     let caller = Caller::start(space).await?;
