@@ -94,7 +94,7 @@ async fn a_pod_is_ready_only_when_model_and_sidecar_are(space: &Space) -> Verdic
 }
 
 async fn a_model_that_becomes_slower_is_learned_anew(space: &Space) -> Verdict {
-    space.apply(&batched(1, ", --base, 5ms, --per-item, 50us", "", "")).await?;
+    space.apply(&batched(1, ", --base, 5ms, --per-item, 50us, --queue, '100000'", "", "")).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
     let caller = Caller::start(space).await?;
     caller.reaches("model:80", "/health").await?;
