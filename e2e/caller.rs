@@ -54,9 +54,14 @@ pub(crate) struct Running<'a>(&'a Caller);
 impl Caller {
     /// Starts the pod.
     pub(crate) async fn start(space: &Space) -> Result<Self, Fault> {
-        space.apply(POD).await?;
-        space.pod_ready("caller").await?;
-        Ok(Self::of(space, "caller"))
+        Self::start_as(space, "caller").await
+    }
+
+    /// The same in a pod of this name: one more beside others.
+    pub(crate) async fn start_as(space: &Space, name: &str) -> Result<Self, Fault> {
+        space.apply(&POD.replace("{name: caller,", &format!("{{name: {name},"))).await?;
+        space.pod_ready(name).await?;
+        Ok(Self::of(space, name))
     }
 
     /// One that is in another pod.

@@ -13,6 +13,7 @@ mod install;
 mod kserve;
 mod ledger;
 mod manifests;
+mod no_harm;
 mod observe;
 mod policies;
 mod rollout;
@@ -74,6 +75,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         observe::CASES,
         stream::CASES,
         tuning::CASES,
+        no_harm::CASES,
         by_hand::CASES,
         rollout::CASES,
         ledger::CASES,

@@ -53,7 +53,7 @@ pub use call::{
 pub use ceiling::{Bounded, CeilingReport, CeilingSnapshot, LimitSource};
 pub use class::merging::{MergingChange, Suspension};
 pub use cost::{Base, Point, Report as CostReport, Sample, Snapshot};
-pub use flow::{FlowMode, FlowReport, LoadPoint, OpenReason};
+pub use flow::{FlowMode, FlowReport, FlowSnapshot, LoadPoint, OpenReason};
 pub use invariant::InvariantId;
 pub use isolate::{Isolation, Part, Verdict};
 pub use limits::{Late, Limits, Policy, ScopeLimits};

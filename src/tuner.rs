@@ -73,12 +73,14 @@ pub struct Observation {
     pub shift_permille: u32,
     /// Batches that the server was found to run side by side.
     pub slots: u32,
-    /// What a call alone takes on an idle server but once in fifty times; `None` while that is not known.
+    /// What a call takes but once in fifty times with nothing else in flight; `None` while that is not known.
     pub lone_late: Option<Duration>,
     /// The least weight ceiling that the sidecar learned from refusals or failures.
     pub weight_ceiling: Option<u64>,
     /// How often the upstream was found to be another one, since its sidecar started.
     pub changes: u64,
+    /// The concurrency of its server is still being learned, or another limit tried.
+    pub learning: bool,
 }
 
 /// What is to be, and why.
@@ -128,6 +130,8 @@ pub enum Word {
     Exhausted,
     /// A step was just taken, or the server has just changed.
     Settling,
+    /// The concurrency of the server is still being learned, or another limit tried.
+    Learning,
     /// Not enough calls came.
     FewSamples,
     /// No execution can meet the SLO.
@@ -144,7 +148,7 @@ pub enum Word {
 
 impl Word {
     /// Every reason.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::ShiftRaised,
         Self::ShiftLowered,
         Self::SlotsLowered,
@@ -157,6 +161,7 @@ impl Word {
         Self::Held,
         Self::Exhausted,
         Self::Settling,
+        Self::Learning,
         Self::FewSamples,
         Self::Infeasible,
         Self::NoSlo,
@@ -180,6 +185,7 @@ impl Word {
             Self::Held => "Held",
             Self::Exhausted => "Exhausted",
             Self::Settling => "Settling",
+            Self::Learning => "Learning",
             Self::FewSamples => "FewSamples",
             Self::Infeasible => "Infeasible",
             Self::NoSlo => "NoSlo",

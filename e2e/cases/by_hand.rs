@@ -2,13 +2,13 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::manifests::Model;
+use super::manifests::{MERGES, Model};
 use super::sidecar::{CALLERS, predictions, same};
 use super::{Case, case};
-use crate::Verdict;
 use crate::caller::Caller;
 use crate::installation::{has_sidecar, installed};
 use crate::space::Space;
+use crate::{Fault, Verdict};
 
 pub(super) const CASES: &[Case] = &[
     case!("by_hand", manifests_are_injected_serve_through_batches_and_are_as_before_after),
@@ -24,10 +24,7 @@ async fn manifests_are_injected_serve_through_batches_and_are_as_before_after(sp
     let caller = Caller::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let alone = caller.in_turn("model:80", &predictions()).await?;
-    let image = &space.cluster.kit.images.groupage.reference;
-    // No controller is needed for any of it.
-    let inject = ["inject", "--file", "-", "--namespace", &space.name, "--image", image, "--controller", "off"];
-    let injected = space.cluster.groupage(&inject, &manifest).await?;
+    let injected = injected(space, &manifest, &[]).await?;
     space.apply(&injected).await?;
     let pods = space.deployment_alone("model").await?;
     if before.iter().any(has_sidecar) || !pods.iter().all(has_sidecar) {
@@ -57,6 +54,15 @@ async fn manifests_are_injected_serve_through_batches_and_are_as_before_after(sp
     ))
 }
 
+/// The manifest with sidecars that merge from the first call on. No controller is needed for it, nor that the cluster knows policies: this one is in the files alone.
+async fn injected(space: &Space, manifest: &str, more: &[&str]) -> Result<String, Fault> {
+    let image = &space.cluster.kit.images.groupage.reference;
+    let inject = ["inject", "--file", "-", "--namespace", &space.name, "--image", image, "--controller", "off"];
+    let injected = space.cluster.groupage(&[&inject[..], more].concat(), &format!("{MERGES}---{manifest}")).await?;
+    let objects = injected.split("---\n").filter(|object| !object.contains("kind: BatchPolicy"));
+    Ok(objects.collect::<Vec<_>>().join("---\n"))
+}
+
 async fn enable_and_disable_do_what_they_say(space: &Space) -> Verdict {
     installed(space).await?;
     space.apply(&Model { annotations: "", ..Model::default() }.yaml()).await?;
@@ -64,12 +70,17 @@ async fn enable_and_disable_do_what_they_say(space: &Space) -> Verdict {
     let groupage = async |args: &[&str]| {
         space.cluster.groupage(&[args, &["deploy/model", "--namespace", &space.name]].concat(), "").await
     };
-    let enabled = groupage(&["enable", "--slo-p99", "400ms"]).await?;
+    let enabled = groupage(&["enable", "--slo-p99", "400ms", "--slo-late", "Refuse"]).await?;
     let with = space.deployment_ready("model").await?;
     if !with.iter().all(has_sidecar) || !enabled.contains("has the sidecar") {
         return Err(format!("enabled, it said {enabled}").into());
     }
-    let slo = space.kubectl(&["get", "bpol", "model", "--output=jsonpath={.spec.slo.latencyP99}"]).await?;
+    let slo =
+        space.kubectl(&["get", "bpol", "model", "--output=jsonpath={.spec.slo.latencyP99} {.spec.slo.late}"]).await?;
+    let listed = space.cluster.groupage(&["status", "--namespace", &space.name], "").await?;
+    if slo != "400ms Refuse" || !listed.contains("400ms (Refuse)") {
+        return Err(format!("the policy promises {slo}, and the status is {listed}").into());
+    }
     let disabled = groupage(&["disable"]).await?;
     let without = space.deployment_ready("model").await?;
     if without.iter().any(has_sidecar) || !disabled.contains("has no sidecar") {
@@ -82,10 +93,7 @@ async fn enable_and_disable_do_what_they_say(space: &Space) -> Verdict {
 async fn a_redirect_captures_what_names_the_number(space: &Space) -> Verdict {
     let annotations = "groupage.dev/capture: Redirect";
     let model = Model { annotations, args: ", --base, 20ms", target: "8080", ..Model::default() };
-    let image = &space.cluster.kit.images.groupage.reference;
-    let inject = ["inject", "--file", "-", "--namespace", &space.name, "--image", image, "--controller", "off"];
-    let inject = [&inject[..], &["--allow-redirect"]].concat();
-    let injected = space.cluster.groupage(&inject, &space.fill(&model.yaml())).await?;
+    let injected = injected(space, &space.fill(&model.yaml()), &["--allow-redirect"]).await?;
     space.apply(&injected).await?;
     let pods = space.deployment_ready("model").await?;
     batched_at_every_address(space, &pods).await

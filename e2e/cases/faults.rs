@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use rustix::process::Signal;
 
-use super::manifests::{Model, batched};
+use super::manifests::{Model, batched, merged};
 use super::policies::{POLICY, until_counted};
 use super::{Case, case};
 use crate::caller::Caller;
@@ -47,7 +47,7 @@ async fn a_sidecar_that_is_killed_is_back_and_the_pod_serves_again(space: &Space
 }
 
 async fn a_model_that_hangs_makes_no_sidecar_restart(space: &Space) -> Verdict {
-    space.apply(&batched(1, "", "", "")).await?;
+    space.apply(&merged(&batched(1, "", "", ""))).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
     let caller = Caller::start(space).await?;
     caller.reaches("model:80", "/health").await?;

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 
 use super::by_hand::batched_at_every_address;
-use super::manifests::{ASKS, Model};
+use super::manifests::{ASKS, MERGES, Model};
 use super::sidecar::{CALLERS, embeddings, predictions, same};
 use super::{Case, case};
 use crate::caller::{Caller, model_stats};
@@ -30,6 +30,7 @@ const ANNOTATE: &str = r#"{"spec":{"template":{"metadata":{"annotations":{"group
 
 async fn an_annotation_makes_answers_come_through_batches_and_changes_none(space: &Space) -> Verdict {
     installed(space).await?;
+    space.apply(MERGES).await?;
     space.restrict().await?;
     let model = Model { annotations: "", args: ", --items-max, '0', --base, 20ms", ..Model::default() };
     space.apply(&model.yaml()).await?;
@@ -70,6 +71,7 @@ async fn an_annotation_makes_answers_come_through_batches_and_changes_none(space
 
 async fn a_plain_container_serves_where_a_native_one_is_not_wanted(space: &Space) -> Verdict {
     installed(space).await?;
+    space.apply(MERGES).await?;
     space.restrict().await?;
     let annotations = format!("{ASKS}, groupage.dev/native-sidecar: Never");
     space.apply(&Model { annotations: &annotations, args: ", --base, 20ms", ..Model::default() }.yaml()).await?;
@@ -185,6 +187,7 @@ spec:
 
 async fn a_redirect_is_made_once_the_installation_allows_it(space: &Space) -> Verdict {
     let installation = installed(space).await?;
+    space.apply(MERGES).await?;
     let annotations = format!("{ASKS}, groupage.dev/capture: Redirect");
     let model = Model { annotations: &annotations, args: ", --base, 20ms", target: "8080", ..Model::default() };
     space.apply(&model.yaml()).await?;

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use groupage::standin::remote::Call;
 use kube::ResourceExt;
 
+use super::manifests::MERGES;
 use super::sidecar::until_started;
 use super::{Case, case};
 use crate::caller::Caller;
@@ -60,6 +61,7 @@ async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_ba
     space: &Space,
 ) -> Verdict {
     installed(space).await?;
+    space.apply(MERGES).await?;
     let kit = &space.cluster.kit;
     let python = kit.python.clone()?;
     let venv = python.parent().and_then(|bin| bin.parent()).ok_or("an interpreter without an environment")?;

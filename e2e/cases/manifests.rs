@@ -87,6 +87,24 @@ pub(super) fn batched(replicas: u32, model_args: &str, sidecar_args: &str, lifec
         .replace("LIFECYCLE", lifecycle)
 }
 
+/// A manifest of [`batched`] whose sidecar merges from the first call on: `Adaptive` forwards until it has learned what a batch saves.
+pub(super) fn merged(manifest: &str) -> String {
+    let policy = r#"[{name: GROUPAGE_POLICY, value: '{"scheduling": {"policy": "WorkConserving"}}'}]"#;
+    manifest.replace(
+        "          restartPolicy: Always\n",
+        &format!("          restartPolicy: Always\n          env: {policy}\n"),
+    )
+}
+
+/// The policy of a namespace whose pods merge from the first call on.
+pub(super) const MERGES: &str = "
+apiVersion: groupage.dev/v1alpha1
+kind: BatchPolicy
+metadata: {name: merges}
+spec:
+  scheduling: {policy: WorkConserving}
+";
+
 /// The stand-in model as a user has it, for the injector: a Deployment and a Service.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Model<'a> {

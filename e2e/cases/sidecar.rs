@@ -7,7 +7,7 @@ use groupage::standin::remote::{Answer, Call, ModelChange};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use super::manifests::batched;
+use super::manifests::{batched, merged};
 use super::{Case, case};
 use crate::caller::{Caller, change_model, model_stats, open_model};
 use crate::cluster::until;
@@ -39,7 +39,7 @@ pub(super) fn predictions() -> Vec<Call> {
 
 async fn callers_get_through_batches_what_they_get_alone(space: &Space) -> Verdict {
     space.restrict().await?;
-    space.apply(&batched(1, ", --items-max, '0', --base, 20ms", "", "")).await?;
+    space.apply(&merged(&batched(1, ", --items-max, '0', --base, 20ms", "", ""))).await?;
     let pods = space.deployment_ready("model").await?;
     let model = pods.first().ok_or("no pod")?.name_any();
     let caller = Caller::start(space).await?;
@@ -94,7 +94,7 @@ async fn a_pod_is_ready_only_when_model_and_sidecar_are(space: &Space) -> Verdic
 }
 
 async fn a_model_that_becomes_slower_is_learned_anew(space: &Space) -> Verdict {
-    space.apply(&batched(1, ", --base, 5ms, --per-item, 50us", "", "")).await?;
+    space.apply(&batched(1, ", --base, 5ms, --per-item, 50us, --queue, '100000'", "", "")).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
     let caller = Caller::start(space).await?;
     caller.reaches("model:80", "/health").await?;

@@ -165,7 +165,7 @@ async fn found_worse(space: &Space, limit: Duration) -> Result<String, Fault> {
     .await
 }
 
-/// Sixteen calls at once, set by hand, of a server that runs one after the other: each of them waits for fifteen others there.
+/// Sixteen calls at once, set by hand and named as a wall, of a server that runs one after the other: each of them waits for fifteen others there.
 const PROMISE: &str = "
 apiVersion: groupage.dev/v1alpha1
 kind: BatchPolicy
@@ -173,6 +173,7 @@ metadata: {name: model}
 spec:
   targetRefs: [{group: apps, kind: Deployment, name: model}]
   slo: {latencyP99: 1160ms}
+  limits: {slotsMax: 16}
   scheduling: {policy: WorkConserving, slots: 16}
   tuning: {bounds: {deadlineShift: {max: '0%'}}}
 ";
@@ -292,8 +293,10 @@ async fn a_new_pod_begins_with_what_others_on_its_kind_of_machine_learned(space:
     .await?;
     let log = space.kubectl(&["logs", &first.name_any(), "--container", "groupage"]).await?;
     let told = format!(
-        "{} sizes learned on {kind} of {} calls, {} lost: {begun}",
+        "{} sizes learned on {kind}, limit {:?}, a lone call {:?}, of {} calls, {} lost: {begun}",
         learned.curve.len(),
+        learned.slots,
+        learned.base.as_ref().map(|base| base.0.as_str()),
         report.offered,
         report.lost()
     );

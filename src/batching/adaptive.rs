@@ -13,6 +13,7 @@ mod group;
 mod late;
 mod learn;
 mod line;
+mod lone;
 mod rejoin;
 mod show;
 mod turns;
@@ -97,6 +98,8 @@ pub(super) struct Adaptive {
     /// How often the upstream was judged to be another one, and when last.
     changes: u64,
     changed: Option<Tick>,
+    /// Requests sent since the start: one that saw no other number had the server for itself.
+    sends: u64,
     /// The class that was learned of last.
     last_class: Option<CostClassId>,
 }
@@ -164,6 +167,7 @@ impl Adaptive {
             holds: [0; Hold::ALL.len()],
             changes: 0,
             changed: None,
+            sends: 0,
             last_class: None,
         }
     }
@@ -303,7 +307,7 @@ impl Adaptive {
         let in_flight = model.flow.flights();
         let share = match permit {
             Permit::Forward => {
-                let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
+                let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls, lone: 0 };
                 return Answer::Do(self.single(&line, mixed && !head.call.alone, Kind::Forward));
             }
             Permit::Pair => return Answer::Do(Next::Send { key, items: 2, cause: Cause::Probe, kind: Kind::Pair }),
@@ -338,7 +342,7 @@ impl Adaptive {
         let limit = model.slots.in_use();
         let send = |items, cause| Answer::Do(Next::Send { key, items, cause, kind });
         if lonely {
-            let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
+            let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls, lone: 0 };
             return Answer::Do(self.single(&line, mixed && !head.call.alone, kind));
         }
         // Where several may be in flight, each takes an equal share of what is here.
@@ -351,7 +355,8 @@ impl Adaptive {
         let (weighs, cap) = (room < cap, room);
         let items = fair::counted(ctx, key);
         let wait = model.slots.wait(in_flight, earliest_due, now);
-        let line = Line { ctx, key, head, items, cap, wait, walls };
+        let lone = model.lone_nanos().unwrap_or_else(|| model.cost.time(1));
+        let line = Line { ctx, key, head, items, cap, wait, walls, lone };
         let fillers = mixed && ctx.limits.have_fillers();
         // It looks at all who wait, so it is asked only where a hold is thought of.
         let hold_max = || {

@@ -28,7 +28,7 @@ mod wave;
 mod tests;
 
 pub(super) use learn::{Completion, FlightMark};
-pub use show::{FlowMode, FlowReport, LoadPoint, OpenReason};
+pub use show::{FlowMode, FlowReport, FlowSnapshot, LoadPoint, OpenReason};
 
 use curve::{Knee, LoadCurve};
 use growth::Growth;

@@ -427,7 +427,9 @@ fn policies(policies: &[Value], say: &mut impl FnMut(&'static str, Level, String
         let (own, space) = (word("name"), word("namespace"));
         let name = format!("batchpolicy/{own} in {space}");
         let conditions = policy["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
-        let bad: Vec<&Value> = conditions.iter().filter(|condition| condition["status"] == "False").collect();
+        // That batches do not pay is how the server is, and nothing to mend.
+        let is_bad = |condition: &&Value| condition["status"] == "False" && condition["reason"] != "NoGain";
+        let bad: Vec<&Value> = conditions.iter().filter(is_bad).collect();
         if conditions.is_empty() {
             say("policy", Level::Warning, format!("{name} has no status"), Some("the controller has not seen it yet"));
         } else if let Some(worst) = bad.first() {

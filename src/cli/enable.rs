@@ -31,6 +31,15 @@ enum Mode {
     Passthrough,
 }
 
+/// What becomes of a call that cannot be in time any more: `slo.late`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Late {
+    /// Served behind those that can
+    Serve,
+    /// Ended in the queue with 503 or 504
+    Refuse,
+}
+
 /// `groupage enable`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct EnableArgs {
@@ -45,6 +54,9 @@ pub(super) struct EnableArgs {
     /// The latency to promise: makes a policy of the workload's name
     #[arg(long, value_name = "DURATION")]
     slo_p99: Option<String>,
+    /// What becomes of calls that cannot be in time any more [default: Serve]
+    #[arg(long, value_enum, ignore_case = true, requires = "slo_p99")]
+    slo_late: Option<Late>,
 }
 
 /// `groupage disable`.
@@ -76,7 +88,7 @@ pub(super) fn enable(args: &EnableArgs) -> ExitCode {
             annotations["groupage.dev/mode"] = json!(format!("{mode:?}"));
         }
         let policy = match &args.slo_p99 {
-            Some(slo) => Some(policy(&args.workload, slo)?),
+            Some(slo) => Some(policy(&args.workload, slo, args.slo_late)?),
             None => None,
         };
         change(&args.workload, &args.common, annotations, policy, true).await
@@ -93,9 +105,13 @@ fn refusal() -> Value {
 }
 
 /// The smallest useful policy: for whom, and how fast.
-fn policy(workload: &WorkloadName, slo: &str) -> Result<Value, String> {
+fn policy(workload: &WorkloadName, slo: &str, late: Option<Late>) -> Result<Value, String> {
     if parse_duration(slo).is_none_or(|time| time < Duration::from_millis(1)) {
         return Err(format!("--slo-p99 {slo:?} is no duration such as 150ms"));
+    }
+    let mut promise = json!({"latencyP99": slo});
+    if let Some(late) = late {
+        promise["late"] = json!(format!("{late:?}"));
     }
     Ok(json!({
         "apiVersion": crate::api::v1alpha1::API_VERSION,
@@ -103,7 +119,7 @@ fn policy(workload: &WorkloadName, slo: &str) -> Result<Value, String> {
         "metadata": {"name": workload.name},
         "spec": {
             "targetRefs": [{"group": "apps", "kind": workload.kind, "name": workload.name}],
-            "slo": {"latencyP99": slo},
+            "slo": promise,
         },
     }))
 }
@@ -297,10 +313,13 @@ mod tests {
     #[test]
     fn a_policy_says_for_whom_and_how_fast_and_nothing_else() {
         let workload = WorkloadName::parse("deploy/web").unwrap();
-        let made = policy(&workload, "150ms").unwrap();
+        let made = policy(&workload, "150ms", None).unwrap();
         let spec: crate::api::v1alpha1::BatchPolicySpec = serde_json::from_value(made["spec"].clone()).unwrap();
-        assert_eq!(spec.slo.unwrap().latency_p99.unwrap().0, "150ms");
-        assert!(policy(&workload, "fast").is_err());
+        let slo = spec.slo.unwrap();
+        assert_eq!((slo.latency_p99.unwrap().0.as_str(), slo.late), ("150ms", None));
+        let refusing = policy(&workload, "150ms", Some(Late::Refuse)).unwrap();
+        assert_eq!(refusing["spec"]["slo"], json!({"latencyP99": "150ms", "late": "Refuse"}));
+        assert!(policy(&workload, "fast", None).is_err());
     }
 
     #[test]

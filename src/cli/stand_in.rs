@@ -13,7 +13,7 @@ use crate::config::parse_duration;
 use crate::error::BoxError;
 use crate::standin::Target;
 use crate::standin::remote::{Caller, Model};
-use crate::standin::server::ServerConfig;
+use crate::standin::server::{ServerConfig, TooLarge};
 
 /// What is answered after the end was asked for; a pod has 30 s by default.
 const DRAIN_MAX: Duration = Duration::from_secs(25);
@@ -56,6 +56,9 @@ struct ModelArgs {
     /// Items that one call may have; 0: any number
     #[arg(long, value_name = "N", default_value_t = 32)]
     items_max: usize,
+    /// Refuse more items than that without naming the limit
+    #[arg(long)]
+    refuse_bare: bool,
     /// A call with an item that contains this fails as a whole
     #[arg(long, value_name = "TEXT")]
     poison: Option<String>,
@@ -133,6 +136,7 @@ impl ModelArgs {
             slots: self.slots,
             queue_max: self.queue,
             items_max: Some(self.items_max).filter(|&max| max > 0),
+            too_large: if self.refuse_bare { TooLarge::Bare } else { TooLarge::Named },
             poison: self.poison,
             http2: self.http2,
             ..ServerConfig::default()

@@ -63,6 +63,10 @@ struct Row {
     batch: Option<u64>,
     latency_p99: Option<String>,
     slo: Option<String>,
+    /// What becomes of calls that cannot be in time: `Serve` or `Refuse`; absent without an SLO.
+    slo_late: Option<String>,
+    /// Whether calls are merged, and why not: the policy's condition `Merging`, where it is false.
+    unmerged: Option<String>,
     saved: Option<String>,
     /// Batch, latency and what was saved are what batching would have done: the mode is `Observe`.
     predicted: bool,
@@ -166,6 +170,10 @@ fn row(pod: &Pod, known: &Known) -> Row {
     // A policy that cannot be found may say anything.
     let mode = mode.unwrap_or_else(|| if known.world.is_some() { "Batch" } else { "-" }.to_owned());
     // What batching would have done is all that there is to say of it where it only looks.
+    let slo = text(policy, "/spec/slo/latencyP99");
+    let late = slo.as_ref().map(|_| text(policy, "/spec/slo/late").unwrap_or_else(|| "Serve".to_owned()));
+    let conditions = policy["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+    let unmerged = conditions.iter().find(|one| one["type"] == "Merging" && one["status"] == "False");
     let predicted = mode == "Observe" && policy["status"]["predicted"].is_object();
     let summary = &policy["status"][if predicted { "predicted" } else { "summary" }];
     Row {
@@ -174,7 +182,9 @@ fn row(pod: &Pod, known: &Known) -> Row {
         mode,
         batch: summary.pointer("/batchItems/p50").and_then(Value::as_u64),
         latency_p99: text(summary, "/latencyP99"),
-        slo: text(policy, "/spec/slo/latencyP99"),
+        slo,
+        slo_late: late,
+        unmerged: unmerged.and_then(|one| one["message"].as_str()).map(str::to_owned),
         saved: text(summary, "/saved"),
         predicted,
         captured: if known.ways.whole() || !around.is_empty() { Some(around.is_empty()) } else { None },
@@ -194,7 +204,7 @@ fn shown(rows: &[Row], wide: bool, all: bool) -> String {
         head.insert(0, "NAMESPACE");
     }
     if wide {
-        head.extend(["PROFILE", "TUNING", "AROUND"]);
+        head.extend(["PROFILE", "TUNING", "UNMERGED", "AROUND"]);
     }
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     let mut lines: Vec<Vec<String>> = vec![head.into_iter().map(str::to_owned).collect()];
@@ -211,7 +221,11 @@ fn shown(rows: &[Row], wide: bool, all: bool) -> String {
             row.mode.clone(),
             guess(row.batch.map(|batch| batch.to_string())),
             guess(row.latency_p99.clone()),
-            or_dash(&row.slo),
+            // A promise that is kept by ending calls is another promise.
+            match (&row.slo, &row.slo_late) {
+                (Some(slo), Some(late)) if late == "Refuse" => format!("{slo} (Refuse)"),
+                (slo, _) => or_dash(slo),
+            },
             guess(row.saved.clone()),
             row.captured.map_or_else(|| "-".to_owned(), yes),
             or_dash(&row.version),
@@ -221,7 +235,7 @@ fn shown(rows: &[Row], wide: bool, all: bool) -> String {
         }
         if wide {
             let ways = (!row.around.is_empty()).then(|| row.around.join("; "));
-            line.extend([or_dash(&row.profile), or_dash(&row.tuning), or_dash(&ways)]);
+            line.extend([or_dash(&row.profile), or_dash(&row.tuning), or_dash(&row.unmerged), or_dash(&ways)]);
         }
         lines.push(line);
     }
@@ -303,6 +317,23 @@ mod tests {
         let text = shown(&[told], true, false);
         assert_eq!(text.lines().count(), 2);
         assert!(text.contains(" 88ms   150ms   91%") && text.contains("p99 212ms over slo 150ms"), "{text}");
+    }
+
+    #[test]
+    fn a_promise_that_ends_late_calls_and_merging_that_ended_are_shown() {
+        let refused = json!([
+            {"type": "SLOMet", "status": "False", "message": "late"},
+            {"type": "Merging", "status": "False", "reason": "MergeRefused", "message": "the server refuses batches"},
+        ]);
+        let spec = json!({"slo": {"latencyP99": "150ms", "late": "Refuse"}});
+        let told = row(&pod(&early()), &known(&[policy("ml", &spec, &json!({"conditions": refused}))], &[]));
+        assert_eq!(told.slo_late.as_deref(), Some("Refuse"));
+        let text = shown(&[told], true, false);
+        assert!(text.contains(" 150ms (Refuse) ") && text.contains("the server refuses batches"), "{text}");
+        let merging = json!([{"type": "Merging", "status": "True", "message": "merged"}]);
+        let spec = json!({"slo": {"latencyP99": "150ms"}});
+        let told = row(&pod(&early()), &known(&[policy("ml", &spec, &json!({"conditions": merging}))], &[]));
+        assert_eq!((told.slo_late.as_deref(), told.unmerged), (Some("Serve"), None));
     }
 
     #[test]

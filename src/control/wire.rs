@@ -16,10 +16,10 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub use self::down::{Bundle, Config, Curve, Experiment, Goaway, Ping, Settings, Start};
+pub use self::down::{Bundle, Config, Curve, Experiment, Goaway, Limiter, Ping, Settings, Start};
 pub use self::up::{
     CapturedPort, Concurrency, Event, Hello, InForce, Infeasible, Learned, LearnedClass, Outcomes, Pod, Predicted,
-    Report, RouteReport, UpstreamReport,
+    Report, RouteReport, Suspended, UpstreamReport,
 };
 use super::frame::{self, FrameError};
 

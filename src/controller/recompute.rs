@@ -14,6 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::attach::in_short;
 use super::attachment::{Accepted, Attached, Attachment};
 use super::events::{About, Notice};
+use super::sidecars::{MERGE_REFUSED, NO_GAIN};
 use super::status::{Holds, Type, conditions, ready, some_of};
 use super::world::{Key, Policy, World};
 use crate::api::v1alpha1::{
@@ -62,6 +63,8 @@ pub struct PolicyLive {
     pub healthy: Option<Said>,
     /// Whether the SLO is met; `None`: nobody knows.
     pub slo: Option<Said>,
+    /// Whether calls are merged; `None`: no sidecar has reported.
+    pub merging: Option<Said>,
     /// How it goes, over all pods.
     pub summary: Option<Summary>,
     /// What batching would have done.
@@ -198,6 +201,17 @@ fn changes(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPolicyStatu
             _ => None,
         };
         told.extend(word.map(|word| Notice::warning(about.clone(), word, message)));
+    }
+    if let Some((reason, message)) = of(after, Type::Merging)
+        && of(before, Type::Merging).is_none_or(|(was, _)| was != reason)
+    {
+        let told_of =
+            |make: fn(About, &'static str, String) -> Notice, word| make(about.clone(), word, message.clone());
+        match reason.as_str() {
+            MERGE_REFUSED => told.push(told_of(Notice::warning, MERGE_REFUSED)),
+            NO_GAIN => told.push(told_of(Notice::normal, NO_GAIN)),
+            _ => {}
+        }
     }
     if let (Some(was), Some(is)) = (&before.current_profile, &after.current_profile)
         && was != is

@@ -11,6 +11,7 @@
 mod book;
 mod course;
 mod learned;
+mod merging;
 mod recent;
 mod telling;
 
@@ -25,6 +26,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::book::Book;
 use self::course::{Course, View};
+pub(super) use self::merging::{MERGE_REFUSED, NO_GAIN};
 use self::telling::{Given, KEPT_UP, Teller, Told};
 use super::attachment::{Attached, Wanted};
 use super::certs::Served;

@@ -1,7 +1,7 @@
 //! What is said of a policy: conditions and counts, from what was found. Pure; writing is `apply`'s.
 //!
-//! Six conditions, each true when all is well: `Accepted` (it can be obeyed), `Programmed` (sidecars run what it says), `TrafficCaptured` (what comes to the
-//! pods goes through them), `SLOMet`, `RolloutHealthy`, and `Ready`, which sums them up. What cannot be said yet is `Unknown`, never a guess.
+//! Seven conditions, each true when all is well: `Accepted` (it can be obeyed), `Programmed` (sidecars run what it says), `TrafficCaptured` (what comes to the
+//! pods goes through them), `SLOMet`, `Merging`, `RolloutHealthy`, and `Ready`, which sums them up. What cannot be said yet is `Unknown`, never a guess.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -17,9 +17,11 @@ pub enum Type {
     TrafficCaptured,
     /// Answers are as quick as promised.
     SloMet,
+    /// Calls are merged where that pays.
+    Merging,
     /// What is being tried does no harm.
     RolloutHealthy,
-    /// All of it.
+    /// All of it but `Merging`: where nothing is merged, pods serve as they would without a sidecar.
     Ready,
 }
 
@@ -54,8 +56,15 @@ const MESSAGE_CHARS_MAX: usize = 600;
 
 impl Type {
     /// Every type, in the order in which they are written.
-    pub const ALL: [Self; 6] =
-        [Self::Accepted, Self::Programmed, Self::TrafficCaptured, Self::SloMet, Self::RolloutHealthy, Self::Ready];
+    pub const ALL: [Self; 7] = [
+        Self::Accepted,
+        Self::Programmed,
+        Self::TrafficCaptured,
+        Self::SloMet,
+        Self::Merging,
+        Self::RolloutHealthy,
+        Self::Ready,
+    ];
 
     /// As it is written.
     #[must_use]
@@ -65,6 +74,7 @@ impl Type {
             Self::Programmed => "Programmed",
             Self::TrafficCaptured => "TrafficCaptured",
             Self::SloMet => "SLOMet",
+            Self::Merging => "Merging",
             Self::RolloutHealthy => "RolloutHealthy",
             Self::Ready => "Ready",
         }
@@ -95,10 +105,12 @@ impl Finding {
     }
 }
 
-/// `Ready` from all others: what is not so makes it not so, in the order of the types; what cannot be said makes it unsaid, but for a promise that nobody made.
+/// `Ready` from all others but `Merging`: what is not so makes it not so, in the order of the types; what cannot be said makes it unsaid, but for a promise that
+/// nobody made.
 #[must_use]
 pub fn ready(others: &[Finding]) -> Finding {
-    let first = |holds| others.iter().find(|finding| finding.holds == holds && finding.reason != NO_SLO);
+    let counts = |finding: &&Finding| finding.kind != Type::Merging && finding.reason != NO_SLO;
+    let first = |holds| others.iter().filter(counts).find(|finding| finding.holds == holds);
     if let Some(bad) = first(Holds::False) {
         let message = format!("{}: {}", bad.kind.as_str(), bad.message);
         return Finding::new(Type::Ready, Holds::False, &bad.reason, message);
@@ -188,6 +200,8 @@ mod tests {
         let nothing_promised =
             ready(&[found(Type::Accepted, Holds::True, "A"), found(Type::SloMet, Holds::Unknown, NO_SLO)]);
         assert_eq!(nothing_promised.holds, Holds::True);
+        let unmerged = ready(&[found(Type::Accepted, Holds::True, "A"), found(Type::Merging, Holds::False, "NoGain")]);
+        assert_eq!(unmerged.holds, Holds::True, "it serves as it would without a sidecar");
         let bad = ready(&[Finding::new(Type::Accepted, Holds::False, "Conflicted", "older is the other")]);
         assert_eq!((bad.reason.as_str(), bad.message.as_str()), ("Conflicted", "Accepted: older is the other"));
     }

@@ -203,7 +203,8 @@ impl Drop for Ending {
                     let latency = now.since(self.began);
                     proxy.metrics.slo(latency <= slo);
                     let unseen = self.answered.map_or(std::time::Duration::ZERO, |answered| now.since(answered));
-                    if let Some(largest) = proxy.shifts.answered(now, slo, latency, unseen) {
+                    let settled = !proxy.metrics.stats.settling.load(Ordering::Relaxed);
+                    if let Some(largest) = settled.then(|| proxy.shifts.answered(now, slo, latency, unseen)).flatten() {
                         proxy.metrics.deadline_shift(proxy.table().largest_shift(largest));
                     }
                 }

@@ -1,7 +1,7 @@
 //! Registered handles and live counts.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -130,6 +130,8 @@ pub struct Stats {
     pub queue_items: AtomicU64,
     /// Executions in flight now.
     pub in_flight: AtomicU64,
+    /// The server's concurrency is still being learned, or another limit tried: latencies say nothing of later.
+    pub settling: AtomicBool,
 }
 
 // === impl Metrics ===
@@ -311,6 +313,7 @@ impl Metrics {
 
     /// What the core has learned by now; `changes` are those since it was last told.
     pub fn learned(&self, learned: &Learned, changes: u64) {
+        self.stats.settling.store(learned.settling, Ordering::Relaxed);
         self.gauges.learned(learned, changes);
     }
 

@@ -117,8 +117,12 @@ impl Bounds {
         let weight = |weight: u64| self.weight.map(|(least, most)| weight.clamp(least, most));
         Settings {
             shift_permille: settings.shift_permille.min(self.shift_permille_max),
-            // What is absent is the limit, which may lie above the bounds.
-            slots_max: settings.slots_max.map_or_else(|| self.slots_said(u32::MAX), |own| Some(slots(own))),
+            // What is absent is the limit, which may lie above the bounds. Where a policy names none there is no wall: one that was set is removed.
+            slots_max: if self.names_slots() {
+                settings.slots_max.map_or_else(|| self.slots_said(u32::MAX), |own| Some(slots(own)))
+            } else {
+                None
+            },
             batch_weight_max: settings.batch_weight_max.map_or_else(|| self.weight_said(u64::MAX), weight),
         }
     }
@@ -130,6 +134,11 @@ impl Bounds {
             Mode::Auto => self.within(settings),
             Mode::Recommend | Mode::Manual => Settings::default(),
         }
+    }
+
+    /// Whether the policy names a most of batches in flight, as a limit or as a bound of tuning.
+    pub(super) const fn names_slots(&self) -> bool {
+        self.slots.1 < u32::MAX
     }
 
     /// The nearest number of batches in flight within the bounds, as a setting: nothing is said where the limit is just that.
@@ -200,10 +209,13 @@ mod tests {
             let Settings { slots_max, batch_weight_max, .. } = bounds(below, limits).within(Settings::default());
             (slots_max, batch_weight_max)
         };
-        assert_eq!(first("{}"), (Some(4), Some(2000)), "the limits are 16 and none");
+        assert_eq!(first("{}"), (Some(4), Some(2000)), "there are no limits");
         assert_eq!(first("{slotsMax: 4, batchWeightMax: 2000}"), (None, None));
         assert_eq!(first("{slotsMax: 2, batchWeightMax: 900}"), (None, None));
         assert_eq!(bounds("{}", "{}").within(Settings::default()), Settings::default());
+        let walled = Settings { slots_max: Some(3), ..Settings::default() };
+        assert_eq!(bounds("{}", "{}").within(walled), Settings::default(), "no policy names a wall");
+        assert_eq!(bounds("{}", "{slotsMax: 8}").within(walled), walled);
     }
 
     #[test]

@@ -94,6 +94,12 @@ impl Look<'_> {
         if self.unsettled() {
             return self.hold(Word::Settling, "waiting for what the last step does".to_owned());
         }
+        if self.seen.learning {
+            // Late answers of meanwhile say nothing of what comes after.
+            self.history.window = Window::default();
+            let text = "the server's concurrency is still being learned: nothing moves meanwhile".to_owned();
+            return self.hold(Word::Learning, text);
+        }
         self.history.window.add(self.seen);
         if !self.history.window.is_enough() {
             return self.few();
@@ -183,9 +189,8 @@ impl Look<'_> {
             }
         }
         // A wall above what is in use binds nothing. Where the policy names none, the sidecar's own limiter is the only one.
-        let named = self.bounds.slots.1 < u32::MAX;
         let in_use = self.bounds.slots_of(settings).min(self.seen.slots.max(1));
-        if named && self.may(Knob::Slots, Way::Tighter) && in_use > self.bounds.slots.0 {
+        if self.bounds.names_slots() && self.may(Knob::Slots, Way::Tighter) && in_use > self.bounds.slots.0 {
             let next = (in_use - (in_use * STEP_PERMILLE / 1000).max(1)).max(self.bounds.slots.0);
             let to = Settings { slots_max: self.bounds.slots_said(next), ..settings };
             return self.step(Knob::Slots, Way::Tighter, to, Word::SlotsLowered, late);
@@ -226,9 +231,7 @@ impl Look<'_> {
         if lowered && self.may(Knob::Slots, Way::Looser) {
             let raised =
                 slots.saturating_add((slots / 1000 * STEP_PERMILLE + slots % 1000 * STEP_PERMILLE / 1000).max(1));
-            // Where the policy names no bound, a wall that binds no longer goes, instead of rising for ever.
-            let unbound = self.bounds.slots.1 == u32::MAX && self.seen.slots < slots;
-            let next = if unbound { u32::MAX } else { raised.min(self.bounds.slots.1) };
+            let next = raised.min(self.bounds.slots.1);
             let to = Settings { slots_max: self.bounds.slots_said(next), ..settings };
             return self.step(Knob::Slots, Way::Looser, to, Word::SlotsRaised, &spare);
         }

@@ -144,6 +144,7 @@ fn begin(pods: &[&Observation], learned: &[Learned]) -> Settings {
 /// The reports of several pods as one.
 fn pool(pods: &[&Observation]) -> Observation {
     let mut all = Observation::default();
+    let mut learning = 0;
     for pod in pods {
         all.node_class.clone_from(&pod.node_class);
         all.profile.clone_from(&pod.profile);
@@ -154,9 +155,12 @@ fn pool(pods: &[&Observation]) -> Observation {
         all.lost = all.lost.saturating_add(pod.lost);
         all.shift_permille = all.shift_permille.max(pod.shift_permille);
         all.slots = all.slots.max(pod.slots);
+        // One of many that has just started is no reason to wait: most must be learning.
+        learning += usize::from(pod.learning);
         all.lone_late = all.lone_late.max(pod.lone_late);
         all.weight_ceiling = all.weight_ceiling.into_iter().chain(pod.weight_ceiling).min();
     }
+    all.learning = learning * 2 > pods.len();
     // One that lags behind speaks for all: the group has what it was told once each of them has.
     let told = pods.iter().filter_map(|pod| pod.in_force);
     let newest = told.clone().max_by_key(|own| pods.iter().filter(|pod| pod.in_force == Some(*own)).count());

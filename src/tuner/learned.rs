@@ -30,8 +30,10 @@ pub struct Learned {
     pub profile: String,
     /// The accelerator or instance type.
     pub node_class: String,
-    /// Batches that the server runs side by side.
+    /// Requests that the server runs side by side, with calls held and merged beyond; 0: calls are forwarded as they come.
     pub slots: u32,
+    /// What the concurrency limiter concluded; `None` while that is being learned: then the entry keeps what it has.
+    pub limiter: Option<Limiter>,
     /// By how much the next batch may leave before one comes back, in microseconds.
     pub lead_micros: u64,
     /// The running mean of execution times, in microseconds.
@@ -44,6 +46,15 @@ pub struct Learned {
     pub batches: u64,
     /// When it was last written, in seconds since 1970.
     pub at: u64,
+}
+
+/// What a concurrency limiter concluded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limiter {
+    /// Latency of a lone call below the limit, in microseconds; 0: not known.
+    pub base_micros: u64,
+    /// Calls are forwarded since a batch does not pay: cost of an item in one, in thousandths of a lone call; `None`: not so.
+    pub no_gain_permille: Option<u64>,
 }
 
 /// What batches of one cost class take.
@@ -68,6 +79,8 @@ pub struct Start {
     pub upstream: UpstreamSnapshot,
     /// What a batch costs.
     pub curve: Option<Curve>,
+    /// What its concurrency limiter begins with; `None`: with nothing.
+    pub limiter: Option<Limiter>,
     /// Whether it comes from pods of the same profile; otherwise of another one, on the same kind of machine.
     pub same_profile: bool,
 }
@@ -92,6 +105,7 @@ pub fn start(learned: &[Learned], profile: &str, node_class: &str) -> Option<Sta
             explore_permille: EXPLORE_PERMILLE,
         },
         curve: entry.curve.clone(),
+        limiter: entry.limiter,
         same_profile: same.is_some(),
     })
 }
@@ -103,7 +117,10 @@ pub fn start(learned: &[Learned], profile: &str, node_class: &str) -> Option<Sta
 #[must_use]
 pub fn update(entries: &[Learned], pods: &[Learned], keep: &[&str], now: u64) -> Option<Vec<Learned>> {
     let mut best: BTreeMap<(&str, &str), &Learned> = BTreeMap::new();
-    for pod in pods.iter().filter(|pod| pod.batches >= BATCHES_MIN && !pod.node_class.is_empty()) {
+    // Calls that are forwarded side by side teach the curve little; that merging does not pay was measured apart from it.
+    let concluded = |pod: &Learned| pod.limiter.is_some_and(|limiter| limiter.no_gain_permille.is_some());
+    let enough = |pod: &Learned| pod.batches >= BATCHES_MIN || concluded(pod);
+    for pod in pods.iter().filter(|pod| enough(pod) && !pod.node_class.is_empty()) {
         let entry = best.entry((&pod.profile, &pod.node_class)).or_insert(pod);
         if pod.batches > entry.batches {
             *entry = pod;
@@ -114,6 +131,8 @@ pub fn update(entries: &[Learned], pods: &[Learned], keep: &[&str], now: u64) ->
     for ((profile, node_class), pod) in best {
         let at = next.iter().position(|entry| entry.profile == profile && entry.node_class == node_class);
         let fresh = Learned { at: now, ..pod.clone().bounded() };
+        let before = at.and_then(|at| next.get(at));
+        let fresh = before.map_or(fresh.clone(), |before| fresh.after(before));
         match at.and_then(|at| next.get_mut(at)) {
             Some(entry) if !entry.differs(&fresh) => {}
             Some(entry) => {
@@ -147,7 +166,23 @@ impl Learned {
         self
     }
 
+    /// With the limit of the entry before, while the pod has concluded nothing: it may be trying another one.
+    fn after(self, before: &Self) -> Self {
+        if self.limiter.is_some() {
+            return self;
+        }
+        Self { slots: before.slots, limiter: before.limiter, ..self }
+    }
+
     fn differs(&self, other: &Self) -> bool {
+        let same_limiter = match (self.limiter, other.limiter) {
+            (Some(own), Some(other)) => {
+                own.no_gain_permille.is_some() == other.no_gain_permille.is_some()
+                    && !moved(own.base_micros, other.base_micros)
+                    && !moved(own.no_gain_permille.unwrap_or(0), other.no_gain_permille.unwrap_or(0))
+            }
+            (own, other) => own.is_none() && other.is_none(),
+        };
         let same_curve = match (&self.curve, &other.curve) {
             (Some(own), Some(other)) => {
                 let pairs = || own.points.iter().zip(&other.points);
@@ -157,7 +192,8 @@ impl Learned {
             }
             (own, other) => own.is_none() && other.is_none(),
         };
-        !same_curve || self.slots != other.slots || self.settings != other.settings
+        let same_slots = !moved(self.slots.into(), other.slots.into());
+        !same_curve || !same_limiter || !same_slots || self.settings != other.settings
     }
 }
 
@@ -209,7 +245,7 @@ impl Curve {
             heaviest_milli: Vec::new(),
             padding_permille: 0,
         };
-        ClassSnapshot { cost, ceilings: Vec::new() }
+        ClassSnapshot { cost, ceilings: Vec::new(), flow: None }
     }
 
     /// Keeps the ends and, between them, sizes that lie about as far from each other.
@@ -258,6 +294,20 @@ mod tests {
         let other = start(&learned, "c", "l4").unwrap();
         assert_eq!((other.same_profile, other.settings), (false, Settings::default()));
         assert_eq!((start(&learned, "a", "t4"), start(&learned, "a", "")), (None, None));
+    }
+
+    #[test]
+    fn a_limit_stays_while_its_pod_tries_another_and_goes_once_that_is_concluded() {
+        let limited = Some(Limiter { base_micros: 4000, no_gain_permille: None });
+        let old = vec![Learned { limiter: limited, ..entry("a", "l4", 1) }];
+        let trying = Learned { slots: 0, limiter: None, ..entry("a", "l4", 1) };
+        assert_eq!(update(&old, &[trying], &[], 9), None);
+        let no_gain = Some(Limiter { base_micros: 4000, no_gain_permille: Some(970) });
+        let open = Learned { slots: 0, limiter: no_gain, batches: 9, ..entry("a", "l4", 1) };
+        let next = update(&old, &[open], &[], 9).unwrap();
+        assert_eq!((next[0].slots, next[0].limiter, next[0].at), (0, no_gain, 9));
+        let begins = start(&next, "a", "l4").unwrap();
+        assert_eq!((begins.upstream.slots, begins.limiter), (0, no_gain));
     }
 
     #[test]

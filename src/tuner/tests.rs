@@ -194,6 +194,29 @@ fn an_slo_below_a_lone_call_moves_nothing() {
 }
 
 #[test]
+fn while_the_servers_concurrency_is_learned_nothing_moves_however_late_calls_are() {
+    let mut world = World::new(bounds());
+    let late = Observation { learning: true, ..seen(1000, 900, 0) };
+    let held = world.looks(50, &late);
+    assert_eq!((held.reason.word, World::changes(&world.told)), (Word::Learning, 0));
+    // What was late meanwhile counts for nothing: half a minute of the time after it is needed.
+    let words: Vec<Word> = (0..3).map(|_| world.look(seen(1000, 50, 0)).reason.word).collect();
+    assert_eq!(words, [Word::Held, Word::Held, Word::ShiftRaised]);
+}
+
+#[test]
+fn without_a_wall_of_the_policy_slots_are_never_set() {
+    let mut world = World::new(Bounds { slots: (1, u32::MAX), slots_own: None, ..bounds() });
+    world.history = History::resume(Settings { slots_max: Some(3), ..Settings::default() });
+    let bounded = world.look(seen(1000, 50, 0));
+    assert_eq!((bounded.reason.word, bounded.settings.slots_max), (Word::Bounded, None));
+    assert_eq!(bounded.reason.text, "to the bounds of the policy: slotsMax 3 → none");
+    world.looks(200, &seen(1000, 50, 0));
+    assert!(world.told.iter().all(|told| told.slots_max.is_none()), "{:?}", world.words);
+    assert!(world.words.contains(&Word::Exhausted), "{:?}", world.words);
+}
+
+#[test]
 fn few_calls_move_nothing_however_late_they_are() {
     let mut world = World::new(bounds());
     let held = world.looks(100, &seen(3, 3, 0));

@@ -29,7 +29,7 @@ pub struct BatchPolicyStatus {
     /// The generation of the object that this speaks of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Accepted`, `Programmed`, `TrafficCaptured`, `SLOMet`, `RolloutHealthy` and `Ready`.
+    /// `Accepted`, `Programmed`, `TrafficCaptured`, `SLOMet`, `Merging`, `RolloutHealthy` and `Ready`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -237,9 +237,15 @@ pub struct Learned {
     pub profile: String,
     /// The accelerator or kind of machine.
     pub accelerator: String,
-    /// Batches that the model server runs side by side.
+    /// Requests that the model server runs side by side, beyond which calls are held and merged; absent while calls are forwarded as they come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
+    /// The latency of a lone call below that number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base: Option<DurationText>,
+    /// Calls are forwarded since a batch does not pay: the cost of an item in one, in thousandths of a lone call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_gain_permille: Option<u64>,
     /// By how much the next batch may leave before one comes back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lead: Option<DurationText>,

@@ -10,13 +10,14 @@ use super::super::batch::{BatchId, Observed, ObservedOutcome};
 use super::super::call::{Call, CostClassId, KeyId, Weight};
 use super::super::ceiling::{Bounded, Extent};
 use super::super::cost::{Base, Cost, Report as CostReport, Sample as CostSample, Snapshot};
-use super::super::flow::{Completion, Departure, FlightMark, Flow, FlowMode, FlowReport, Permit};
+use super::super::flow::{Completion, Departure, FlightMark, Flow, FlowMode, FlowReport, FlowSnapshot, Permit};
 use super::super::plan::{Due, Plan, PlanInput, SIZES_MAX_ITEMS};
 use super::super::slots::{Flight, Sample, Slots, UpstreamSnapshot};
 use super::super::tally::Hold;
 use super::super::tick::{Tick, nanos};
 use super::Adaptive;
 use super::explore::Deadlines;
+use super::lone::LoneTime;
 use super::rejoin::Rejoin;
 
 /// Samples from which on the cost curve says what a batch is expected to take.
@@ -48,6 +49,8 @@ pub(in super::super) struct Curves {
 #[derive(Debug, Clone)]
 pub(super) struct Model {
     pub(super) cost: Cost,
+    /// Corrects it for executions alone.
+    pub(super) lone: LoneTime,
     pub(super) flow: Flow,
     /// The lead under a limit, and refinements of it by one.
     pub(super) slots: Slots,
@@ -86,6 +89,8 @@ pub(super) struct Sent {
     pub(super) mark: FlightMark,
     pub(super) due: Tick,
     pub(super) alone: u64,
+    /// With nothing in flight: how many had been sent by then.
+    pub(super) first_of: Option<u64>,
     pub(super) batch: Leaving,
     /// Sent in this size to learn.
     pub(super) trial: bool,
@@ -127,6 +132,15 @@ pub(in super::super) enum Kind {
     Forward,
     /// By another policy, or while draining: it teaches only what it costs alone.
     Plain,
+}
+
+// === impl Model ===
+
+impl Model {
+    /// Nanoseconds of a lone call with nothing else in flight; `None` where nothing supports it.
+    pub(super) fn lone_nanos(&self) -> Option<u64> {
+        self.lone.nanos(self.cost.time(1), self.flow.base_nanos())
+    }
 }
 
 // === impl Adaptive ===
@@ -197,7 +211,9 @@ impl Adaptive {
         let trial = std::mem::take(&mut self.trial) && batch.kind == Kind::Batch;
         let trial = trial || batch.asks || matches!(batch.kind, Kind::Probe | Kind::Pair);
         let born = model.born;
-        self.flights.insert(id, Sent { flight, born, mark, due, alone, batch, trial });
+        self.sends += 1;
+        let first_of = self.flights.is_empty().then_some(self.sends);
+        self.flights.insert(id, Sent { flight, born, mark, due, alone, first_of, batch, trial });
         known.then_some(due.0.saturating_sub(now.0))
     }
 
@@ -210,7 +226,10 @@ impl Adaptive {
         observed: &Observed,
         (queued, items_max): (u64, u32),
     ) -> bool {
-        let Some(Sent { flight, born, mark, batch, trial, .. }) = self.flights.remove(&id) else { return false };
+        let Some(Sent { flight, born, mark, first_of, batch, trial, .. }) = self.flights.remove(&id) else {
+            return false;
+        };
+        let had_server = first_of == Some(self.sends);
         self.exploration.took(nanos(observed.duration), self.mean_time, trial);
         let (items, missed) = batch.deadlines.missed(now);
         self.exploration.ended(now, items, missed);
@@ -241,11 +260,19 @@ impl Adaptive {
             }
         }
         observed.outcome == ObservedOutcome::Ok
-            && self.learn(now, &flight, &batch, nanos(observed.duration), before.map(|_| queued))
+            && self.learn(now, (&flight, had_server), &batch, nanos(observed.duration), before.map(|_| queued))
     }
 
     /// What a batch that was answered well teaches; true if that is that the server is another one.
-    fn learn(&mut self, now: Tick, flight: &Flight, batch: &Leaving, took: u64, limited: Option<u64>) -> bool {
+    /// `had_server`: nothing else was in flight meanwhile.
+    fn learn(
+        &mut self,
+        now: Tick,
+        (flight, had_server): (&Flight, bool),
+        batch: &Leaving,
+        took: u64,
+        limited: Option<u64>,
+    ) -> bool {
         let Some(model) = self.models.get_mut(&batch.class) else { return false };
         let mut changed = false;
         model.batches += 1;
@@ -260,12 +287,16 @@ impl Adaptive {
         if let Some(queued) = limited {
             model.flow.refine(now, model.slots.in_use(), queued);
         }
+        if had_server && model.cost.samples() > 0 {
+            model.lone.observe(took, alone);
+        }
         if sample != Sample::No {
             changed = model.cost.observe(CostSample { items: batch.items, weight: batch.weight, nanos: took });
             if sample == Sample::Alone || limited.is_some() {
                 self.mean_time = self.mean_time - self.mean_time / MEAN_TIME_PARTS + took / MEAN_TIME_PARTS;
             }
             if changed {
+                model.lone = LoneTime::default();
                 model.slots.forget();
                 self.changes += 1;
                 self.changed = Some(now);
@@ -317,6 +348,7 @@ impl Adaptive {
         let known = self.known_batching;
         let fresh = || Model {
             cost: Cost::default(),
+            lone: LoneTime::default(),
             flow: {
                 let mut flow = Flow::new();
                 flow.pin_open(now, known);
@@ -365,10 +397,10 @@ impl Adaptive {
         Some(cost.late(alone))
     }
 
-    /// What a lone item takes but once in fifty times.
+    /// What a lone item takes but once in fifty times with nothing else in flight; `None` where nothing supports it.
     pub(in super::super) fn lone(&self, class: CostClassId) -> Option<Duration> {
-        let cost = &self.models.get(&class).filter(|model| model.cost.samples() > 0)?.cost;
-        Some(Duration::from_nanos(cost.late(cost.time(1))))
+        let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
+        model.lone_nanos().map(|lone| Duration::from_nanos(model.cost.late(lone)))
     }
 
     /// Nanoseconds that a batch sent now is expected to wait upstream.
@@ -377,19 +409,32 @@ impl Adaptive {
         self.models.get(&class).map_or(0, |model| model.slots.wait(model.flow.flights(), due, now))
     }
 
-    pub(in super::super) fn snapshot(&self) -> Vec<(CostClassId, Snapshot)> {
-        self.models.iter().map(|(id, model)| (*id, model.cost.snapshot())).collect()
+    pub(in super::super) fn snapshot(&self) -> Vec<(CostClassId, Snapshot, FlowSnapshot)> {
+        self.models.iter().map(|(id, model)| (*id, model.cost.snapshot(), model.flow.snapshot())).collect()
     }
 
-    pub(in super::super) fn restore(&mut self, class: CostClassId, snapshot: &Snapshot) {
+    /// Takes up what was learned of a class. Who kept nothing of its limiter has kept a limit for all classes.
+    pub(in super::super) fn restore(
+        &mut self,
+        now: Tick,
+        class: CostClassId,
+        snapshot: &Snapshot,
+        flow: Option<FlowSnapshot>,
+    ) {
         self.learn_of(class);
-        if let Some(model) = self.models.get_mut(&class) {
-            model.cost = Cost::restore(snapshot);
-            model.worked = model.cost.largest().max(1);
-            if self.begin.slots > 0 && model.flow.is_open() && !self.known_batching {
-                model.flow = Flow::limited(self.begin.slots, model.cost.time(1));
-                model.slots.restore(self.begin);
-            }
+        let Some(model) = self.models.get_mut(&class) else { return };
+        model.cost = Cost::restore(snapshot);
+        model.worked = model.cost.largest().max(1);
+        if !model.flow.is_open() || self.known_batching {
+            return;
+        }
+        let mut kept = flow.unwrap_or(FlowSnapshot { limit: self.begin.slots, ..FlowSnapshot::default() });
+        if kept.base_nanos == 0 && model.cost.samples() > 0 {
+            kept.base_nanos = model.cost.time(1);
+        }
+        model.flow = Flow::restored(now, kept);
+        if kept.limit > 0 && self.begin.slots > 0 {
+            model.slots.restore(UpstreamSnapshot { slots: kept.limit, ..self.begin });
         }
     }
 

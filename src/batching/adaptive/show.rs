@@ -20,7 +20,7 @@ pub struct OperatingPoint {
     pub double_nanos: u64,
     /// What one item takes.
     pub lone_nanos: u64,
-    /// What one item takes no longer than in 49 of 50 cases: an SLO below it cannot be met.
+    /// What one item takes, with nothing else in flight, no longer than in 49 of 50 cases: an SLO below it cannot be met. 0: nothing was alone in flight yet.
     pub lone_late_nanos: u64,
     /// What a batch as large as the last one takes.
     pub last_nanos: u64,
@@ -50,6 +50,8 @@ pub struct Learned {
     pub lead_nanos: u64,
     /// Calls are passed one by one.
     pub standing_aside: bool,
+    /// The limit of the class of the last batch is still being found, or tried.
+    pub settling: bool,
     /// a.
     pub batch_nanos: u64,
     /// b.
@@ -105,6 +107,7 @@ impl Adaptive {
             standing_aside: self.last_class.and_then(|id| self.models.get(&id)).is_some_and(
                 |model| matches!(model.flow.mode(), FlowMode::Open(reason) if reason != OpenReason::Learning),
             ),
+            settling: self.last_class.and_then(|id| self.models.get(&id)).is_some_and(|model| model.flow.is_settling()),
             batch_nanos: line.map_or(0, |line| line.batch_nanos),
             item_nanos: line.map_or(0, |line| line.item_nanos),
             error_permille: line.map_or(0, |line| line.error_permille),
@@ -132,7 +135,7 @@ impl Adaptive {
             best_nanos: cost.time(best),
             double_nanos: cost.time(best.saturating_mul(2)),
             lone_nanos: cost.time(1),
-            lone_late_nanos: cost.late(cost.time(1)),
+            lone_late_nanos: model.lone_nanos().map_or(0, |lone| cost.late(lone)),
             last_nanos: cost.time(last.max(1)),
             rate_milli: rates.map(|(key, _)| self.rate(*key, now).0).fold(0, u64::saturating_add),
             worked: model.worked,

@@ -9,7 +9,8 @@ use super::super::adaptive::Curves;
 use super::super::call::{Call, CostClassId, DeadlineSource, ScopeId};
 use super::super::ceiling::{Bounded, CeilingReport, CeilingSnapshot, LimitSource};
 use super::super::cost::{Report as CostReport, Snapshot};
-use super::super::flow::FlowReport;
+use super::super::flow::{FlowReport, FlowSnapshot};
+use super::super::limits::Policy;
 use super::super::tick::Tick;
 use super::Batcher;
 use super::pause::Pauses;
@@ -53,7 +54,7 @@ pub struct CeilingInForce {
     pub ceiling: CeilingReport,
 }
 
-/// An SLO below what a lone call takes.
+/// An SLO below what a call takes that has the server for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Infeasible {
     /// The cost class.
@@ -73,6 +74,8 @@ pub struct ClassSnapshot {
     pub cost: Snapshot,
     /// The ceilings that were learned; published ones are asked for again.
     pub ceilings: Vec<CeilingSnapshot>,
+    /// The concurrency limiter; `None`: nothing was kept of it.
+    pub flow: Option<FlowSnapshot>,
 }
 
 /// Who asked for what, and since when the limits hold.
@@ -103,14 +106,16 @@ impl Batcher {
     /// What was learned, as far as it can be kept for a restart.
     #[must_use]
     pub fn snapshot(&self) -> Vec<(CostClassId, ClassSnapshot)> {
-        let kept = |(class, cost)| (class, ClassSnapshot { cost, ceilings: self.classes.snapshot(class) });
+        let kept = |(class, cost, flow)| {
+            (class, ClassSnapshot { cost, ceilings: self.classes.snapshot(class), flow: Some(flow) })
+        };
         self.adaptive.snapshot().into_iter().map(kept).collect()
     }
 
     /// Takes up what was learned of a cost class before, with so little weight that a wrong one is soon corrected.
     pub fn restore(&mut self, now: Tick, class: CostClassId, snapshot: &ClassSnapshot) {
         let now = self.advance(now);
-        self.adaptive.restore(class, &snapshot.cost);
+        self.adaptive.restore(now, class, &snapshot.cost, snapshot.flow);
         if !snapshot.ceilings.is_empty() {
             self.classes.restore(now, class, &snapshot.ceilings);
         }
@@ -124,7 +129,8 @@ impl Batcher {
             slots,
             lead_nanos,
             mean_nanos,
-            flows,
+            // Other policies keep to their settings: their limiters learn nothing, and hold nothing.
+            flows: if self.is_adaptive() { flows } else { Vec::new() },
             classes,
             ceilings: self.ceilings(),
             paused: self.paused.all(self.now).map(|(_, class, until)| (class, until)).collect(),
@@ -132,6 +138,10 @@ impl Batcher {
             infeasible: self.infeasible().collect(),
             exploration_nanos,
         }
+    }
+
+    pub(super) const fn is_adaptive(&self) -> bool {
+        matches!(self.limits.policy, Policy::Adaptive { .. })
     }
 
     fn infeasible(&self) -> impl Iterator<Item = Infeasible> {

@@ -72,6 +72,8 @@ impl Batcher {
     /// What was learned, for gauges: cheap enough for every batch.
     #[must_use]
     pub fn learned(&self) -> Learned {
-        self.adaptive.learned()
+        let learned = self.adaptive.learned();
+        // Other policies keep to their settings, and their limiters learn nothing.
+        Learned { settling: learned.settling && self.is_adaptive(), ..learned }
     }
 }

@@ -441,7 +441,7 @@ impl Flow {
     }
 
     /// A conclusion changed nothing: the next jump and trial come later each time.
-    fn rest_jumps(&mut self, now: Tick) {
+    pub(super) fn rest_jumps(&mut self, now: Tick) {
         let base = self.level.lone;
         let least = (JUMP_REST_MIN.0 * base).max(JUMP_REST_MIN.1);
         let most = (JUMP_REST_MAX.0 * base).max(JUMP_REST_MAX.1);

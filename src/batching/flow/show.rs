@@ -2,7 +2,8 @@
 
 use super::Flow;
 use super::curve::CELLS;
-use crate::batching::math::whole;
+use crate::batching::math::{float, whole};
+use crate::batching::tick::Tick;
 
 /// Answers after which an open limiter has seen what the server's concurrency is.
 const LEARNED_CALLS: u64 = 100;
@@ -85,9 +86,55 @@ pub struct FlowReport {
     pub curve: Vec<LoadPoint>,
 }
 
+/// What is kept of a limiter across restarts, and handed to other processes before the same kind of server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FlowSnapshot {
+    /// Requests that may be in flight; 0: no limit is in force.
+    pub limit: u32,
+    /// Open since a batch does not pay: cost of an item in one, in thousandths of a lone call; 0: not so.
+    pub no_gain_permille: u64,
+    /// Latency of a lone call below the limit, in nanoseconds; 0 before it was measured.
+    pub base_nanos: u64,
+}
+
 // === impl Flow ===
 
 impl Flow {
+    /// What a later process may begin with.
+    pub(in super::super) fn snapshot(&self) -> FlowSnapshot {
+        let (limit, no_gain_permille) = match self.mode() {
+            FlowMode::Limited(limit) => (limit, 0),
+            FlowMode::Open(OpenReason::NoGain { permille }) => (0, permille),
+            FlowMode::Open(_) => (0, 0),
+        };
+        FlowSnapshot { limit, no_gain_permille, base_nanos: self.base_nanos() }
+    }
+
+    /// A limiter that begins with what was kept, with low confidence: a limit is probed at once, and what was found not to pay is tried again after the
+    /// shortest rest.
+    pub(in super::super) fn restored(now: Tick, kept: FlowSnapshot) -> Self {
+        if kept.limit > 0 {
+            return Self::limited(kept.limit, kept.base_nanos);
+        }
+        let mut flow = Self::new();
+        if kept.no_gain_permille > 0 {
+            flow.level.lone = float(kept.base_nanos);
+            flow.reason = OpenReason::NoGain { permille: kept.no_gain_permille };
+            flow.rest_jumps(now);
+        }
+        flow
+    }
+
+    /// The latency of a lone call below the limit, in nanoseconds; 0 before it was measured.
+    pub(in super::super) fn base_nanos(&self) -> u64 {
+        whole(self.knee.map_or(self.level.lone, |knee| knee.base))
+    }
+
+    /// Whether its limit is still being found, or tried: what callers wait meanwhile says nothing of later.
+    pub(in super::super) fn is_settling(&self) -> bool {
+        self.is_learning() || self.trial.is_some()
+    }
+
     fn is_learning(&self) -> bool {
         let few = self.limit.is_none() && self.answered_calls < LEARNED_CALLS;
         few || self.draining.is_some() || self.limit.is_some() && self.growth.cap() <= 2

@@ -8,7 +8,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use crate::batching::{
-    Base, Bounded, CeilingSnapshot, ClassSnapshot, Point, Sample, Snapshot, UpstreamSnapshot, Weight,
+    Base, Bounded, CeilingSnapshot, ClassSnapshot, FlowSnapshot, Point, Sample, Snapshot, UpstreamSnapshot, Weight,
 };
 use crate::scheduler::Kept;
 use crate::upstream::Identity;
@@ -60,6 +60,17 @@ struct Class {
     heaviest_milli: Vec<u64>,
     padding_permille: u64,
     ceilings: Vec<Ceiling>,
+    /// Absent in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limiter: Option<Limiter>,
+}
+
+/// A concurrency limiter.
+#[derive(Debug, Serialize, Deserialize)]
+struct Limiter {
+    limit: u32,
+    no_gain_permille: u64,
+    base_ns: u64,
 }
 
 /// A learned ceiling.
@@ -141,7 +152,7 @@ pub(super) fn write(kept: &Kept, upstream: &str, identity: Identity, bytes_max: 
 // === impl Class ===
 
 impl Class {
-    fn new(name: &[u8], ClassSnapshot { cost: snapshot, ceilings }: &ClassSnapshot) -> Self {
+    fn new(name: &[u8], ClassSnapshot { cost: snapshot, ceilings, flow }: &ClassSnapshot) -> Self {
         let sample = |sample: &Sample| (sample.items, sample.weight.sum, sample.weight.max, sample.nanos);
         Self {
             class: name.escape_ascii().to_string(),
@@ -161,6 +172,7 @@ impl Class {
             heaviest_milli: snapshot.heaviest_milli.clone(),
             padding_permille: snapshot.padding_permille,
             ceilings: ceilings.iter().map(Ceiling::from).collect(),
+            limiter: flow.map(Limiter::from),
         }
     }
 }
@@ -211,7 +223,19 @@ impl From<Class> for ClassSnapshot {
             heaviest_milli: class.heaviest_milli,
             padding_permille: class.padding_permille,
         };
-        Self { cost, ceilings }
+        Self { cost, ceilings, flow: class.limiter.map(FlowSnapshot::from) }
+    }
+}
+
+impl From<FlowSnapshot> for Limiter {
+    fn from(FlowSnapshot { limit, no_gain_permille, base_nanos }: FlowSnapshot) -> Self {
+        Self { limit, no_gain_permille, base_ns: base_nanos }
+    }
+}
+
+impl From<Limiter> for FlowSnapshot {
+    fn from(Limiter { limit, no_gain_permille, base_ns }: Limiter) -> Self {
+        Self { limit, no_gain_permille, base_nanos: base_ns }
     }
 }
 
@@ -270,7 +294,9 @@ mod tests {
         };
         let upstream =
             UpstreamSnapshot { slots: 4, lead_nanos: 300_000, mean_nanos: 11_000_000, explore_permille: 250 };
-        Kept { upstream, classes: vec![(name.into_boxed_slice(), ClassSnapshot { cost, ceilings: vec![ceiling] })] }
+        let flow = Some(FlowSnapshot { limit: 4, no_gain_permille: 0, base_nanos: 8_000_000 });
+        let class = ClassSnapshot { cost, ceilings: vec![ceiling], flow };
+        Kept { upstream, classes: vec![(name.into_boxed_slice(), class)] }
     }
 
     #[test]
@@ -280,6 +306,15 @@ mod tests {
         let (read, said) = read(&bytes, "http://m").unwrap();
         assert_eq!(format!("{read:?}"), format!("{:?}", kept()));
         assert_eq!(said, identity);
+    }
+
+    #[test]
+    fn a_file_without_limiters_is_read() {
+        let bytes = write(&kept(), "http://m", Identity::default(), usize::MAX).unwrap();
+        let mut file: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        file["classes"][0].as_object_mut().unwrap().remove("limiter").unwrap();
+        let (read, _) = read(file.to_string().as_bytes(), "http://m").unwrap();
+        assert_eq!((read.classes[0].1.flow, read.upstream.slots), (None, 4));
     }
 
     #[test]

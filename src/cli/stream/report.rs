@@ -7,14 +7,16 @@ use std::time::Duration;
 use super::super::compose::Reach;
 use super::super::keep::unescape;
 use crate::batching::{
-    Base, Bounded, CeilingInForce, ClassSnapshot, CostClassId, FlowMode, FlowReport, LimitSource, Point,
-    Report as Core, Sample, ScopeId, Snapshot, UpstreamSnapshot, Weight,
+    Base, Bounded, CeilingInForce, ClassSnapshot, ClassWhy, CostClassId, FlowMode, FlowReport, FlowSnapshot,
+    LimitSource, OpenReason, Point, Report as Core, Sample, ScopeId, Snapshot, Suspension, UpstreamSnapshot, Weight,
 };
 use crate::control::sketch::Sketch;
 use crate::control::tally::Tally;
 use crate::control::wire::{
-    CapturedPort, Concurrency, Curve, Infeasible, Learned, LearnedClass, Predicted, RouteReport, Start, UpstreamReport,
+    CapturedPort, Concurrency, Curve, Infeasible, Learned, LearnedClass, Limiter, Predicted, RouteReport, Start,
+    Suspended, UpstreamReport,
 };
+use crate::protocol::class_name;
 use crate::proxy::Table;
 use crate::scheduler::{Kept, Seen, Why};
 
@@ -145,9 +147,12 @@ fn learned(core: &Core, why: &Why, kept: &Kept, table: &Table) -> Learned {
         .filter_map(|(id, cost)| {
             let name = name(*id, why).filter(|name| name.len() <= NAME_BYTES_MAX)?;
             let snapshot = kept.classes.iter().find(|(known, _)| **known == *name).map(|(_, snapshot)| &snapshot.cost);
-            let point = why.core.classes.iter().find(|class| class.id == *id).and_then(|class| class.point);
+            let decided = why.core.classes.iter().find(|class| class.id == *id);
+            let point = decided.and_then(|class| class.point);
+            let flow = core.flows.iter().find(|(known, _)| known == id).map(|(_, flow)| flow);
             Some(LearnedClass {
                 class: name.escape_ascii().to_string(),
+                calls: calls(name),
                 batch_us: cost.batch_nanos / 1000,
                 item_ns: cost.item_nanos,
                 samples: cost.samples.into(),
@@ -157,6 +162,8 @@ fn learned(core: &Core, why: &Why, kept: &Kept, table: &Table) -> Learned {
                 lone_us: point.map(|point| point.lone_nanos / 1000).unwrap_or_default(),
                 lone_late_us: point.map(|point| point.lone_late_nanos / 1000).unwrap_or_default(),
                 points: thinned(&cost.points),
+                limiter: flow.and_then(limiter),
+                suspended: decided.and_then(suspended),
             })
         })
         .collect();
@@ -172,7 +179,7 @@ fn learned(core: &Core, why: &Why, kept: &Kept, table: &Table) -> Learned {
         lead_us: core.lead_nanos / 1000,
         mean_us: core.mean_nanos / 1000,
         changes: why.core.changes,
-        concurrency: concurrency(&core.flows),
+        concurrency: concurrency(&core.flows, busiest(why)),
         weight_ceiling: weight_ceiling(core),
         items_ceiling: least(&|found| {
             found.ceiling.bounded == Bounded::Items && found.ceiling.source != LimitSource::Policy
@@ -186,14 +193,52 @@ fn name(id: CostClassId, why: &Why) -> Option<&[u8]> {
     why.names.iter().find(|(known, _)| *known == id).map(|(_, name)| &**name)
 }
 
-/// Whether every class is forwarded, and whether that is still being learned.
-fn concurrency(flows: &[(CostClassId, FlowReport)]) -> Concurrency {
+/// The calls of a class, for people.
+fn calls(name: &[u8]) -> String {
+    match class_name(name) {
+        Some(found) if found.model.is_empty() => found.path,
+        Some(found) => format!("{} of {}", found.path, found.model),
+        None => String::new(),
+    }
+}
+
+/// The class that most calls were of lately: one with a few calls a day is never learned of, and nothing waits for that.
+fn busiest(why: &Why) -> Option<CostClassId> {
+    let of_late =
+        |tally: &crate::batching::Tally| tally.batches.saturating_add(tally.alone).saturating_add(tally.passed);
+    why.core.classes.iter().max_by_key(|class| of_late(&class.tally)).map(|class| class.id)
+}
+
+/// Whether every class is forwarded, and whether the concurrency of the busiest is still being learned.
+fn concurrency(flows: &[(CostClassId, FlowReport)], busiest: Option<CostClassId>) -> Concurrency {
     let open = |(_, flow): &(CostClassId, FlowReport)| matches!(flow.mode, FlowMode::Open(_));
+    let main = flows.iter().find(|(id, _)| Some(*id) == busiest).map(|(_, flow)| flow);
     Concurrency {
         open: flows.iter().all(open),
-        learning: flows.iter().any(|(_, flow)| flow.learning),
-        trying: flows.iter().any(|(_, flow)| flow.trying),
+        learning: main.is_some_and(|flow| flow.learning),
+        trying: main.is_some_and(|flow| flow.trying),
     }
+}
+
+/// What the limiter of a class concluded; nothing while it learns.
+fn limiter(flow: &FlowReport) -> Option<Limiter> {
+    if flow.learning {
+        return None;
+    }
+    let (limit, open, item_permille) = match flow.mode {
+        FlowMode::Limited(limit) => (limit, String::new(), None),
+        FlowMode::Open(reason @ OpenReason::NoGain { permille }) => (0, reason.as_str().to_owned(), Some(permille)),
+        FlowMode::Open(reason) => (0, reason.as_str().to_owned(), None),
+    };
+    Some(Limiter { limit, open, item_permille, base_us: flow.base_nanos / 1000 })
+}
+
+/// Whether nothing of a class is merged since its server takes no batch.
+fn suspended(class: &ClassWhy) -> Option<Suspended> {
+    let refused =
+        |found: Suspension| Suspended { answer: found.refusal.as_str().to_owned(), status: found.refusal.status() };
+    let one_item = || Suspended { answer: "one_item".to_owned(), status: None };
+    class.suspension.map(refused).or_else(|| (class.ceiling == Some(1)).then(one_item))
 }
 
 /// Not all of very many sizes, but the smallest and the largest.
@@ -240,7 +285,12 @@ fn snapshot(curve: &Curve) -> ClassSnapshot {
         weight_milli: curve.weight_milli,
         ..Snapshot::default()
     };
-    ClassSnapshot { cost, ceilings: Vec::new() }
+    let flow = curve.limiter.as_ref().map(|limiter| FlowSnapshot {
+        limit: limiter.limit,
+        no_gain_permille: limiter.item_permille.unwrap_or_default(),
+        base_nanos: limiter.base_us.saturating_mul(1000),
+    });
+    ClassSnapshot { cost, ceilings: Vec::new(), flow }
 }
 
 fn micros(time: Duration) -> u64 {
@@ -270,6 +320,7 @@ mod tests {
             points: vec![(1, 900), (0, 5), (8, 2000)],
             tail_permille: 1300,
             weight_milli: 2500,
+            limiter: Some(Limiter { limit: 3, base_us: 850, ..Limiter::default() }),
         };
         let start = Start { slots: 3, lead_us: 20, mean_us: 2000, explore_permille: 9999, curves: vec![curve] };
         let kept = kept(&start);
@@ -281,5 +332,7 @@ mod tests {
         assert_eq!((&**name, class.cost.first_nanos, class.cost.largest), (&b"POST /a\0m"[..], 900_000, 8));
         assert_eq!(class.cost.samples[1], Sample { items: 8, weight: Weight { sum: 16, max: 2 }, nanos: 2_000_000 });
         assert_eq!(class.cost.points.len(), 2);
+        let flow = FlowSnapshot { limit: 3, no_gain_permille: 0, base_nanos: 850_000 };
+        assert_eq!(class.flow, Some(flow));
     }
 }

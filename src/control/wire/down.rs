@@ -82,6 +82,25 @@ pub struct Curve {
     pub tail_permille: u64,
     /// The mean weight of an item, in thousandths.
     pub weight_milli: u64,
+    /// The concurrency limiter of the class; absent where nothing was concluded, and from a controller without this field: then `slots` of the start counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limiter: Option<Limiter>,
+}
+
+/// What the concurrency limiter of a cost class concluded.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Limiter {
+    /// Requests that may be in flight; 0: calls are forwarded as they come.
+    pub limit: u32,
+    /// Why calls are forwarded, in one word, such as `no_gain`; empty under a limit.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub open: String,
+    /// Cost of an item in a batch, in thousandths of a lone call, where a batch does not pay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item_permille: Option<u64>,
+    /// Latency of a lone call below the limit, in microseconds; 0: not known.
+    pub base_us: u64,
 }
 
 /// An arm of an experiment, laid over the policy for as long as the controller keeps it up.

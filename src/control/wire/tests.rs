@@ -45,6 +45,15 @@ fn an_older_peer_may_say_less_and_what_is_absent_changes_nothing() {
     let Some(Up::Report(report)) = read_up(&bytes(&report)).unwrap().message else { panic!() };
     let route = &report.upstreams[0].routes[0];
     assert_eq!((report.seq, route.calls.sum(), route.latency.is_empty(), route.slo_us), (0, 3, true, None));
+    let learned = json!({"slots": 2, "classes": [{"class": "c", "samples": 9}]});
+    let report = json!({"kind": "Report", "upstreams": [{"learned": learned}]});
+    let Some(Up::Report(report)) = read_up(&bytes(&report)).unwrap().message else { panic!() };
+    let class = &report.upstreams[0].learned.as_ref().unwrap().classes[0];
+    assert_eq!((class.samples, &class.limiter, &class.suspended), (9, &None, &None));
+    let start = json!({"slots": 2, "curves": [{"class": "c", "points": [[1, 900]]}]});
+    let config = json!({"kind": "Config", "policy": {}, "settings": {"start": start}});
+    let Some(Down::Config(config)) = read_down(&bytes(&config)).unwrap().message else { panic!() };
+    assert_eq!(config.settings.start.unwrap().curves[0].limiter, None);
     let Some(Up::Hello(hello)) = read_up(br#"{"kind":"Hello","pod":{"uid":"u"}}"#).unwrap().message else { panic!() };
     assert!(!hello.has(ACKS) && hello.config.is_none());
     let Some(Down::Config(config)) = read_down(br#"{"kind":"Config","policy":{}}"#).unwrap().message else { panic!() };
@@ -87,7 +96,13 @@ fn every_message_reads_back_as_it_was_written() {
             lead_us: 30,
             mean_us: 4000,
             explore_permille: 500,
-            curves: vec![Curve { class: "x".into(), points: vec![(1, 900)], tail_permille: 1200, weight_milli: 1000 }],
+            curves: vec![Curve {
+                class: "x".into(),
+                points: vec![(1, 900)],
+                tail_permille: 1200,
+                weight_milli: 1000,
+                limiter: Some(Limiter { limit: 0, open: "no_gain".into(), item_permille: Some(970), base_us: 900 }),
+            }],
         }),
     };
     let in_force = InForce {
@@ -127,8 +142,11 @@ fn every_message_reads_back_as_it_was_written() {
         items_ceiling: Some(64),
         classes: vec![LearnedClass {
             class: "x".into(),
+            calls: "/a of m".into(),
             item_ns: 200,
             points: vec![(1, 900, 3)],
+            limiter: Some(Limiter { limit: 2, base_us: 900, ..Limiter::default() }),
+            suspended: Some(Suspended { answer: "status".into(), status: Some(422) }),
             ..LearnedClass::default()
         }],
         infeasible: vec![Infeasible { route: "/a".into(), slo_us: 1, lone_us: 2 }],
@@ -227,7 +245,13 @@ fn what_a_pod_says_is_cut_to_size() {
     );
     let event = Event { reason: format!("Bad\n\"{long}Word"), message: long.clone(), ..Event::default() }.bounded();
     assert_eq!((event.reason.as_str(), event.message.len()), ("BadWord", 1024));
-    let class = LearnedClass { points: vec![(1, 1, 1); 1000], ..LearnedClass::default() };
+    let class = LearnedClass {
+        points: vec![(1, 1, 1); 1000],
+        calls: long.clone(),
+        limiter: Some(Limiter { open: long.clone(), ..Limiter::default() }),
+        suspended: Some(Suspended { answer: long.clone(), status: None }),
+        ..LearnedClass::default()
+    };
     let learned =
         Learned { classes: vec![class; 100], infeasible: vec![Infeasible::default(); 100], ..Learned::default() };
     let upstream = UpstreamReport {
@@ -244,7 +268,10 @@ fn what_a_pod_says_is_cut_to_size() {
         report.upstreams[at].learned.as_ref().map(|learned| (learned.classes.len(), learned.infeasible.len()))
     };
     assert_eq!((classes(0), classes(1)), (Some((16, 24)), Some((0, 24))));
-    assert_eq!(report.upstreams[0].learned.as_ref().unwrap().classes[0].points.len(), 64);
+    let class = &report.upstreams[0].learned.as_ref().unwrap().classes[0];
+    let (limiter, suspended) = (class.limiter.as_ref().unwrap(), class.suspended.as_ref().unwrap());
+    assert_eq!((class.points.len(), class.calls.len()), (64, 256));
+    assert_eq!((limiter.open.len(), suspended.answer.len()), (256, 256));
 }
 
 #[test]

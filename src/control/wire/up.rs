@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::sketch::Sketch;
-use super::{Settings, Unknown};
+use super::{Limiter, Settings, Unknown};
 
 /// Captured ports of a pod: as many as a proxy takes (`--capture`).
 const PORTS_MAX: usize = 64;
@@ -238,7 +238,7 @@ pub struct Learned {
     pub infeasible: Vec<Infeasible>,
 }
 
-/// What the concurrency limiters of a server do.
+/// What the concurrency limiters of a server do; `learning` and `trying` are of the busiest cost class.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Concurrency {
@@ -256,6 +256,8 @@ pub struct Concurrency {
 pub struct LearnedClass {
     /// The class, as `u8::escape_ascii` writes its bytes.
     pub class: String,
+    /// The calls of the class for people: their path, and their model where they name one; empty from a sidecar without this field.
+    pub calls: String,
     /// What a batch costs whatever is in it, in microseconds.
     pub batch_us: u64,
     /// What an item adds, in nanoseconds: for small models it is less than a microsecond.
@@ -268,12 +270,29 @@ pub struct LearnedClass {
     pub tail_permille: u64,
     /// The mean weight of an item, in thousandths.
     pub weight_milli: u64,
-    /// What a call alone takes on an idle server, in microseconds; 0: not known.
+    /// What a call alone takes, in microseconds; 0: not known.
     pub lone_us: u64,
-    /// The same, exceeded but once in fifty times.
+    /// The same with nothing else in flight, exceeded but once in fifty times; 0: nothing was alone in flight yet.
     pub lone_late_us: u64,
     /// Mean times by size: items, microseconds, samples.
     pub points: Vec<(u32, u64, u32)>,
+    /// Its concurrency limiter; absent while nothing was concluded, and from a sidecar without this field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limiter: Option<Limiter>,
+    /// Nothing is merged: the server refuses batches of calls that it answers alone, or takes one item a call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<Suspended>,
+}
+
+/// Why nothing of a cost class is merged.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Suspended {
+    /// How the server answered the last batch, in one word: `status`, `too_large`, `mismatch`, `reset`, `silence`; `one_item` where its limit is one item.
+    pub answer: String,
+    /// The status of that answer, where it was one of an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
 }
 
 /// An SLO below what a lone call takes.
@@ -369,7 +388,12 @@ impl Report {
             learned.classes.retain(|class| class.class.len() <= 4 * NAME_BYTES_MAX);
             learned.classes.truncate(classes);
             classes -= learned.classes.len();
-            learned.classes.iter_mut().for_each(|class| class.points.truncate(POINTS_MAX));
+            for class in &mut learned.classes {
+                class.points.truncate(POINTS_MAX);
+                cut(&mut class.calls, NAME_BYTES_MAX);
+                class.limiter.iter_mut().for_each(|limiter| cut(&mut limiter.open, NAME_BYTES_MAX));
+                class.suspended.iter_mut().for_each(|found| cut(&mut found.answer, NAME_BYTES_MAX));
+            }
             learned.infeasible.truncate(ROUTES_MAX);
             learned.infeasible.iter_mut().for_each(|found| cut(&mut found.route, NAME_BYTES_MAX));
         }

@@ -72,6 +72,7 @@ pub(super) fn findings(input: &Input<'_>, policy: &Policy, attachment: &Attachme
         programmed(input, attachment),
         captured(input, attachment),
         slo(policy, attachment, live),
+        merging(attachment, live),
         rollout(live),
     ]
 }
@@ -189,6 +190,16 @@ fn slo(policy: &Policy, attachment: &Attachment, live: &PolicyLive) -> Finding {
             Finding::new(Type::SloMet, Holds::Unknown, "NoPods", "no pod with a sidecar follows this policy")
         }
         None => Finding::new(Type::SloMet, Holds::Unknown, "NoReports", "no sidecar has reported yet"),
+    }
+}
+
+fn merging(attachment: &Attachment, live: &PolicyLive) -> Finding {
+    match &live.merging {
+        Some(said) => finding(Type::Merging, said),
+        None if attachment.pods.is_empty() => {
+            Finding::new(Type::Merging, Holds::Unknown, "NoPods", "no pod with a sidecar follows this policy")
+        }
+        None => Finding::new(Type::Merging, Holds::Unknown, "NoReports", "no sidecar has reported yet"),
     }
 }
 

@@ -82,15 +82,24 @@ fn words((status, reason, _): (String, String, String)) -> String {
 }
 
 #[test]
-fn all_six_conditions_are_said_with_the_generation_and_without_a_guess() {
+fn all_seven_conditions_are_said_with_the_generation_and_without_a_guess() {
     let status = Scene::with(app()).status();
     let types: Vec<&str> = status.conditions.iter().map(|condition| condition.type_.as_str()).collect();
-    assert_eq!(types, ["Accepted", "Programmed", "TrafficCaptured", "SLOMet", "RolloutHealthy", "Ready"]);
+    let all = ["Accepted", "Programmed", "TrafficCaptured", "SLOMet", "Merging", "RolloutHealthy", "Ready"];
+    assert_eq!(types, all);
     assert!(status.conditions.iter().all(|condition| condition.observed_generation == Some(1)));
     let said: Vec<String> = status.conditions.iter().map(|one| format!("{}/{}", one.status, one.reason)).collect();
     assert_eq!(
         said,
-        ["True/Accepted", "Unknown/NoPods", "Unknown/NoPods", "Unknown/NoSLO", "True/NoRollout", "Unknown/NoPods"]
+        [
+            "True/Accepted",
+            "Unknown/NoPods",
+            "Unknown/NoPods",
+            "Unknown/NoSLO",
+            "Unknown/NoPods",
+            "True/NoRollout",
+            "Unknown/NoPods"
+        ]
     );
     assert_eq!((status.target.as_deref(), status.observed_generation), (Some("app=x"), Some(1)));
 }
@@ -287,4 +296,28 @@ fn the_same_world_gives_the_same_answer_at_any_time() {
     scene.injected("p", &["service/x:80"]);
     scene.write();
     assert_eq!(scene.look(1000), scene.look(9_000_000), "what does not change keeps its time");
+}
+
+#[test]
+fn merging_that_ended_is_a_condition_and_one_event_and_leaves_the_policy_ready() {
+    let mut scene = Scene::with(app());
+    assert_eq!(words(scene.condition(Type::Merging)), "Unknown/NoPods");
+    scene.injected("p", &[]);
+    scene.connect("p", current());
+    assert_eq!(words(scene.condition(Type::Merging)), "Unknown/NoReports");
+    let said = |holds, reason: &str| Some(Said { holds, reason: reason.into(), message: "m".into() });
+    let events = |scene: &mut Scene, holds, reason| {
+        let live = PolicyLive { merging: said(holds, reason), ..PolicyLive::default() };
+        scene.live.policies.insert(emb(), live);
+        let told: Vec<_> = scene.look(1000).told.iter().map(|told| (told.reason, told.warning)).collect();
+        scene.write();
+        told
+    };
+    assert_eq!(events(&mut scene, Holds::True, "Merging"), []);
+    assert_eq!(events(&mut scene, Holds::False, "MergeRefused"), [("MergeRefused", true)]);
+    assert_eq!(words(scene.condition(Type::Merging)), "False/MergeRefused");
+    assert_eq!(words(scene.condition(Type::Ready)), "True/Ready");
+    assert_eq!(events(&mut scene, Holds::False, "MergeRefused"), [], "once");
+    assert_eq!(events(&mut scene, Holds::False, "NoGain"), [("NoGain", false)]);
+    assert_eq!(events(&mut scene, Holds::True, "Merging"), []);
 }

@@ -197,6 +197,7 @@ impl Sidecar {
                 .map(Duration::from_micros),
             weight_ceiling: self.learned.iter().filter_map(|learned| learned.weight_ceiling).min(),
             changes: self.learned.iter().map(|learned| learned.changes).fold(0, u64::saturating_add),
+            learning: self.learned.iter().any(|learned| learned.concurrency.learning || learned.concurrency.trying),
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::book::{Book, settings};
 use super::learned;
+use super::merging::merging;
 use super::recent::Recent;
 use super::telling::{Given, Teller, Told};
 use crate::api::v1alpha1::{
@@ -337,6 +338,9 @@ impl Course {
         let worst = worst.filter(|reason| reason.word != tuner::Word::Held && reason.word != tuner::Word::FewSamples);
         let why = worst.map(|reason| reason.text.as_str()).next();
         live.slo = here.then(|| self.recent.slo(slo(view.spec), why));
+        let mode = view.spec.mode.as_ref().and_then(Word::known).unwrap_or(view.otherwise);
+        let connected = view.pods.iter().filter_map(|(pod, _)| book.get(&pod.meta.uid)).filter(|sidecar| sidecar.here);
+        live.merging = merging(mode, connected);
         live.pod_tunings = self.shown.iter().map(|shown| self.tuning(view, shown)).collect();
         live.learned = self.learned.iter().map(learned::write).collect();
         live.verdicts.clone_from(&self.verdicts);

@@ -10,7 +10,7 @@ use crate::config::{parse_duration, parse_share};
 use crate::rollout::Epoch;
 use crate::rollout::status::{from_time, share, time};
 use crate::tuner::Settings;
-use crate::tuner::learned::{Curve, Learned};
+use crate::tuner::learned::{Curve, Learned, Limiter};
 
 /// What a pod learned under the profile that it runs, on this kind of machine; `None` where that is nothing yet.
 pub(super) fn of(sidecar: &Sidecar, node_class: &str) -> Option<Learned> {
@@ -26,7 +26,12 @@ pub(super) fn of(sidecar: &Sidecar, node_class: &str) -> Option<Learned> {
         Learned {
             profile: in_force.profile.clone(),
             node_class: node_class.to_owned(),
-            slots: upstream.slots,
+            // A sidecar without limiters in its report has one number for all classes.
+            slots: class.limiter.as_ref().map_or(upstream.slots, |limiter| limiter.limit),
+            limiter: class
+                .limiter
+                .as_ref()
+                .map(|limiter| Limiter { base_micros: limiter.base_us, no_gain_permille: limiter.item_permille }),
             lead_micros: upstream.lead_us,
             mean_micros: upstream.mean_us,
             curve: Some(curve),
@@ -45,7 +50,9 @@ pub(super) fn write(learned: &Learned) -> Kept {
     Kept {
         profile: learned.profile.clone(),
         accelerator: learned.node_class.clone(),
-        slots: Some(learned.slots),
+        slots: (learned.slots > 0).then_some(learned.slots),
+        base: learned.limiter.map(|limiter| limiter.base_micros).filter(|base| *base > 0).map(exact),
+        no_gain_permille: learned.limiter.and_then(|limiter| limiter.no_gain_permille),
         lead: Some(exact(learned.lead_micros)),
         execution: Some(exact(learned.mean_micros)),
         class: curve.map(|curve| curve.class.clone()),
@@ -77,6 +84,8 @@ pub(super) fn read(kept: &Kept) -> Learned {
         profile: kept.profile.clone(),
         node_class: kept.accelerator.clone(),
         slots: kept.slots.unwrap_or_default(),
+        limiter: (kept.base.is_some() || kept.no_gain_permille.is_some())
+            .then(|| Limiter { base_micros: micros(kept.base.as_ref()), no_gain_permille: kept.no_gain_permille }),
         lead_micros: micros(kept.lead.as_ref()),
         mean_micros: micros(kept.execution.as_ref()),
         curve,
@@ -106,6 +115,7 @@ mod tests {
             profile: "emb-1".to_owned(),
             node_class: "l4".to_owned(),
             slots: 2,
+            limiter: Some(Limiter { base_micros: 3900, no_gain_permille: None }),
             lead_micros: 1500,
             mean_micros: 12_345,
             curve: Some(Curve {
@@ -121,6 +131,10 @@ mod tests {
         let kept = write(&learned);
         let text = serde_json::to_string(&kept).unwrap();
         assert_eq!(read(&serde_json::from_str(&text).unwrap()), learned, "{text}");
+        let no_gain = Some(Limiter { base_micros: 3900, no_gain_permille: Some(970) });
+        let open = Learned { slots: 0, limiter: no_gain, ..learned };
+        let text = serde_json::to_string(&write(&open)).unwrap();
+        assert_eq!(read(&serde_json::from_str(&text).unwrap()), open, "{text}");
         for point in &kept.curve {
             assert!(parse_duration(&point.duration.0).is_some(), "{text}");
         }

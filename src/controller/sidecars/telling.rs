@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::api::v1alpha1::{BatchPolicySpec, BatchProfileSpec, Mode};
 use crate::control::server::Push;
-use crate::control::wire::{Config, Curve, Experiment, InForce, Settings, Start, Unsendable};
+use crate::control::wire::{Config, Curve, Experiment, InForce, Limiter, Settings, Start, Unsendable};
 use crate::controller::world::Meta;
 use crate::injector;
 use crate::tuner;
@@ -158,6 +158,12 @@ impl Told {
             points: curve.points.clone(),
             tail_permille: curve.tail_permille,
             weight_milli: curve.weight_milli,
+            limiter: start.limiter.map(|limiter| Limiter {
+                limit: start.upstream.slots,
+                open: limiter.no_gain_permille.map(|_| "no_gain".to_owned()).unwrap_or_default(),
+                item_permille: limiter.no_gain_permille,
+                base_us: limiter.base_micros,
+            }),
         };
         let mut config = self.config.clone();
         config.settings.start = Some(Start {

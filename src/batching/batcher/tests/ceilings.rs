@@ -235,3 +235,57 @@ fn ceilings_are_kept_beside_the_curve() {
     }
     assert_eq!(other.ceiling(CostClassId(0)), Some(4));
 }
+
+#[test]
+fn an_slo_is_infeasible_by_calls_that_had_the_server_for_themselves_alone() {
+    let mut batcher = Batcher::new(adaptive(), 0);
+    let slo =
+        |now, id| Call { deadline: Some(Deadline { at: ms(now + 100), source: DeadlineSource::Slo }), ..call(id) };
+    // A server that shares its processor: two calls at once take 110 ms, where one takes 60.
+    for round in 0..10 {
+        let begun = 1000 * round;
+        batcher.offer(ms(begun), slo(begun, 2 * round)).unwrap();
+        let first = dispatched(&mut batcher, ms(begun));
+        batcher.offer(ms(begun + 1), slo(begun + 1, 2 * round + 1)).unwrap();
+        let second = dispatched(&mut batcher, ms(begun + 1));
+        batcher.complete(ms(begun + 110), first.id, ok(110 * MS));
+        batcher.complete(ms(begun + 111), second.id, ok(110 * MS));
+    }
+    assert_eq!(batcher.report().infeasible, [], "each overlapped another");
+    assert_eq!(batcher.why(ms(10_000)).classes[0].point.unwrap().lone_late_nanos, 0, "nothing is known of a lone call");
+    let alone = |batcher: &mut Batcher, from: u64, took: u64| {
+        for round in 0..10 {
+            let begun = from + 1000 * round;
+            batcher.offer(ms(begun), slo(begun, from + round)).unwrap();
+            let batch = dispatched(batcher, ms(begun));
+            batcher.complete(ms(begun + took), batch.id, ok(Duration::from_millis(took)));
+        }
+    };
+    alone(&mut batcher, 20_000, 60);
+    assert_eq!(batcher.report().infeasible, []);
+    alone(&mut batcher, 40_000, 150);
+    let found = batcher.report().infeasible;
+    assert_eq!(found.len(), 1, "150 ms alone, and 100 ms are asked");
+    assert!((140_000_000..=240_000_000).contains(&found[0].lone_nanos), "{found:?}");
+}
+
+#[test]
+fn each_class_begins_with_the_limiter_that_was_kept_of_it() {
+    use crate::batching::{ClassSnapshot, FlowMode, FlowSnapshot, OpenReason, UpstreamSnapshot};
+    let learned = found(Policy::WorkConserving).snapshot().remove(0).1;
+    let with = |flow| ClassSnapshot { flow, ..learned.clone() };
+    let kept = |limit, no_gain_permille| Some(FlowSnapshot { limit, no_gain_permille, base_nanos: 5_000_000 });
+    let mut batcher = Batcher::new(adaptive(), 0);
+    batcher
+        .restore_upstream(ms(0), UpstreamSnapshot { slots: 7, mean_nanos: 5_000_000, ..UpstreamSnapshot::default() });
+    // Of the last nothing was kept, as by a version that kept one limit for all.
+    for (class, flow) in [(0, kept(2, 0)), (1, kept(0, 970)), (2, kept(0, 0)), (3, None)] {
+        batcher.restore(ms(0), CostClassId(class), &with(flow));
+    }
+    let modes: Vec<FlowMode> = batcher.report().flows.iter().map(|(_, flow)| flow.mode).collect();
+    let no_gain = FlowMode::Open(OpenReason::NoGain { permille: 970 });
+    let learning = FlowMode::Open(OpenReason::Learning);
+    assert_eq!(modes, [FlowMode::Limited(2), no_gain, learning, FlowMode::Limited(7)]);
+    let again: Vec<_> = batcher.snapshot().into_iter().map(|(_, class)| class.flow.unwrap()).collect();
+    assert_eq!((again[0].limit, again[1].no_gain_permille, again[0].base_nanos), (2, 970, 5_000_000));
+}

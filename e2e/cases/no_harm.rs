@@ -1,0 +1,183 @@
+//! A sidecar does no harm: a model that becomes slow answers no less than beside it without one, and a model that takes one item a call loses nothing.
+
+use std::time::Duration;
+
+use groupage::standin::Route;
+use groupage::standin::remote::{LoadReport, ModelChange};
+use kube::ResourceExt;
+
+use super::manifests::Model;
+use super::policies::{status, until_counted, until_said_within};
+use super::{Case, case};
+use crate::caller::{Caller, Running, change_model};
+use crate::cluster::until;
+use crate::installation::installed;
+use crate::space::Space;
+use crate::tools::now;
+use crate::{Fault, Verdict};
+
+pub(super) const CASES: &[Case] = &[
+    case!("no_harm", a_model_that_becomes_slow_under_an_slo_answers_every_call_and_no_fewer_than_without_a_sidecar),
+    case!("no_harm", a_model_that_takes_one_item_a_call_loses_nothing_and_the_policy_reports_it),
+];
+
+const PROMISE: &str = "
+apiVersion: groupage.dev/v1alpha1
+kind: BatchPolicy
+metadata: {name: model}
+spec:
+  targetRefs: [{group: apps, kind: Deployment, name: model}]
+  slo: {latencyP99: 100ms}
+";
+
+/// The queue is long enough that it refuses nothing by itself.
+const ARGS: &str = ", --base, 5ms, --per-item, 100us, --queue, '100000'";
+const QUICK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_micros(100));
+const TIMES: u32 = 12;
+/// Half of what the model can do at first, five times of what it can do one by one when it is slow.
+const RATE: f64 = 80.0;
+/// Looks at both loads, and the time of each: many answers of the slow model.
+const LOOKS: usize = 8;
+const LOOK: Duration = Duration::from_secs(3);
+/// The part of the rate without a sidecar that is asked of each look, and of the first one after the change.
+const KEPT: f64 = 0.9;
+const KEPT_FIRST: f64 = 0.85;
+/// Reports come every five seconds, a status is written every fifteen at most.
+const SAID_MAX: Duration = Duration::from_secs(60);
+/// What waits before the model without a sidecar is answered within, once it is quick again.
+const DRAINED_MAX: Duration = Duration::from_secs(60);
+
+async fn a_model_that_becomes_slow_under_an_slo_answers_every_call_and_no_fewer_than_without_a_sidecar(
+    space: &Space,
+) -> Verdict {
+    installed(space).await?;
+    space.apply(PROMISE).await?;
+    let model = Model { args: ARGS, ..Model::default() };
+    space.apply(&model.yaml()).await?;
+    let plain = Model { annotations: "", ..model }.yaml();
+    let plain = plain.replace("{name: model}", "{name: plain}").replace("app: model", "app: plain");
+    space.apply(&plain).await?;
+    let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?.name_any();
+    let other = space.deployment_ready("plain").await?.pop().ok_or("no pod")?.name_any();
+    until_counted(space, "model", |pods| pods.connected == 1).await?;
+    let (caller, beside) = (Caller::start(space).await?, Caller::start_as(space, "beside").await?);
+    caller.reaches("model:80", "/health").await?;
+    beside.reaches("plain:80", "/health").await?;
+    let load = caller.load("model:80", Route::Predict, RATE).await?;
+    let direct = beside.load("plain:80", Route::Predict, RATE).await?;
+    until_said_within(space, "model", "SLOMet=True", SAID_MAX).await?;
+
+    let curve = |times| ModelChange { curve: Some((QUICK.0 * times, QUICK.1 * times)), ..ModelChange::default() };
+    for pod in [&pod, &other] {
+        change_model(space, pod, &curve(TIMES)).await?;
+    }
+    let begun = now();
+    let kept = compared(&load, &direct).await?;
+    let missed = until_said_within(space, "model", "SLOMet=False/Missed", SAID_MAX).await?;
+    let missed_after = now().duration_since(begun).as_secs_f64();
+    let merging = right(space, &pod, &missed).await?;
+
+    for pod in [&pod, &other] {
+        change_model(space, pod, &curve(1)).await?;
+    }
+    drained(&direct).await?;
+    let (report, plain) = (load.end().await?, direct.end().await?);
+    let told = format!(
+        "slow for {LOOKS} looks: {kept}; SLOMet=False after {missed_after:.0} s: {missed}; {merging}; {} calls, {} refused, {} failed, p99 {:?}; \
+         without a sidecar {} calls, {} lost, p99 {:?}",
+        report.offered,
+        report.refused,
+        report.failed,
+        report.p99,
+        plain.offered,
+        plain.lost(),
+        plain.p99
+    );
+    if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
+}
+
+/// Looks at both loads side by side: answers through the sidecar and without one, look by look.
+async fn compared(load: &Running<'_>, direct: &Running<'_>) -> Result<String, Fault> {
+    let both = async || Ok::<_, Fault>((load.now().await?, direct.now().await?));
+    let (mut before, mut told) = (both().await?, Vec::new());
+    let mut ticks = tokio::time::interval(LOOK);
+    ticks.tick().await;
+    for look in 0..LOOKS {
+        ticks.tick().await;
+        let after = both().await?;
+        let served = |after: &LoadReport, before: &LoadReport| after.served - before.served;
+        let (ours, theirs) = (served(&after.0, &before.0), served(&after.1, &before.1));
+        told.push(format!("{ours}:{theirs}"));
+        let kept = if look == 0 { KEPT_FIRST } else { KEPT };
+        #[expect(clippy::cast_precision_loss, reason = "some hundreds of calls")]
+        if (ours as f64) < kept * theirs as f64 {
+            return Err(format!("look {look}, answers through the sidecar and without one: {}", told.join(" ")).into());
+        }
+        before = after;
+    }
+    Ok(format!("answers through the sidecar and without one in {} s each {}", LOOK.as_secs(), told.join(" ")))
+}
+
+/// Whether the status and the Events say what is so while the model is slow: late, and not out of reach, since a call alone takes 61 ms. What the status says of
+/// merging.
+async fn right(space: &Space, pod: &str, missed: &str) -> Result<String, Fault> {
+    let found = status(space, "model").await?;
+    let merging = found.conditions.iter().find(|one| one.type_ == "Merging").ok_or("no condition Merging")?;
+    let events = ["get", "events", "--output=jsonpath={range .items[*]}{.involvedObject.name}/{.reason} {end}"];
+    let events = space.kubectl(&events).await?;
+    let tunings = &found.pod_tunings;
+    let infeasible = tunings.iter().any(|one| one.reason.as_deref() == Some("Infeasible"));
+    let wrong = ["MergeRefused", "Infeasible", "ConfigRefused", "SteppedAside", "CrashGuard"];
+    let told = format!("Merging={} ({}); Events {events}; {tunings:?}", merging.status, merging.message);
+    // Whether a batch pays is measured anew after the change, so that is not asked for while it may still be open.
+    if merging.reason == "MergeRefused" || infeasible || !missed.contains("(slo 100ms)") {
+        return Err(told.into());
+    }
+    if events.split_whitespace().any(|event| wrong.iter().any(|word| event.ends_with(word))) {
+        return Err(format!("{pod}: {told}").into());
+    }
+    Ok(format!("Merging={}/{}", merging.status, merging.reason))
+}
+
+/// Waits until as good as nothing waits before the model.
+async fn drained(load: &Running<'_>) -> Result<(), Fault> {
+    until("the calls that wait without a sidecar", DRAINED_MAX, async || match load.now().await? {
+        now if now.offered <= now.served + now.lost() + 20 => Ok(()),
+        now => Err(Fault::from(format!("{now:?}"))),
+    })
+    .await
+}
+
+/// A list is refused without a number in the answer: only that its members are answered alone tells why.
+const ONE_ITEM: &str = ", --base, 5ms, --items-max, '1', --refuse-bare, --queue, '100000'";
+/// More than the model can do one by one, for a moment: calls wait, and are tried in company.
+const BUSY: f64 = 150.0;
+const CALLS: u64 = 600;
+
+async fn a_model_that_takes_one_item_a_call_loses_nothing_and_the_policy_reports_it(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.apply(&PROMISE.replace("  slo: {latencyP99: 100ms}\n", "  scheduling: {policy: WorkConserving}\n")).await?;
+    space.apply(&Model { args: ONE_ITEM, ..Model::default() }.yaml()).await?;
+    space.deployment_ready("model").await?;
+    until_counted(space, "model", |pods| pods.connected == 1).await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let load = caller.load("model:80", Route::Predict, BUSY).await?;
+    let refused = until_said_within(space, "model", "Merging=False/MergeRefused", SAID_MAX).await?;
+    load.until_served(CALLS).await?;
+    let report = load.end().await?;
+    let ready = until_said_within(space, "model", "Ready=True", SAID_MAX).await?;
+    let events = until("the Event of it", SAID_MAX, async || {
+        let selector = "reason=MergeRefused,involvedObject.kind=BatchPolicy";
+        let events = ["get", "events", "--field-selector", selector, "--output=jsonpath={.items[*].message}"];
+        let said = space.kubectl(&events).await?;
+        if said.is_empty() { Err(Fault::from("there is none")) } else { Ok(said) }
+    })
+    .await?;
+    let told = format!("{refused}; Ready: {ready}; {} calls, {} lost", report.offered, report.lost());
+    if report.lost() > 0 || events != refused {
+        Err(format!("{told}; Events {events:?}; {report:?}").into())
+    } else {
+        Ok(told)
+    }
+}

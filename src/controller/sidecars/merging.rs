@@ -1,0 +1,113 @@
+//! Whether calls of a policy's pods are merged, as its condition `Merging` reports it. Pure.
+//!
+//! Messages hold no numbers that move: a condition is written, and an Event sent, when something became otherwise.
+
+use std::collections::BTreeSet;
+
+use super::book::Sidecar;
+use crate::api::v1alpha1::Mode;
+use crate::control::wire::LearnedClass;
+use crate::controller::recompute::Said;
+use crate::controller::status::{Holds, some_of};
+
+/// The reason of `Merging=False` where a server refuses batches of calls that it answers alone.
+pub(in super::super) const MERGE_REFUSED: &str = "MergeRefused";
+/// The same where a batch takes as long as its calls side by side.
+pub(in super::super) const NO_GAIN: &str = "NoGain";
+/// Why a limiter is open where merging does not pay, in the words of a report.
+const NOT_PAYING: [&str; 2] = ["no_gain", "server_batches"];
+/// Kinds of calls that a message names.
+const NAMED_MAX: usize = 3;
+
+/// What the sidecars report of merging; `None` where none has reported.
+pub(super) fn merging<'a>(mode: Mode, sidecars: impl Iterator<Item = &'a Sidecar>) -> Option<Said> {
+    let said = |holds, reason: &str, message: String| Some(Said { holds, reason: reason.to_owned(), message });
+    if mode != Mode::Batch {
+        return said(Holds::Unknown, "NotMerging", format!("the mode is {mode:?}: calls pass untouched"));
+    }
+    let (mut reported, mut concluded) = (false, 0);
+    let (mut refused, mut without_gain) = (BTreeSet::new(), Vec::new());
+    for class in sidecars.flat_map(|sidecar| &sidecar.learned).inspect(|_| reported = true).flat_map(|all| &all.classes)
+    {
+        if let Some(found) = &class.suspended {
+            let answer = found.status.map_or_else(|| found.answer.clone(), |status| format!("status {status}"));
+            refused.insert(format!("{} ({answer})", calls(class)));
+        } else if let Some(limiter) = &class.limiter {
+            concluded += 1;
+            if NOT_PAYING.contains(&limiter.open.as_str()) {
+                without_gain.push(calls(class).to_owned());
+            }
+        }
+    }
+    if !refused.is_empty() {
+        let named = some_of(&refused.into_iter().collect::<Vec<_>>(), NAMED_MAX);
+        let message = format!(
+            "the server refuses batches of calls that it answers alone: {named}. Each of these calls goes alone; one batch of two is tried again now and then"
+        );
+        return said(Holds::False, MERGE_REFUSED, message);
+    }
+    // One kind of calls that merging pays for is enough.
+    if concluded > 0 && without_gain.len() == concluded {
+        let named: BTreeSet<String> = without_gain.into_iter().collect();
+        let named = some_of(&named.into_iter().collect::<Vec<_>>(), NAMED_MAX);
+        let message =
+            format!("a batch takes as long as its calls side by side: {named}. Calls are forwarded as they come");
+        return said(Holds::False, NO_GAIN, message);
+    }
+    reported.then_some(())?;
+    said(Holds::True, "Merging", "calls that wait for the server are merged where that pays".to_owned())
+}
+
+/// The calls of a class, for people.
+fn calls(class: &LearnedClass) -> &str {
+    if class.calls.is_empty() { &class.class } else { &class.calls }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::wire::{Learned, Limiter, Suspended};
+
+    fn class(calls: &str, open: &str) -> LearnedClass {
+        let limiter = Limiter { limit: u32::from(open.is_empty()), open: open.to_owned(), ..Limiter::default() };
+        LearnedClass { calls: calls.to_owned(), limiter: Some(limiter), ..LearnedClass::default() }
+    }
+
+    fn sidecar(classes: &[LearnedClass]) -> Sidecar {
+        Sidecar { learned: vec![Learned { classes: classes.to_vec(), ..Learned::default() }], ..Sidecar::default() }
+    }
+
+    fn words(all: &[Sidecar]) -> String {
+        let said = merging(Mode::Batch, all.iter()).unwrap();
+        format!("{}/{}: {}", said.holds.as_str(), said.reason, said.message)
+    }
+
+    #[test]
+    fn one_kind_of_calls_that_is_refused_is_reported_with_the_servers_answer() {
+        let suspended = Some(Suspended { answer: "status".to_owned(), status: Some(422) });
+        let refused = LearnedClass { suspended, ..class("/v1/embeddings of m", "") };
+        let found = words(&[sidecar(&[class("/b", "")]), sidecar(&[refused.clone()]), sidecar(&[refused])]);
+        assert!(found.starts_with("False/MergeRefused: "), "{found}");
+        assert!(found.contains(": /v1/embeddings of m (status 422). Each"), "once, though two pods report it: {found}");
+    }
+
+    #[test]
+    fn no_gain_is_reported_only_where_no_kind_of_calls_gains() {
+        let found = words(&[sidecar(&[class("/a", "no_gain")]), sidecar(&[class("/b", "server_batches")])]);
+        assert!(found.starts_with("False/NoGain: ") && found.contains("/a, /b"), "{found}");
+        for open in ["", "no_queue", "room_found"] {
+            let found = words(&[sidecar(&[class("/a", "no_gain"), class("/b", open)])]);
+            assert!(found.starts_with("True/Merging: "), "{found}");
+        }
+        assert!(words(&[sidecar(&[LearnedClass::default()])]).starts_with("True/"), "it is still being learned");
+    }
+
+    #[test]
+    fn where_nobody_reports_or_nothing_is_merged_on_purpose_nothing_is_claimed() {
+        assert_eq!(merging(Mode::Batch, [].iter()), None);
+        assert_eq!(merging(Mode::Batch, [Sidecar::default()].iter()), None);
+        let said = merging(Mode::Observe, [sidecar(&[class("/a", "no_gain")])].iter()).unwrap();
+        assert_eq!((said.holds, said.reason.as_str()), (Holds::Unknown, "NotMerging"));
+        assert_eq!(said.message, "the mode is Observe: calls pass untouched");
+    }
+}
