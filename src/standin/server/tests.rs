@@ -44,9 +44,9 @@ async fn a_call_costs_a_plus_b_n() {
 #[test]
 fn each_shape_has_the_steps_of_its_name() {
     let of = |shape| Model::new(QUICK, QUICK, 1, 1).shaped(shape);
-    assert_eq!(of(Shape::NextPow2).cost(5), QUICK * 9);
-    assert_eq!(of(Shape::NextPow2).cost(8), QUICK * 9);
-    assert_eq!(of(Shape::Knee { items: 4, beyond: QUICK * 10 }).cost(6), QUICK * 25);
+    assert_eq!(of(Shape::NextPow2).cost(5, None), QUICK * 9);
+    assert_eq!(of(Shape::NextPow2).cost(8, None), QUICK * 9);
+    assert_eq!(of(Shape::Knee { items: 4, beyond: QUICK * 10 }).cost(6, None), QUICK * 25);
 }
 
 #[tokio::test]
@@ -120,7 +120,7 @@ async fn slots_can_be_taken_and_given_while_it_runs() {
     model.set_slots(3);
     assert!(run(6).await < SLOW * 6, "beside each other");
     model.set_curve(QUICK, QUICK);
-    assert_eq!(model.cost(2), QUICK * 3);
+    assert_eq!(model.cost(2, None), QUICK * 3);
 }
 
 #[tokio::test]
