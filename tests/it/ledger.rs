@@ -51,9 +51,9 @@ fn nor_is_one_while_limits_policies_and_routes_are_edited() {
 /// How often the way changes in which shared calls are refused: some hundred calls are met by each.
 const REFUSE_EVERY: Duration = Duration::from_millis(20);
 
-/// A policy for servers that take nothing larger than what one client sends: what ends a call is not the machine's pauses.
-fn patient() -> String {
-    ledger::POLICY.replace("timeout: 200ms", "timeout: 20s")
+/// The ledger's policy with other timeouts: lone calls of all clients wait for four slots, and what ends one shall not be the machine's pauses.
+fn patient(timeout: &str) -> String {
+    ledger::POLICY.replace("timeout: 200ms", &format!("timeout: {timeout}"))
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn nobody_fails_for_a_server_that_refuses_shared_calls() {
             let config = MockConfig { fault_share: 0.0, ..MockConfig::default() };
             let mock = LedgerMock::start(config).await.unwrap();
             mock.refuse_shared(Some(refusal));
-            let (_, mut proxy) = before(&mock, &[patient()]);
+            let (_, mut proxy) = before(&mock, &[patient("20s")]);
             let items = items() / ListRefusal::ANSWERED.len() as u64;
             let report = ledger::run(LedgerConfig::new(proxy.listen[0], items), &mock).await;
             assert!(proxy.drain().await, "everything in flight ended");
@@ -81,7 +81,7 @@ fn nor_is_an_item_lost_where_shared_calls_are_refused_in_any_way_among_other_fau
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let report = runtime.block_on(async {
         let mock = LedgerMock::start(MockConfig::default()).await.unwrap();
-        let (_, mut proxy) = before(&mock, &[ledger::POLICY.to_owned()]);
+        let (_, mut proxy) = before(&mock, &[patient("2s")]);
         let refusals = ListRefusal::ANSWERED.map(Some).into_iter().chain([None]);
         let refused = async {
             let mut pace = tokio::time::interval(REFUSE_EVERY);
@@ -91,7 +91,7 @@ fn nor_is_an_item_lost_where_shared_calls_are_refused_in_any_way_among_other_fau
             }
         };
         let report = tokio::select! {
-            report = ledger::run(LedgerConfig::new(proxy.listen[0], items()), &mock) => report,
+            report = ledger::run(LedgerConfig::new(proxy.listen[0], items() / 3), &mock) => report,
             () = refused => unreachable!(),
         };
         assert!(proxy.drain().await, "everything in flight ended");
