@@ -85,6 +85,10 @@ bench *ARGS:
 bench-schedule *ARGS:
     cargo bench --locked --bench schedule -- {{ARGS}}
 
+# Servers and callers directly and through the proxy in one run, cold: the share of the direct rate that is left, or gained: just bench-no-harm [--seconds N] [PART-OF-A-ROW]
+bench-no-harm *ARGS:
+    cargo bench --locked --bench no_harm -- {{ARGS}}
+
 # Ten thousand sidecars on one controller: its memory, its processor time, how soon an edit is told to all: just bench-streams [STREAMS]
 bench-streams *ARGS:
     cargo bench --locked --bench streams -- {{ARGS}}

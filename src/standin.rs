@@ -13,10 +13,12 @@
 mod item;
 pub mod ledger;
 pub mod load;
+mod refusal;
 pub mod remote;
 pub mod server;
 mod time;
 mod wire;
 
 pub use item::{DIMENSIONS, Route};
+pub use refusal::ListRefusal;
 pub use wire::Target;

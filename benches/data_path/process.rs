@@ -9,6 +9,8 @@ use std::time::Duration;
 /// A running groupage.
 pub(crate) struct Process {
     pub(crate) listen: SocketAddr,
+    /// The admin port; none where it is off.
+    pub(crate) admin: Option<SocketAddr>,
     pub(crate) pids: Vec<u32>,
     child: Child,
     policy: PathBuf,
@@ -19,12 +21,21 @@ pub(crate) struct Process {
 impl Process {
     /// Starts the binary of this build, or the one that `GROUPAGE_BINARY` names, with this policy.
     pub(crate) fn groupage(upstream: &str, policy: &str) -> Self {
+        Self::start(upstream, policy, "off")
+    }
+
+    /// The same with its admin port.
+    pub(crate) fn with_admin(upstream: &str, policy: &str) -> Self {
+        Self::start(upstream, policy, "127.0.0.1:0")
+    }
+
+    fn start(upstream: &str, policy: &str, admin: &str) -> Self {
         let path = std::env::temp_dir().join(format!("groupage-bench-{}-{}.yaml", std::process::id(), fresh()));
         std::fs::write(&path, if policy.is_empty() { "mode: Batch\n" } else { policy }).expect("a policy file");
         #[expect(clippy::disallowed_methods, reason = "what to measure is no setting of the proxy")]
         let binary = std::env::var("GROUPAGE_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_groupage").to_owned());
         let mut child = Command::new(binary)
-            .args(["proxy", "--listen", "127.0.0.1:0", "--metrics", "off", "--admin", "off", "--log-format", "json"])
+            .args(["proxy", "--listen", "127.0.0.1:0", "--metrics", "off", "--admin", admin, "--log-format", "json"])
             .args(["--upstream", upstream, "--config"])
             .arg(&path)
             .stderr(Stdio::piped())
@@ -35,7 +46,8 @@ impl Process {
         std::thread::spawn(move || lines.for_each(drop));
         let first: serde_json::Value = serde_json::from_str(&first).expect("the first line is JSON");
         let listen = first["listen"][0].as_str().and_then(|address| address.parse().ok()).expect("a bound address");
-        Self { listen, pids: vec![child.id()], child, policy: path }
+        let admin = first["admin"].as_str().and_then(|address| address.parse().ok());
+        Self { listen, admin, pids: vec![child.id()], child, policy: path }
     }
 }
 

@@ -35,13 +35,13 @@ def call(connection, path, body):
     return answer.status, answer.read()
 
 
-def wait_for(port, path):
+def wait_for(port, path, answers=(200,)):
     end = time.monotonic() + START_MAX
     while time.monotonic() < end:
         try:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
             connection.request("GET", path)
-            if connection.getresponse().status == 200:
+            if connection.getresponse().status in answers:
                 return
         except OSError:
             pass
@@ -108,13 +108,13 @@ routes:
 class Proxy:
     """Ours, with the policy that learns."""
 
-    def __init__(self, groupage, server):
+    def __init__(self, groupage, server, admin=False, mode="Batch"):
         self.folder = tempfile.TemporaryDirectory()
         policy = pathlib.Path(self.folder.name) / "policy.yaml"
-        policy.write_text("scheduling: {policy: Adaptive}\n" + server.policy, encoding="utf-8")
+        policy.write_text(f"mode: {mode}\nscheduling: {{policy: Adaptive}}\n" + server.policy, encoding="utf-8")
         self.process = subprocess.Popen(
             [
-                *(groupage, "proxy", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--admin", "off"),
+                *(groupage, "proxy", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--admin", "127.0.0.1:0" if admin else "off"),
                 *("--log-format", "json", "--upstream", f"http://127.0.0.1:{server.port}", "--config", str(policy)),
             ],
             stderr=subprocess.PIPE,
@@ -123,6 +123,7 @@ class Proxy:
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
         port = lambda address: int(address.rsplit(":", 1)[1])
         self.port, self.metrics = port(first["listen"][0]), port(first["metrics"])
+        self.admin = port(first["admin"]) if admin else None
 
     def counts(self):
         """Calls passed by reason, and batches by their number of items."""
@@ -136,6 +137,13 @@ class Proxy:
             if match := re.match(r"groupage_batch_items_(sum|count)(?:\{.*\})? ([\d.]+)", line):
                 sizes[match[1]] = sizes.get(match[1], 0) + float(match[2])
         return passed, sizes
+
+
+    def scheduler(self):
+        """What it learned."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin)
+        connection.request("GET", "/api/scheduler")
+        return json.loads(connection.getresponse().read())
 
 
 def end(process):

@@ -11,12 +11,16 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::EXIT_INTERNAL;
 use crate::config::parse_duration;
 use crate::error::BoxError;
-use crate::standin::Target;
 use crate::standin::remote::{Caller, Model};
-use crate::standin::server::{ServerConfig, TooLarge};
+use crate::standin::server::{Inner, ServerConfig, TooLarge};
+use crate::standin::{ListRefusal, Target};
 
 /// What is answered after the end was asked for; a pod has 30 s by default.
 const DRAIN_MAX: Duration = Duration::from_secs(25);
+
+/// What the front end of a model that batches by itself takes for a call, and for each item of it: small beside any iteration.
+const FRONT: Duration = Duration::from_micros(100);
+const FRONT_ITEM: Duration = Duration::from_micros(20);
 
 /// Who to be.
 #[derive(Debug, Clone, ClapArgs)]
@@ -59,6 +63,15 @@ struct ModelArgs {
     /// Refuse more items than that without naming the limit
     #[arg(long)]
     refuse_bare: bool,
+    /// Batch by itself: one iteration at a time for each of the calls computed at once, of at most so many items
+    #[arg(long, value_name = "ITEMS")]
+    inner: Option<usize>,
+    /// A call whose body contains the text has this time in place of the base
+    #[arg(long, value_name = "TEXT=TIME", value_parser = slow)]
+    slow: Option<(String, Duration)>,
+    /// Take one item a call: how a list is answered, a status or reset, first, not-json, silence
+    #[arg(long, value_name = "HOW")]
+    lists: Option<ListRefusal>,
     /// A call with an item that contains this fails as a whole
     #[arg(long, value_name = "TEXT")]
     poison: Option<String>,
@@ -82,6 +95,11 @@ struct CallerArgs {
 
 fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "a time is a number with us, ms, s, m or h".to_owned())
+}
+
+fn slow(text: &str) -> Result<(String, Duration), String> {
+    let (mark, time) = text.split_once('=').ok_or_else(|| "a text, =, and a time".to_owned())?;
+    Ok((mark.to_owned(), duration(time)?))
 }
 
 pub(super) fn run(args: Args) -> ExitCode {
@@ -137,6 +155,14 @@ impl ModelArgs {
             queue_max: self.queue,
             items_max: Some(self.items_max).filter(|&max| max > 0),
             too_large: if self.refuse_bare { TooLarge::Bare } else { TooLarge::Named },
+            inner: self.inner.map(|items_max| Inner {
+                front: FRONT,
+                front_item: FRONT_ITEM,
+                items_max,
+                inside_max: self.queue.saturating_add(items_max),
+            }),
+            slow: self.slow,
+            lists: self.lists,
             poison: self.poison,
             http2: self.http2,
             ..ServerConfig::default()

@@ -21,7 +21,7 @@ use crate::batching::{
 };
 use crate::clock::{Alarm, Clock};
 use crate::error::{Failure, FailureKind};
-use crate::protocol::Merge;
+use crate::protocol::{Merge, class_name};
 use crate::telemetry::{Dispatched, Metrics};
 
 /// Room that is kept for so many calls when none is left; what a peak took beyond it is given back.
@@ -474,7 +474,8 @@ impl<'a> Driver<'a> {
         }
         let now = self.now();
         for MergingChange { class, suspension, again } in changes {
-            let name = String::from_utf8_lossy(self.numbers.class_name(class).unwrap_or_default()).into_owned();
+            let name = self.numbers.class_name(class).and_then(class_name);
+            let name = name.map_or_else(String::new, |name| format!("{} {}", name.path, name.model));
             let Some(suspension) = suspension else {
                 tracing::info!(class = name, "merging begins again: the server takes batches");
                 continue;

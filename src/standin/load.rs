@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 
-pub use self::closed::{ClosedConfig, closed};
+pub use self::closed::{ClosedConfig, SLICE, closed};
 pub use self::open::{OpenConfig, OpenLoad, open};
 use super::item::{Route, spread};
 use super::wire::Message;
@@ -25,6 +25,25 @@ use super::wire::Message;
 const VARIETY: u64 = 256;
 /// Latencies above are counted as this one.
 const LATENCY_MAX: Duration = Duration::from_secs(600);
+
+/// What the calls of a load are like.
+#[derive(Debug, Clone)]
+pub struct CallForm {
+    /// Where they go.
+    pub route: Route,
+    /// Items in each.
+    pub items: usize,
+    /// The same seed gives the same calls.
+    pub seed: u64,
+    /// The model of an embeddings call.
+    pub model: &'static str,
+    /// What an item that is a text begins with.
+    pub word: &'static str,
+    /// The API key; calls of different keys are never merged.
+    pub key: Option<usize>,
+    /// Whether they ask for a stream.
+    pub stream: bool,
+}
 
 /// The calls that a load sends, built once.
 #[derive(Debug, Clone)]
@@ -55,6 +74,10 @@ pub struct Report {
     pub failed: u64,
     /// Calls that no connection was free for until the end; also in `failed`.
     pub unsent: u64,
+    /// Calls made by a closed load, those before and after the time that is counted too.
+    pub made: u64,
+    /// Calls of a closed load that were served, by the [`SLICE`] in which they ended.
+    pub slices: Vec<u64>,
     /// Items in each call.
     pub items_per_call: usize,
     /// The time in which `served` was counted.
@@ -103,9 +126,20 @@ struct Counts {
     wrong: u64,
     failed: u64,
     unsent: u64,
+    slices: Vec<u64>,
     latency: Histogram<u64>,
     /// Since the last snapshot.
     recent: Histogram<u64>,
+}
+
+// === impl CallForm ===
+
+impl CallForm {
+    /// One item, one model, no key, no stream.
+    #[must_use]
+    pub const fn new(route: Route) -> Self {
+        Self { route, items: 1, seed: 1, model: "stand-in", word: "parcel", key: None, stream: false }
+    }
 }
 
 // === impl Calls ===
@@ -114,8 +148,14 @@ impl Calls {
     /// Calls of `items` items each; the same seed gives the same calls.
     #[must_use]
     pub fn new(route: Route, items: usize, seed: u64) -> Self {
-        let list = (0..VARIETY).map(|call| Prepared::new(route, items, spread(seed ^ spread(call)))).collect();
-        Self { list, items }
+        Self::of(&CallForm { items, seed, ..CallForm::new(route) })
+    }
+
+    /// Calls of this form.
+    #[must_use]
+    pub fn of(form: &CallForm) -> Self {
+        let list = (0..VARIETY).map(|call| Prepared::new(form, spread(form.seed ^ spread(call)))).collect();
+        Self { list, items: form.items }
     }
 
     fn get(&self, turn: u64) -> &Prepared {
@@ -127,16 +167,21 @@ impl Calls {
 // === impl Prepared ===
 
 impl Prepared {
-    fn new(route: Route, items: usize, mark: u64) -> Self {
-        let raw: Vec<String> = (0..items as u64).map(|place| item(route, spread(mark ^ place))).collect();
+    fn new(form: &CallForm, mark: u64) -> Self {
+        let route = form.route;
+        let raw: Vec<String> = (0..form.items as u64).map(|place| item(form, spread(mark ^ place))).collect();
         let raw: Vec<&str> = raw.iter().map(String::as_str).collect();
         let mut body = String::from("{");
         if route == Route::Embeddings {
-            body.push_str(r#""model":"stand-in","#);
+            write!(body, r#""model":"{}","#, form.model).ok();
+        }
+        if form.stream {
+            body.push_str(r#""stream":true,"#);
         }
         write!(body, r#""{}":[{}]}}"#, route.items_field(), raw.join(",")).ok();
+        let key = form.key.map(|key| format!("authorization: Bearer key-{key}\r\n")).unwrap_or_default();
         let request = format!(
-            "POST {} HTTP/1.1\r\nhost: stand-in\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST {} HTTP/1.1\r\nhost: stand-in\r\n{key}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             route.path(),
             body.len()
         );
@@ -154,14 +199,16 @@ impl Prepared {
 }
 
 /// An item as clients of the route send them: a short text, or a row of numbers.
-fn item(route: Route, mark: u64) -> String {
-    match route {
+fn item(form: &CallForm, mark: u64) -> String {
+    match form.route {
         Route::Predict => {
             let feature =
                 |shift: u32| f64::from(u32::try_from((mark >> shift) & 0x3f).unwrap_or_default()) / 8.0 + 0.0625;
             format!("[{},{},{},{}]", feature(0), feature(8), feature(16), feature(24))
         }
-        Route::Embeddings | Route::Embed | Route::Ledger => format!(r#""parcel {mark:016x} to be weighed""#),
+        Route::Embeddings | Route::Embed | Route::Ledger => {
+            format!(r#""{} {mark:016x} to be weighed""#, form.word)
+        }
     }
 }
 
@@ -177,6 +224,7 @@ impl Tally {
             wrong: 0,
             failed: 0,
             unsent: 0,
+            slices: Vec::new(),
             latency: histogram(),
             recent: histogram(),
         };
@@ -220,6 +268,16 @@ impl Tally {
         snapshot
     }
 
+    /// Counts a served call that ended so long after the beginning.
+    fn record_slice(&self, after: Duration) {
+        let slice = usize::try_from(after.as_nanos() / SLICE.as_nanos()).unwrap_or_default();
+        let slices = &mut self.counts().slices;
+        if slices.len() <= slice {
+            slices.resize(slice + 1, 0);
+        }
+        slices[slice] += 1;
+    }
+
     fn report(&self, items_per_call: usize, elapsed: Duration) -> Report {
         let counts = self.counts();
         Report {
@@ -229,6 +287,8 @@ impl Tally {
             wrong: counts.wrong,
             failed: counts.failed,
             unsent: counts.unsent,
+            made: 0,
+            slices: counts.slices.clone(),
             items_per_call,
             elapsed,
             latency: counts.latency.clone(),
@@ -248,6 +308,27 @@ fn nanos(span: Duration) -> u64 {
 // === impl Report ===
 
 impl Report {
+    /// What this and another load did at the same time.
+    #[must_use]
+    pub fn beside(mut self, other: &Self) -> Self {
+        self.offered += other.offered;
+        self.served += other.served;
+        self.refused += other.refused;
+        self.wrong += other.wrong;
+        self.failed += other.failed;
+        self.unsent += other.unsent;
+        self.made += other.made;
+        if self.slices.len() < other.slices.len() {
+            self.slices.resize(other.slices.len(), 0);
+        }
+        for (own, theirs) in self.slices.iter_mut().zip(&other.slices) {
+            *own += theirs;
+        }
+        // Of one form, so nothing is beyond its range.
+        self.latency.add(&other.latency).ok();
+        self
+    }
+
     /// Served calls in a second.
     #[must_use]
     pub fn calls_per_second(&self) -> f64 {

@@ -10,7 +10,6 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -36,7 +35,8 @@ use self::inner::Engine;
 pub use self::inner::Inner;
 pub use self::model::Shape;
 pub(crate) use self::model::{Model, NotRun};
-use super::item::Route;
+use super::item::{Items, Route};
+use super::refusal::ListRefusal;
 use super::wire::Target;
 
 /// Larger request bodies are answered 413.
@@ -69,6 +69,10 @@ pub struct ServerConfig {
     pub publish: bool,
     /// A call with an item that contains this is answered 500 as a whole.
     pub poison: Option<String>,
+    /// A call whose body contains this text has this in place of the a.
+    pub slow: Option<(String, Duration)>,
+    /// One item a call: how a list of more is answered, at once.
+    pub lists: Option<ListRefusal>,
     /// Whether HTTP/2 with prior knowledge is spoken on the same port.
     pub http2: bool,
 }
@@ -107,6 +111,9 @@ pub struct Stats {
     pub too_large: u64,
     /// Calls that were of no known form, or poisoned.
     pub failed: u64,
+    /// Lists that were refused for being lists.
+    #[serde(default)]
+    pub lists: u64,
     /// Calls answered 200 by their number of items.
     pub sizes: Vec<u64>,
 }
@@ -130,6 +137,7 @@ struct Counts {
     refused: AtomicU64,
     too_large: AtomicU64,
     failed: AtomicU64,
+    lists: AtomicU64,
 }
 
 /// The stand-in model server.
@@ -157,6 +165,8 @@ impl Default for ServerConfig {
             too_large: TooLarge::Named,
             publish: false,
             poison: None,
+            slow: None,
+            lists: None,
             http2: false,
         }
     }
@@ -224,6 +234,7 @@ impl Running {
             refused: get(&counts.refused),
             too_large: get(&counts.too_large),
             failed: get(&counts.failed),
+            lists: get(&counts.lists),
             sizes,
         }
     }
@@ -284,6 +295,7 @@ impl Stats {
             refused: self.refused - earlier.refused,
             too_large: self.too_large - earlier.too_large,
             failed: self.failed - earlier.failed,
+            lists: self.lists - earlier.lists,
             sizes: self.sizes.iter().enumerate().map(|(size, count)| count - before(size)).collect(),
         }
     }
@@ -363,7 +375,7 @@ where
     let http2 = shared.config.http2;
     let service = service_fn(move |request| {
         let shared = Arc::clone(&shared);
-        async move { Ok::<_, Infallible>(shared.answer(request).await) }
+        async move { shared.answer(request).await }
     });
     let closing = closes.wait_for(|closes| *closes);
     // A connection that breaks is the peer's affair.
@@ -388,28 +400,56 @@ where
 // === impl Shared ===
 
 impl Shared {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    /// The answer; an error ends the connection without one.
+    async fn answer(&self, request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> {
         let path = request.uri().path();
         match (request.method(), path) {
-            (&Method::GET, "/health") => return json(StatusCode::OK, r#"{"status":"ok"}"#),
-            (&Method::GET, "/info") => return self.info(),
+            (&Method::GET, "/health") => return Ok(json(StatusCode::OK, r#"{"status":"ok"}"#)),
+            (&Method::GET, "/info") => return Ok(self.info()),
             _ => {}
         }
-        let Some(route) = Route::of(path) else { return json(StatusCode::NOT_FOUND, r#"{"error":"not found"}"#) };
+        let Some(route) = Route::of(path) else { return Ok(json(StatusCode::NOT_FOUND, r#"{"error":"not found"}"#)) };
         if request.method() != Method::POST {
-            return json(StatusCode::METHOD_NOT_ALLOWED, r#"{"error":"method not allowed"}"#);
+            return Ok(json(StatusCode::METHOD_NOT_ALLOWED, r#"{"error":"method not allowed"}"#));
         }
         let Ok(body) = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await else {
-            return json(StatusCode::PAYLOAD_TOO_LARGE, r#"{"error":"body too large"}"#);
+            return Ok(json(StatusCode::PAYLOAD_TOO_LARGE, r#"{"error":"body too large"}"#));
         };
-        self.predict(route, &body.to_bytes()).await
+        let body = body.to_bytes();
+        let Some(items) = route.items(&body) else {
+            self.counts.failed.fetch_add(1, Ordering::Relaxed);
+            return Ok(json(StatusCode::BAD_REQUEST, r#"{"error":"no items of the form of this route"}"#));
+        };
+        match self.config.lists.filter(|_| items.raw.len() > 1) {
+            Some(refusal) => self.refuse_list(route, &items, refusal).await,
+            None => Ok(self.predict(route, &items, &body).await),
+        }
     }
 
-    async fn predict(&self, route: Route, body: &[u8]) -> Response<Full<Bytes>> {
-        let Some(items) = route.items(body) else {
-            self.counts.failed.fetch_add(1, Ordering::Relaxed);
-            return json(StatusCode::BAD_REQUEST, r#"{"error":"no items of the form of this route"}"#);
-        };
+    async fn refuse_list(
+        &self,
+        route: Route,
+        items: &Items<'_>,
+        refusal: ListRefusal,
+    ) -> io::Result<Response<Full<Bytes>>> {
+        self.counts.lists.fetch_add(1, Ordering::Relaxed);
+        match refusal {
+            ListRefusal::Status(status) => {
+                let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
+                Ok(json(status, r#"{"error":"one item a call"}"#))
+            }
+            ListRefusal::Reset => Err(io::ErrorKind::ConnectionReset.into()),
+            ListRefusal::First => {
+                let raw = items.raw.iter().take(1).copied().collect();
+                Ok(json(StatusCode::OK, route.answer(&Items { raw, model: items.model.clone() })))
+            }
+            ListRefusal::NotJson => Ok(json(StatusCode::OK, "one item a call")),
+            // Until the caller leaves: it is dropped with its connection.
+            ListRefusal::Silence => std::future::pending().await,
+        }
+    }
+
+    async fn predict(&self, route: Route, items: &Items<'_>, body: &[u8]) -> Response<Full<Bytes>> {
         let n = items.raw.len();
         if let Some(max) = self.items_max().filter(|&max| n > max) {
             self.counts.too_large.fetch_add(1, Ordering::Relaxed);
@@ -417,7 +457,7 @@ impl Shared {
         }
         let ran = match &self.inner {
             Some(inner) => inner.run(n).await,
-            None => self.model.run(n).await,
+            None => self.model.run_as(n, self.slow(body)).await,
         };
         match ran {
             Ok(()) => {}
@@ -440,7 +480,13 @@ impl Shared {
         }
         sizes[n] += 1;
         drop(sizes);
-        json(StatusCode::OK, route.answer(&items))
+        json(StatusCode::OK, route.answer(items))
+    }
+
+    /// The base that a call with this body has of its own.
+    fn slow(&self, body: &[u8]) -> Option<Duration> {
+        let (mark, base) = self.config.slow.as_ref()?;
+        memchr::memmem::find(body, mark.as_bytes()).map(|_| *base)
     }
 
     fn items_max(&self) -> Option<usize> {

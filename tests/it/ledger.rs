@@ -6,8 +6,9 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use groupage::cli::{Starting, start};
+use groupage::cli::{Running, Starting, start};
 use groupage::config::{self, Given, Machine, Overrides, Policy, SchedulingPolicy};
+use groupage::standin::ListRefusal;
 use groupage::standin::ledger::{self, LedgerConfig, LedgerMock, MockConfig};
 use groupage::telemetry::log::LevelHandle;
 
@@ -47,26 +48,88 @@ fn nor_is_one_while_limits_policies_and_routes_are_edited() {
     ]);
 }
 
+/// How often the way changes in which shared calls are refused: some hundred calls are met by each.
+const REFUSE_EVERY: Duration = Duration::from_millis(20);
+
+/// The ledger's policy with other timeouts: lone calls of all clients wait for four slots, and what ends one shall not be the machine's pauses.
+fn patient(timeout: &str) -> String {
+    ledger::POLICY.replace("timeout: 200ms", &format!("timeout: {timeout}"))
+}
+
+#[test]
+fn nobody_fails_for_a_server_that_refuses_shared_calls() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    for refusal in ListRefusal::ANSWERED {
+        let report = runtime.block_on(async {
+            let config = MockConfig { fault_share: 0.0, ..MockConfig::default() };
+            let mock = LedgerMock::start(config).await.unwrap();
+            mock.refuse_shared(Some(refusal));
+            let (_, mut proxy) = before(&mock, &[patient("20s")]);
+            let items = items() / ListRefusal::ANSWERED.len() as u64;
+            let report = ledger::run(LedgerConfig::new(proxy.listen[0], items), &mock).await;
+            assert!(proxy.drain().await, "everything in flight ended");
+            report
+        });
+        assert_eq!(report.violations(), 0, "{refusal:?}: {report:#?}");
+        assert!(report.shared > 0, "nothing was refused: {refusal:?}");
+        assert_eq!(report.innocent_served, report.innocent, "{refusal:?}: {report:#?}");
+    }
+}
+
+#[test]
+fn nor_is_an_item_lost_where_shared_calls_are_refused_in_any_way_among_other_faults() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let report = runtime.block_on(async {
+        let mock = LedgerMock::start(MockConfig::default()).await.unwrap();
+        let (_, mut proxy) = before(&mock, &[patient("2s")]);
+        let refusals = ListRefusal::ANSWERED.map(Some).into_iter().chain([None]);
+        let refused = async {
+            let mut pace = tokio::time::interval(REFUSE_EVERY);
+            for refusal in refusals.cycle() {
+                pace.tick().await;
+                mock.refuse_shared(refusal);
+            }
+        };
+        let report = tokio::select! {
+            report = ledger::run(LedgerConfig::new(proxy.listen[0], items() / 3), &mock) => report,
+            () = refused => unreachable!(),
+        };
+        assert!(proxy.drain().await, "everything in flight ended");
+        report
+    });
+    assert_eq!(report.violations(), 0, "{report:#?}");
+    assert!(report.shared > 0, "nothing was refused");
+    // As in the runs without refusals.
+    let (served, replayable) = (report.innocent_served_ratio(), report.innocent_served_ratio_replayable());
+    assert!(served >= 0.9 && replayable >= 0.97, "innocent served {served}, replayable {replayable}: {report:#?}");
+}
+
+/// A proxy with the first of these policies before the ledger's upstream.
+fn before(mock: &LedgerMock, policies: &[String]) -> (Vec<Policy>, Running) {
+    let any = || "127.0.0.1:0".to_owned();
+    let overrides = Overrides {
+        listen: Some(Given::flag("--listen", vec![any()])),
+        upstream: Some(Given::flag("--upstream", mock.url())),
+        metrics: Some(Given::flag("--metrics", "off".to_owned())),
+        admin: Some(Given::flag("--admin", "off".to_owned())),
+        ..Overrides::default()
+    };
+    let build = |text: &String| {
+        let loaded = config::load(text, "ledger").unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+        config::build(Some(&loaded), &overrides, &Machine::default()).unwrap()
+    };
+    let policies: Vec<Policy> = policies.iter().map(build).collect();
+    let policy = policies[0].clone();
+    let proxy = start(Starting { policy, level: LevelHandle::none(), seed: 1, drain_token: None }).unwrap();
+    (policies, proxy)
+}
+
 #[expect(clippy::print_stdout, reason = "what was counted is read beside the verdict")]
 fn hold(policies: &[String]) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mock = LedgerMock::start(MockConfig::default()).await.unwrap();
-        let any = || "127.0.0.1:0".to_owned();
-        let overrides = Overrides {
-            listen: Some(Given::flag("--listen", vec![any()])),
-            upstream: Some(Given::flag("--upstream", mock.url())),
-            metrics: Some(Given::flag("--metrics", "off".to_owned())),
-            admin: Some(Given::flag("--admin", "off".to_owned())),
-            ..Overrides::default()
-        };
-        let build = |text: &String| {
-            let loaded = config::load(text, "ledger").unwrap_or_else(|errors| panic!("{}", errors.render(false)));
-            config::build(Some(&loaded), &overrides, &Machine::default()).unwrap()
-        };
-        let policies: Vec<Policy> = policies.iter().map(build).collect();
-        let policy = policies[0].clone();
-        let mut proxy = start(Starting { policy, level: LevelHandle::none(), seed: 1, drain_token: None }).unwrap();
+        let (policies, mut proxy) = before(&mock, policies);
         let to: SocketAddr = proxy.listen[0];
         let control = proxy.control();
         let edits = Cell::new(0);

@@ -260,7 +260,11 @@ impl Flow {
     /// Sets the limit at once where the first waves or the load curve have a knee.
     fn jump(&mut self, now: Tick) {
         let wave_knee = self.wave_knee.take();
-        if now < self.schedule.jump || self.gate.is_some() || self.curve.is_unsettled() || self.pairs.cheap == Some(false) {
+        if now < self.schedule.jump
+            || self.gate.is_some()
+            || self.curve.is_unsettled()
+            || self.pairs.cheap == Some(false)
+        {
             return;
         }
         let Some(knee) = wave_knee.or_else(|| self.evident_knee(now)) else { return };

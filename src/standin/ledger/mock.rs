@@ -303,6 +303,9 @@ impl Shared {
     }
 
     async fn answer(&self, call: &Call, mut conn: Conn) -> io::Result<Next> {
+        if let Some(refusal) = self.changes.lists().filter(|_| call.members > 1) {
+            return act::refuse(refusal, call, self.config.silence_max, conn).await;
+        }
         if call.too_large {
             conn.outbox.send(&answer("413 Payload Too Large", "", b"")).await?;
             return Ok(Next::Keep(conn));
@@ -375,6 +378,11 @@ impl Call {
             }
         }
         body(self.form, &results)
+    }
+
+    /// The right answer to the first item, and to it alone.
+    fn first_body(&self) -> String {
+        body(self.form, &self.results().enumerate().take(1).collect::<Vec<_>>())
     }
 }
 

@@ -18,6 +18,9 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(5);
 /// A call without an answer is given up after this long; far beyond any timeout of a proxy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The parts of its time in which a closed load is counted apart, so that a change of the server can be seen.
+pub const SLICE: Duration = Duration::from_millis(250);
+
 /// A closed-loop load.
 #[derive(Debug, Clone)]
 pub struct ClosedConfig {
@@ -66,7 +69,7 @@ pub async fn closed(config: ClosedConfig) -> Report {
         clients.spawn(client.run());
     }
     clients.join_all().await;
-    tally.report(config.calls.items, config.duration)
+    Report { made: turn.load(Ordering::Relaxed), ..tally.report(config.calls.items, config.duration) }
 }
 
 // === impl Client ===
@@ -89,6 +92,9 @@ impl Client {
             if (self.begin..self.end).contains(&ended) {
                 self.tally.counts().offered += 1;
                 self.tally.record(outcome, ended.saturating_duration_since(begun));
+                if outcome == Outcome::Served {
+                    self.tally.record_slice(ended.saturating_duration_since(self.begin));
+                }
             }
             if outcome == Outcome::Failed && kept.is_none() && since(begun) < CONNECT_PAUSE {
                 tokio::time::sleep(CONNECT_PAUSE).await;

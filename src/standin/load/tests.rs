@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Calls, ClosedConfig, OpenConfig, Route, closed, open};
+use super::{CallForm, Calls, ClosedConfig, OpenConfig, Route, SLICE, closed, open};
 use crate::standin::server::{Running, Server, ServerConfig};
 use crate::standin::wire::Target;
 
@@ -178,4 +178,28 @@ async fn a_client_that_thinks_calls_no_sooner() {
     let think = Some((MOMENT * 10, MOMENT * 10));
     let report = closed(ClosedConfig { think, ..closed_config(running.target(), Route::Embed, 1) }).await;
     assert_eq!(report.served, 3, "one call of each client");
+}
+
+#[test]
+fn a_form_says_model_key_and_stream() {
+    let form = CallForm { model: "m", word: "crate", key: Some(3), stream: true, ..CallForm::new(Route::Embeddings) };
+    let calls = Calls::of(&form);
+    let text = String::from_utf8(calls.get(0).request.to_vec()).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    assert!(
+        head.contains("authorization: Bearer key-3\r\n") && head.ends_with(&format!("content-length: {}", body.len()))
+    );
+    assert!(body.starts_with(r#"{"model":"m","stream":true,"input":["crate "#), "{body}");
+}
+
+#[tokio::test]
+async fn slices_and_calls_made_are_counted_and_two_loads_are_added_up() {
+    let running = server(free()).await;
+    let one = closed(closed_config(running.target(), Route::Embed, 1)).await;
+    assert_eq!(one.slices.iter().sum::<u64>(), one.served);
+    assert!(one.slices.len() as u128 <= MOMENT.as_nanos().div_ceil(SLICE.as_nanos()));
+    assert_eq!(one.made, running.stats().calls, "those that ended after the time, too");
+    let both = one.clone().beside(&one);
+    assert_eq!((both.served, both.made, both.latency.len()), (2 * one.served, 2 * one.made, 2 * one.served));
+    assert_eq!(both.slices.iter().sum::<u64>(), both.served);
 }

@@ -92,10 +92,11 @@ impl Model {
         self
     }
 
-    /// How long a call of `items` items holds its slot.
-    pub(crate) fn cost(&self, items: usize) -> Duration {
+    /// How long a call of `items` items holds its slot, which may have a base of its own.
+    pub(crate) fn cost(&self, items: usize, base: Option<Duration>) -> Duration {
         let items = u32::try_from(items).unwrap_or(u32::MAX);
-        let Curve { base, per_item, shape } = *self.curve();
+        let Curve { base: usual, per_item, shape } = *self.curve();
+        let base = base.unwrap_or(usual);
         match shape {
             Shape::Line => base + per_item * items,
             Shape::NextPow2 => base + per_item * items.checked_next_power_of_two().unwrap_or(u32::MAX),
@@ -137,8 +138,13 @@ impl Model {
 
     /// Waits for a slot and holds it for the cost of `items`. A dropped future gives slot or place back at once.
     pub(crate) async fn run(&self, items: usize) -> Result<(), NotRun> {
+        self.run_as(items, None).await
+    }
+
+    /// The same for a call with a base of its own.
+    pub(crate) async fn run_as(&self, items: usize, base: Option<Duration>) -> Result<(), NotRun> {
         let _slot = self.slot().await?;
-        self.sleep(self.cost(items)).await
+        self.sleep(self.cost(items, base)).await
     }
 
     /// Computes for so long, on no slot.

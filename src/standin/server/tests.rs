@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 
 use super::{Engine, Inner, Model, Running, Server, ServerConfig, Shape, Target, TooLarge};
 use crate::standin::item::Route;
+use crate::standin::refusal::ListRefusal;
 use crate::standin::time::{now, since};
 use crate::standin::wire::Conn;
 
@@ -44,9 +45,9 @@ async fn a_call_costs_a_plus_b_n() {
 #[test]
 fn each_shape_has_the_steps_of_its_name() {
     let of = |shape| Model::new(QUICK, QUICK, 1, 1).shaped(shape);
-    assert_eq!(of(Shape::NextPow2).cost(5), QUICK * 9);
-    assert_eq!(of(Shape::NextPow2).cost(8), QUICK * 9);
-    assert_eq!(of(Shape::Knee { items: 4, beyond: QUICK * 10 }).cost(6), QUICK * 25);
+    assert_eq!(of(Shape::NextPow2).cost(5, None), QUICK * 9);
+    assert_eq!(of(Shape::NextPow2).cost(8, None), QUICK * 9);
+    assert_eq!(of(Shape::Knee { items: 4, beyond: QUICK * 10 }).cost(6, None), QUICK * 25);
 }
 
 #[tokio::test]
@@ -120,7 +121,7 @@ async fn slots_can_be_taken_and_given_while_it_runs() {
     model.set_slots(3);
     assert!(run(6).await < SLOW * 6, "beside each other");
     model.set_curve(QUICK, QUICK);
-    assert_eq!(model.cost(2), QUICK * 3);
+    assert_eq!(model.cost(2, None), QUICK * 3);
 }
 
 #[tokio::test]
@@ -219,6 +220,36 @@ async fn what_it_does_not_publish_is_not_found_and_poison_fails_the_whole_call()
 
     let (_running, mut conn) = start(ServerConfig { publish: true, ..config }).await;
     assert_eq!(conn.call(b"GET /info HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn one_that_takes_one_item_a_call_answers_it_and_refuses_a_list_in_its_way() {
+    let (one, two) = (r#"{"inputs":["a"]}"#, r#"{"inputs":["a","b"]}"#);
+    for refusal in ListRefusal::ANSWERED {
+        let config = ServerConfig { lists: Some(refusal), base: Duration::ZERO, ..ServerConfig::default() };
+        let (running, mut conn) = start(config).await;
+        assert_eq!(call(&mut conn, "/embed", one).await, (200, Route::Embed.results(&[r#""a""#])));
+        match (refusal, conn.call(&request("/embed", two)).await) {
+            (ListRefusal::Status(status), Ok(answer)) => assert_eq!(answer.status, status),
+            (ListRefusal::Reset, Err(_)) => {}
+            (ListRefusal::First, Ok(answer)) => assert_eq!(answer.body, Route::Embed.results(&[r#""a""#]).as_bytes()),
+            (ListRefusal::NotJson, Ok(answer)) => {
+                assert_eq!((answer.status, answer.body), (200, &b"one item a call"[..]))
+            }
+            (refusal, answer) => panic!("{refusal:?}: {answer:?}"),
+        }
+        assert_eq!((running.stats().lists, running.stats().calls), (1, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_marked_call_has_a_base_of_its_own() {
+    let config =
+        ServerConfig { slow: Some(("slow".to_owned(), SLOW)), base: Duration::ZERO, ..ServerConfig::default() };
+    let (_running, mut conn) = start(config).await;
+    let begun = now();
+    call(&mut conn, "/embed", r#"{"inputs":["slow"]}"#).await;
+    assert!(since(begun) >= SLOW);
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use rand::rngs::SmallRng;
 use super::super::FAULT_HEADER;
 use super::super::fault::Fault;
 use super::{Call, JSON, Next, Shared, answer};
+use crate::standin::refusal::ListRefusal;
 use crate::standin::time::Timer;
 use crate::standin::wire::Conn;
 
@@ -165,6 +166,31 @@ impl Act<'_> {
     /// Somewhere inside, neither before the first byte nor after the last.
     fn inside(&mut self, whole: &[u8]) -> usize {
         self.rng.random_range(1..whole.len())
+    }
+}
+
+/// Refuses a call for being made of several.
+pub(super) async fn refuse(
+    refusal: ListRefusal,
+    call: &Call,
+    silence_max: Duration,
+    mut conn: Conn,
+) -> io::Result<Next> {
+    match refusal {
+        ListRefusal::Status(status) => {
+            keep(conn, &answer(&format!("{status} One Item A Call"), "", br#"{"error":"one item a call"}"#)).await
+        }
+        ListRefusal::Reset => {
+            conn.reset();
+            Ok(Next::Close)
+        }
+        ListRefusal::First => keep(conn, &answer("200 OK", "", call.first_body().as_bytes())).await,
+        ListRefusal::NotJson => keep(conn, &answer("200 OK", "", b"one item a call")).await,
+        ListRefusal::Silence => {
+            // Over the limit it is the proxy that has waited too long, which its caller will tell.
+            tokio::time::timeout(silence_max, conn.inbox.until_closed()).await.ok();
+            Ok(Next::Close)
+        }
     }
 }
 

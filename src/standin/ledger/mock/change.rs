@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::LedgerMock;
+use crate::standin::refusal::ListRefusal;
 use crate::standin::time::{now, since};
 
 /// Arrivals that are kept: minutes of what two cores can send. Later ones are not.
@@ -33,6 +34,8 @@ pub(super) struct Changes {
     pub(super) release: AtomicU64,
     /// Items that one call may have; more are answered a bare 413.
     pub(super) items_max: AtomicUsize,
+    /// How calls that are made of several clients' calls are refused.
+    lists: Mutex<Option<ListRefusal>>,
     /// The clients send nothing more.
     pub(super) enough: AtomicBool,
     arrivals: Mutex<Vec<Arrival>>,
@@ -46,9 +49,14 @@ impl Changes {
             started: now(),
             release: AtomicU64::new(0),
             items_max: AtomicUsize::new(usize::MAX),
+            lists: Mutex::default(),
             enough: AtomicBool::new(false),
             arrivals: Mutex::default(),
         }
+    }
+
+    pub(super) fn lists(&self) -> Option<ListRefusal> {
+        *self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn arrived(&self, items: usize, members: usize, beside: u64, refused: bool) {
@@ -76,6 +84,12 @@ impl LedgerMock {
     /// Another limit for the items of one call, told by a bare 413; `None`: any number.
     pub fn set_items_max(&self, items_max: Option<usize>) {
         self.shared.changes.items_max.store(items_max.unwrap_or(usize::MAX), Ordering::Relaxed);
+    }
+
+    /// From now on a call that is made of several clients' calls is refused in this way, as a server does that takes what one client sends and nothing
+    /// larger; `None`: it is taken.
+    pub fn refuse_shared(&self, how: Option<ListRefusal>) {
+        *self.shared.changes.lists.lock().unwrap_or_else(PoisonError::into_inner) = how;
     }
 
     /// Another model from now on: the right answer to every item is another one. Calls that are on their way may get either.

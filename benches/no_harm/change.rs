@@ -1,0 +1,181 @@
+//! Servers that change while they serve: both ways see the same changes at the same moments, and are
+//! compared window by window.
+
+use std::time::Duration;
+
+use groupage::standin::Route;
+use groupage::standin::load::{Report, SLICE};
+use groupage::standin::remote::ModelChange;
+
+use super::data_path_process::Process;
+use super::measure::{Tally, loads, lost};
+use super::process::{Model, StandIn};
+use super::row::{Crowd, Keys};
+use super::{Reference, diagnose, referred};
+
+/// Few enough that neither way keeps the processor busy where the server has room for all.
+const CLIENTS: usize = 12;
+/// The least share of direct in a window, and in the first one after a change.
+const BAR: f64 = 0.9;
+const BAR_CHANGED: f64 = 0.85;
+/// More room is used within this, or so many answers where that is longer.
+const MORE_ROOM_MAX: Duration = Duration::from_secs(3);
+const MORE_ROOM_ANSWERS: u32 = 5;
+/// Of the direct rate: room that is used, and batches that pay.
+const USED: f64 = 0.9;
+const PAYS: f64 = 1.5;
+/// Less room is batched for within so many times that what callers wait directly.
+const LESS_ROOM_SOJOURNS: f64 = 15.0;
+/// Slices whose mean tells whether room is used or batched for.
+const LOOK: usize = 4;
+
+/// A time in which the server stays as it is.
+#[derive(Clone, Copy)]
+struct Phase {
+    base: Duration,
+    slots: usize,
+    lasts: Duration,
+    window: Duration,
+}
+
+/// A server's life.
+struct Story {
+    name: &'static str,
+    phases: Vec<Phase>,
+}
+
+fn stories() -> Vec<Story> {
+    let (ms, s) = (Duration::from_millis, Duration::from_secs);
+    // Two sojourns of direct, and a hundred answers.
+    let serial = |lasts| Phase { base: ms(20), slots: 1, lasts: s(lasts), window: s(2) };
+    let wide = |lasts| Phase { base: ms(20), slots: 64, lasts: s(lasts), window: s(2) };
+    let slow = Phase { base: s(2), slots: 64, lasts: s(24), window: s(8) };
+    vec![
+        Story { name: "change: serial, 64 at once, serial", phases: vec![serial(8), wide(8), serial(16)] },
+        Story { name: "change: 20 ms, 2 s, 20 ms", phases: vec![wide(6), slow, wide(8)] },
+    ]
+}
+
+pub(crate) async fn run(tally: &mut Tally, wants: impl Fn(&str) -> bool, reference: Reference, tiny: bool) {
+    for mut story in stories() {
+        if tiny {
+            for phase in &mut story.phases {
+                (phase.base, phase.lasts, phase.window) = (phase.base / 20, SLICE, SLICE);
+            }
+        }
+        for keys in [Keys::One, Keys::Own] {
+            let crowd = Crowd::of(CLIENTS, keys);
+            let name = format!("{}, {}", story.name, crowd.name());
+            if wants(&name) {
+                println!("{name}");
+                tell(&story, crowd, reference, tally).await;
+            }
+        }
+    }
+}
+
+async fn tell(story: &Story, crowd: Crowd, reference: Reference, tally: &mut Tally) {
+    let first = story.phases[0];
+    let model = Model::flat(first.base, first.slots);
+    let servers = [StandIn::start(&model), StandIn::start(&model)];
+    let proxy = Process::with_admin(&servers[1].url(), "");
+    let (to, _passing) = referred(reference, &servers[0]);
+    let time = (Duration::ZERO, story.phases.iter().map(|phase| phase.lasts).sum());
+    let crowds = [crowd];
+    let changes = async {
+        for (phase, next) in story.phases.iter().zip(story.phases.iter().skip(1)) {
+            tokio::time::sleep(phase.lasts).await;
+            let curve = Some((next.base, Duration::ZERO));
+            let change = ModelChange { curve, slots: Some(next.slots), ..ModelChange::default() };
+            tokio::join!(servers[0].change(&change), servers[1].change(&change));
+        }
+    };
+    let (direct, proxied, ()) = tokio::join!(
+        loads(to, Route::Embeddings, &crowds, time),
+        loads(proxy.listen, Route::Embeddings, &crowds, time),
+        changes
+    );
+    let (direct, proxied) = (&direct[0], &proxied[0]);
+    let before = tally.missed;
+    let mut from = Duration::ZERO;
+    for (at, phase) in story.phases.iter().enumerate() {
+        let past = at.checked_sub(1).map(|at| story.phases[at]);
+        judge_phase(tally, (direct, proxied), from, *phase, past, crowd);
+        from += phase.lasts;
+    }
+    let items = servers[1].stats().await.items;
+    tally.count(lost(proxied) == 0, &format!("{} calls not answered as directly", lost(proxied)));
+    tally.count(
+        items == proxied.made,
+        &format!("{} calls were made, {items} items were computed: one was lost or doubled", proxied.made),
+    );
+    if tally.missed > before {
+        diagnose(&proxy).await;
+    }
+}
+
+fn judge_phase(
+    tally: &mut Tally,
+    (direct, proxied): (&Report, &Report),
+    from: Duration,
+    phase: Phase,
+    past: Option<Phase>,
+    crowd: Crowd,
+) {
+    let windows = phase.lasts.as_nanos() / phase.window.as_nanos().max(1);
+    let mut shares = Vec::new();
+    for at in 0..u32::try_from(windows).unwrap_or(0) {
+        let begin = from + phase.window * at;
+        let (own, theirs) = (served(proxied, begin, phase.window), served(direct, begin, phase.window));
+        let share = own as f64 / theirs.max(1) as f64;
+        shares.push(format!("{share:.2}"));
+        let bar = if at == 0 { BAR_CHANGED } else { BAR };
+        let line = format!("window {at} after the change: {share:.3} of direct, at least {bar}");
+        tally.count(share >= bar, &line);
+    }
+    println!(
+        "  {} at once, {} ms, windows of {:.0} s: {}",
+        phase.slots,
+        phase.base.as_millis(),
+        phase.window.as_secs_f64(),
+        shares.join(" ")
+    );
+    let Some(past) = past else { return };
+    if crowd.keys != Keys::One {
+        return;
+    }
+    let clients = u32::try_from(crowd.clients).unwrap_or(1);
+    if phase.slots > past.slots || phase.base < past.base {
+        let most = MORE_ROOM_MAX.max(past.base.max(phase.base) * MORE_ROOM_ANSWERS);
+        reached(tally, "more room is used", (direct, proxied), (from, phase.lasts), USED, most);
+    } else if phase.slots == 1 {
+        let most = (phase.base * clients).mul_f64(LESS_ROOM_SOJOURNS);
+        reached(tally, "less room is batched for", (direct, proxied), (from, phase.lasts), PAYS, most);
+    }
+}
+
+/// How long after a change the rate reaches so much of the direct rate that the phase ends with.
+fn reached(
+    tally: &mut Tally,
+    what: &str,
+    (direct, proxied): (&Report, &Report),
+    (from, lasts): (Duration, Duration),
+    share: f64,
+    most: Duration,
+) {
+    let half = lasts / 2;
+    let settled = served(direct, from + half, half) as f64 / half.as_secs_f64();
+    let look = SLICE * u32::try_from(LOOK).unwrap_or(1);
+    let slices = u32::try_from(lasts.as_nanos() / SLICE.as_nanos()).unwrap_or(0);
+    let wanted = settled * look.as_secs_f64() * share;
+    let found = (0..slices).map(|at| SLICE * at).find(|&at| served(proxied, from + at, look) as f64 >= wanted);
+    let told = found.map_or("never".to_owned(), |at| format!("after {:.2} s", at.as_secs_f64()));
+    println!("  {what} {told}, at most {:.1} s", most.as_secs_f64());
+    tally.count(found.is_some_and(|at| at <= most), &format!("{what} {told}"));
+}
+
+fn served(report: &Report, from: Duration, lasts: Duration) -> u64 {
+    let slice = |time: Duration| usize::try_from(time.as_nanos() / SLICE.as_nanos()).unwrap_or(usize::MAX);
+    let (begin, end) = (slice(from), slice(from + lasts).min(report.slices.len()));
+    report.slices.get(begin.min(end)..end).unwrap_or_default().iter().sum()
+}

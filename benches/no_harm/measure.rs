@@ -1,0 +1,138 @@
+//! One way to a server under load, and what two ways have to do with each other.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use groupage::standin::load::{CallForm, Calls, ClosedConfig, Report, SLICE, closed};
+use groupage::standin::{Route, Target};
+use tokio::task::JoinSet;
+
+use super::process::SLOW;
+use super::row::{Crowd, Keys, Slow};
+
+/// Beyond the direct 99th percentile by a tenth and this, a call is late.
+const P99_MORE: f64 = 0.1;
+const P99_MORE_MS: f64 = 1.0;
+
+/// Bars met and missed.
+#[derive(Default)]
+pub(crate) struct Tally {
+    /// Tiny runs say nothing about speed.
+    pub(crate) judging: bool,
+    pub(crate) met: u32,
+    pub(crate) missed: u32,
+}
+
+/// Runs a load of each crowd at once to its end.
+pub(crate) async fn loads(to: SocketAddr, route: Route, crowds: &[Crowd], time: (Duration, Duration)) -> Vec<Report> {
+    let mut running = Vec::new();
+    for (at, crowd) in crowds.iter().enumerate() {
+        // Keys of two crowds differ.
+        running.push(tokio::spawn(load(to, route, *crowd, at * 1000, time)));
+    }
+    let mut reports = Vec::new();
+    for run in running {
+        reports.push(run.await.expect("a load"));
+    }
+    reports
+}
+
+/// The load of one crowd: a closed loop for each API key.
+async fn load(
+    to: SocketAddr,
+    route: Route,
+    crowd: Crowd,
+    first_key: usize,
+    (warm_up, duration): (Duration, Duration),
+) -> Report {
+    let groups = match crowd.keys {
+        Keys::One => 1,
+        Keys::Four => 4,
+        Keys::Own => crowd.clients,
+    };
+    let mut running = JoinSet::new();
+    for group in 0..groups {
+        let clients = crowd.clients / groups + usize::from(group < crowd.clients % groups);
+        let form = CallForm {
+            seed: 1 + group as u64,
+            model: if crowd.slow == Slow::Model { SLOW } else { "stand-in" },
+            word: if crowd.slow == Slow::Items { SLOW } else { "parcel" },
+            key: (crowd.keys != Keys::One).then_some(first_key + group),
+            stream: crowd.stream,
+            ..CallForm::new(route)
+        };
+        let calls = Calls::of(&form);
+        let target = Target::Tcp(to);
+        running.spawn(closed(ClosedConfig { target, calls, clients, duration, warm_up, fresh: false, think: None }));
+    }
+    let mut reports = running.join_all().await.into_iter();
+    let first = reports.next().expect("a crowd has clients");
+    reports.fold(first, |all, one| all.beside(&one))
+}
+
+/// What two runs one after the other have counted.
+pub(crate) fn after(first: Option<Report>, second: Report) -> Report {
+    match first {
+        Some(first) => {
+            let elapsed = first.elapsed + second.elapsed;
+            Report { elapsed, ..first.beside(&second) }
+        }
+        None => second,
+    }
+}
+
+pub(crate) fn share(proxied: &Report, direct: &Report) -> f64 {
+    proxied.calls_per_second() / direct.calls_per_second().max(f64::MIN_POSITIVE)
+}
+
+/// Calls without the answer that they should have had.
+pub(crate) fn lost(report: &Report) -> u64 {
+    report.refused + report.wrong + report.failed
+}
+
+pub(crate) fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Rate, median and 99th percentile.
+pub(crate) fn figures(report: &Report) -> String {
+    let (rate, p50, p99) = (report.calls_per_second(), millis(report.p50()), millis(report.p99()));
+    format!("{rate:>7.1}/s p50 {p50:>7.1} p99 {p99:>7.1}")
+}
+
+/// Shares of the direct rate, one for each second.
+pub(crate) fn seconds(proxied: &Report, direct: &Report) -> String {
+    let each = usize::try_from(Duration::from_secs(1).as_nanos() / SLICE.as_nanos()).unwrap_or(1);
+    let sums = |report: &Report| -> Vec<u64> { report.slices.chunks(each).map(|part| part.iter().sum()).collect() };
+    let shares = sums(proxied).into_iter().zip(sums(direct));
+    let shares: Vec<String> = shares.map(|(own, theirs)| format!("{:.2}", own as f64 / theirs.max(1) as f64)).collect();
+    shares.join(" ")
+}
+
+// === impl Tally ===
+
+impl Tally {
+    /// Judges rate, latency and answers of a way through the proxy; returns whether all are met.
+    pub(crate) fn judge(&mut self, proxied: &Report, against: &Report, bar: f64) -> bool {
+        let share = share(proxied, against);
+        let p99 = millis(against.p99()) * (1.0 + P99_MORE) + P99_MORE_MS;
+        let lost = lost(proxied);
+        let mut all = self.count(share >= bar, &format!("rate {share:.3} of direct, at least {bar}"));
+        all &=
+            self.count(millis(proxied.p99()) <= p99, &format!("p99 {:.1} ms, at most {p99:.1}", millis(proxied.p99())));
+        all & self.count(lost == 0, &format!("{lost} calls not answered as directly"))
+    }
+
+    pub(crate) fn count(&mut self, met: bool, line: &str) -> bool {
+        if !self.judging {
+            return true;
+        }
+        if met {
+            self.met += 1;
+        } else {
+            self.missed += 1;
+            println!("    MISSED {line}");
+        }
+        met
+    }
+}

@@ -1,0 +1,100 @@
+//! Servers that take one item a call: each refusal of a list on each route that is merged.
+
+use std::time::Duration;
+
+use groupage::standin::{ListRefusal, Route};
+use tokio::task::JoinSet;
+
+use super::data_path_process::Process;
+use super::measure::{Tally, loads, lost, share};
+use super::process::{Model, StandIn};
+use super::row::{Crowd, Keys};
+use super::{Reference, referred};
+
+/// The least share of direct after the first second.
+const BAR: f64 = 0.95;
+/// Refused lists in the first minute.
+const LISTS_MAX: u64 = 60;
+/// Batches that an upstream costs which never answers one; two calls are tried together.
+const SILENT_MAX: u64 = 2;
+/// Of a route whose lists are never answered.
+const TIMEOUT: Duration = Duration::from_millis(300);
+const CLIENTS: usize = 8;
+/// Every route that is merged; the last one by a policy.
+const ROUTES: [Route; 4] = [Route::Embeddings, Route::Predict, Route::Embed, Route::Ledger];
+const GENERIC: &str = "protocol: Generic, idempotent: Always, generic: {items: /items, results: /results}";
+
+/// What one server and its callers saw.
+struct Seen {
+    route: Route,
+    share: f64,
+    lost: u64,
+    lists: u64,
+}
+
+pub(crate) async fn run(
+    tally: &mut Tally,
+    wants: impl Fn(&str) -> bool,
+    reference: Reference,
+    time: (Duration, Duration),
+) {
+    // One that has room for all, and one that queues calls, so that merging would pay.
+    for slots in [8, 1] {
+        for (at, refusal) in ListRefusal::ANSWERED.into_iter().chain([ListRefusal::Silence]).enumerate() {
+            let name = format!("refusing: {} to a list, 10 ms, {slots} at once, {CLIENTS} x one key", refusal.word());
+            if !wants(&name) {
+                continue;
+            }
+            println!("{name}");
+            let mut routes = JoinSet::new();
+            // Of the wide server one route: all of them at once would share the processor.
+            let all = slots == 1;
+            for route in ROUTES.into_iter().enumerate().filter(|(place, _)| all || at % ROUTES.len() == *place) {
+                routes.spawn(one(route.1, (refusal, slots), reference, time));
+            }
+            let mut seen = routes.join_all().await;
+            seen.sort_by_key(|seen| seen.route.path());
+            for seen in seen {
+                judge(tally, refusal, &seen);
+            }
+        }
+    }
+}
+
+fn judge(tally: &mut Tally, refusal: ListRefusal, seen: &Seen) {
+    let Seen { route, share, lost, lists } = seen;
+    println!("  {:<28} {share:.3} of direct, {lists} lists, {lost} not answered as alone", route.path());
+    tally.count(*share >= BAR, &format!("rate {share:.3} of direct, at least {BAR}"));
+    let (lists_max, lost_max) =
+        if refusal == ListRefusal::Silence { (SILENT_MAX, SILENT_MAX * 2) } else { (LISTS_MAX, 0) };
+    tally.count(*lists <= lists_max, &format!("{lists} lists, at most {lists_max}"));
+    tally.count(*lost <= lost_max, &format!("{lost} not answered as alone, at most {lost_max}"));
+}
+
+/// The first second is counted on its own: it is the one in which lists are refused.
+async fn one(
+    route: Route,
+    (refusal, slots): (ListRefusal, usize),
+    reference: Reference,
+    (first, rest): (Duration, Duration),
+) -> Seen {
+    let model = Model { lists: Some(refusal), ..Model::flat(Duration::from_millis(10), slots) };
+    let servers = [StandIn::start(&model), StandIn::start(&model)];
+    let timeout = match refusal {
+        ListRefusal::Silence => format!(", timeout: {}ms", TIMEOUT.as_millis()),
+        _ => String::new(),
+    };
+    let generic = if route == Route::Ledger { format!(", {GENERIC}") } else { String::new() };
+    let policy = format!("routes:\n  - {{path: \"{}\"{generic}{timeout}}}\n", route.path());
+    let proxy = Process::groupage(&servers[1].url(), &policy);
+    let (to, _passing) = referred(reference, &servers[0]);
+    let crowds = [Crowd::of(CLIENTS, Keys::One)];
+    // One run, so that no client starts anew; the counts of its first part are left out of the rate only.
+    let whole = first + rest;
+    let time = (Duration::ZERO, whole);
+    let (direct, proxied) = tokio::join!(loads(to, route, &crowds, time), loads(proxy.listen, route, &crowds, time));
+    let (direct, proxied) = (&direct[0], &proxied[0]);
+    let lists = servers[1].stats().await.lists;
+    let share = share(&super::from(proxied, first), &super::from(direct, first));
+    Seen { route, share, lost: lost(proxied), lists }
+}
