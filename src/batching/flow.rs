@@ -57,7 +57,9 @@ const PROBE_LIMIT_MAX: f64 = 2.0;
 const PROBE_EARLY: f64 = 0.4;
 /// Time between probes in batches, and at least.
 const PROBE_GAP: f64 = 5.0;
-const PROBE_GAP_MIN: f64 = 250e6;
+const PROBE_GAP_MIN: f64 = 500e6;
+/// A probe of few items leaves too few for the next batch: it is sent so much later, in nanoseconds, if none of more was sent by then.
+const PROBE_FEW: f64 = 3e9;
 /// Where one batch takes all callers, nothing is queued beside it to probe with. Then a batch is cut in two, the second half being the probe: so seldom,
 /// in batches, and at least this long after the last. A serial server loses the fixed cost of a batch for it.
 const SPLIT_GAP: f64 = 6.0;
@@ -408,7 +410,7 @@ impl Flow {
                 None => Permit::Full,
             };
         }
-        if !ask.alone && self.probes(ask.now) {
+        if !ask.alone && self.probes(ask) {
             return Permit::Probe(self.share(in_force, ask.queued));
         }
         Permit::Full
@@ -468,7 +470,8 @@ impl Flow {
     }
 
     /// Whether a probe upward may leave now; begins one that is due.
-    fn probes(&mut self, now: Tick) -> bool {
+    fn probes(&mut self, ask: &Ask) -> bool {
+        let now = ask.now;
         let small = self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX) && self.is_below_wall();
         let early =
             float(now.since(self.last_sent).as_nanos().try_into().unwrap_or(u64::MAX)) < PROBE_EARLY * self.level.batch;
@@ -481,7 +484,8 @@ impl Flow {
         {
             return false;
         }
-        if self.probe.left == 0 && now >= self.probe.next {
+        let next = if ask.queued < SPLIT_ITEMS { after(self.probe.next, PROBE_FEW) } else { self.probe.next };
+        if self.probe.left == 0 && now >= next {
             self.begin_probe(now);
         }
         let may = self.probe.left > 0 && self.probe.count == 0;

@@ -42,6 +42,10 @@ const LOADED_SAMPLES: f64 = 3.0;
 /// a pair has shown that a batch gains something; before, what is found late is less harm than a limit that is wrong.
 const INTERCEPT: f64 = 0.25;
 const INTERCEPT_PAIRED: f64 = 0.5;
+/// The same over the number in flight that a call saw on average: a queue shows up to a half, continuous batching nine tenths.
+const INTERCEPT_SEEN: f64 = 0.6;
+/// Up to so many knees: in an overload of five times, calls see some three times as many as they were sent beside.
+const SEEN_KNEES: f64 = 64.0;
 /// Cells up to so many knees show it: in those beyond, the slope's error is larger than the intercept.
 const INTERCEPT_KNEES: f64 = 16.0;
 /// Evidence of a queue: this weight of samples beyond so many knees, slower than the base by this factor.
@@ -189,7 +193,9 @@ impl LoadCurve {
         let most = if paired { INTERCEPT_PAIRED } else { INTERCEPT };
         let meets = if near.clone().nth(1).is_some() { intercept(near, sent) } else { intercept(loaded.clone(), sent) };
         // While the number in flight grows, a call is slowed by those that come after it, where it does not queue: what it was sent beside is too few.
-        if meets.max(intercept(loaded, |cell| cell.around)) > most * least {
+        let seen = loaded.filter(|cell| cell.around <= SEEN_KNEES * knee.at);
+        let seen = if seen.clone().nth(1).is_some() { intercept(seen, |cell| cell.around) } else { 0.0 };
+        if meets > most * least || seen > INTERCEPT_SEEN * least {
             return None;
         }
         let queued = |cell: &&Cell| cell.beside >= BEYOND_KNEE * knee.at && cell.latency > BEYOND_BASE * knee.base;

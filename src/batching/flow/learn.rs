@@ -139,6 +139,9 @@ impl Flow {
         let limited = self.limit.is_some();
         if done.calls == 1 && mark.clean && (!limited || mark.alone) && self.trial.is_none() {
             self.learn_lone(now, mark, latency);
+        } else if done.calls == 1 && !limited && self.trial.is_none() {
+            // Beside a pair, which is compared with the calls around it.
+            self.level.observe_lone(latency);
         }
         if limited {
             self.curve.forget_rate();
@@ -260,11 +263,7 @@ impl Flow {
     /// Sets the limit at once where the first waves or the load curve have a knee.
     fn jump(&mut self, now: Tick) {
         let wave_knee = self.wave_knee.take();
-        if now < self.schedule.jump
-            || self.gate.is_some()
-            || self.curve.is_unsettled()
-            || self.pairs.cheap == Some(false)
-        {
+        if now < self.schedule.jump || self.gate.is_some() || self.pairs.cheap == Some(false) {
             return;
         }
         let Some(knee) = wave_knee.or_else(|| self.evident_knee(now)) else { return };
@@ -280,7 +279,7 @@ impl Flow {
             return None;
         };
         let evident = *self.schedule.evident.get_or_insert(now);
-        (span(evident, now) >= JUMP_HELD * knee.base).then_some(knee)
+        (span(evident, now) >= JUMP_HELD * knee.base && !self.curve.is_unsettled()).then_some(knee)
     }
 
     /// Sets the limit to a knee, which the server then has to drain to.

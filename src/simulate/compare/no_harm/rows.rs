@@ -197,7 +197,8 @@ mod tests {
 
     #[test]
     fn a_load_is_what_its_name_says() {
-        let task = row(&Named::named("k8"), 50, Load::Share(80), Keys::Half);
+        let k8 = servers::ALL.iter().find(|server| server.name == "k8").unwrap();
+        let task = row(k8, 50, Load::Share(80), Keys::Half);
         assert!((task.scenario.rate().unwrap() - 0.8 * 8.0 / 0.05).abs() < 1e-6);
         for count in CALLERS {
             for keys in Keys::ALL {

@@ -76,10 +76,6 @@ fn server(count: u32, curve: Curve) -> Server {
 // === impl Named ===
 
 impl Named {
-    pub(super) fn named(name: &str) -> Self {
-        *ALL.iter().find(|server| server.name == name).expect("rows name servers of the list")
-    }
-
     /// The server, with `t1` milliseconds for a lone call.
     pub(super) fn upstream(&self, t1: f64) -> Kind {
         let curve = self.cost.curve(t1);
