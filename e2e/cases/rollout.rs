@@ -17,12 +17,15 @@ pub(super) const CASES: &[Case] = &[
 /// Calls in a second: far below what the models can do, so that nothing is refused for want of capacity.
 const RATE: f64 = 200.0;
 
+/// A model whose queue refuses nothing: kept connections may all lead to the one pod that is there already.
+const QUICK: &str = ", --base, 5ms, --queue, '100000'";
+
 /// An application with a hook of its own, which the injector leaves to it: the endpoint goes first, the model some seconds later, and the sidecar is told of
 /// the end by its own hook, which runs at once although the sidecar ends last.
 const LINGER: &str = "lifecycle: {preStop: {sleep: {seconds: 5}}}";
 
 async fn a_rolling_restart_under_load_loses_no_call(space: &Space) -> Verdict {
-    space.apply(&batched(2, ", --base, 5ms", "", LINGER)).await?;
+    space.apply(&batched(2, QUICK, "", LINGER)).await?;
     space.deployment_ready("model").await?;
     restarted_under_load(space).await
 }
@@ -30,7 +33,7 @@ async fn a_rolling_restart_under_load_loses_no_call(space: &Space) -> Verdict {
 /// What the injector writes is all that there is: the application says nothing of how it ends.
 async fn a_rolling_restart_of_injected_pods_loses_no_call(space: &Space) -> Verdict {
     installed(space).await?;
-    space.apply(&Model { replicas: 2, args: ", --base, 5ms", ..Model::default() }.yaml()).await?;
+    space.apply(&Model { replicas: 2, args: QUICK, ..Model::default() }.yaml()).await?;
     if !space.deployment_ready("model").await?.iter().all(has_sidecar) {
         return Err("a pod asked for a sidecar and has none".into());
     }

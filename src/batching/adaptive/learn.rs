@@ -287,8 +287,10 @@ impl Adaptive {
         if let Some(queued) = limited {
             model.flow.refine(now, model.slots.in_use(), queued);
         }
-        if had_server && model.cost.samples() > 0 {
-            model.lone.observe(took, alone);
+        if had_server {
+            // The first one is all that the curve knows.
+            let expected = if model.cost.samples() > 0 { alone } else { took };
+            model.lone.observe(took, expected);
         }
         if sample != Sample::No {
             changed = model.cost.observe(CostSample { items: batch.items, weight: batch.weight, nanos: took });
@@ -401,6 +403,13 @@ impl Adaptive {
     pub(in super::super) fn lone(&self, class: CostClassId) -> Option<Duration> {
         let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
         model.lone_nanos().map(|lone| Duration::from_nanos(model.cost.late(lone)))
+    }
+
+    /// The same for decisions, which need a number: where nothing ran alone, what the cost curve expects.
+    pub(in super::super) fn lone_expected(&self, class: CostClassId) -> Option<Duration> {
+        let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
+        let lone = model.lone_nanos().unwrap_or_else(|| model.cost.time(1));
+        Some(Duration::from_nanos(model.cost.late(lone)))
     }
 
     /// Nanoseconds that a batch sent now is expected to wait upstream.

@@ -78,7 +78,7 @@ impl Batcher {
             let slo =
                 queued.call.deadline.filter(|d| d.source == DeadlineSource::Slo).map(|d| d.at.since(queued.arrived));
             let least = match self.limits.policy {
-                Policy::Adaptive { .. } => self.adaptive.lone(queued.call.cost_class),
+                Policy::Adaptive { .. } => self.adaptive.lone_expected(queued.call.cost_class),
                 _ => self.classes.get(queued.call.cost_class).and_then(Class::fastest),
             };
             if let (Some(slo), Some(least)) = (slo, least)

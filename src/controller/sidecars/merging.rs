@@ -86,7 +86,8 @@ mod tests {
     fn one_kind_of_calls_that_is_refused_is_reported_with_the_servers_answer() {
         let suspended = Some(Suspended { answer: "status".to_owned(), status: Some(422) });
         let refused = LearnedClass { suspended, ..class("/v1/embeddings of m", "") };
-        let found = words(&[sidecar(&[class("/b", "")]), sidecar(&[refused.clone()]), sidecar(&[refused])]);
+        let refusing = sidecar(&[refused]);
+        let found = words(&[sidecar(&[class("/b", "")]), refusing.clone(), refusing]);
         assert!(found.starts_with("False/MergeRefused: "), "{found}");
         assert!(found.contains(": /v1/embeddings of m (status 422). Each"), "once, though two pods report it: {found}");
     }

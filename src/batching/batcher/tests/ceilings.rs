@@ -238,11 +238,11 @@ fn ceilings_are_kept_beside_the_curve() {
 
 #[test]
 fn an_slo_is_infeasible_by_calls_that_had_the_server_for_themselves_alone() {
-    let mut batcher = Batcher::new(adaptive(), 0);
+    let mut batcher = Batcher::new(Limits { slots: 8, ..adaptive() }, 0);
     let slo =
         |now, id| Call { deadline: Some(Deadline { at: ms(now + 100), source: DeadlineSource::Slo }), ..call(id) };
-    // A server that shares its processor: two calls at once take 110 ms, where one takes 60.
-    for round in 0..10 {
+    // A server that shares its processor: two calls at once take 110 ms, where one takes 40.
+    for round in 0..3 {
         let begun = 1000 * round;
         batcher.offer(ms(begun), slo(begun, 2 * round)).unwrap();
         let first = dispatched(&mut batcher, ms(begun));
@@ -261,7 +261,7 @@ fn an_slo_is_infeasible_by_calls_that_had_the_server_for_themselves_alone() {
             batcher.complete(ms(begun + took), batch.id, ok(Duration::from_millis(took)));
         }
     };
-    alone(&mut batcher, 20_000, 60);
+    alone(&mut batcher, 20_000, 40);
     assert_eq!(batcher.report().infeasible, []);
     alone(&mut batcher, 40_000, 150);
     let found = batcher.report().infeasible;
