@@ -89,6 +89,10 @@ bench-schedule *ARGS:
 bench-no-harm *ARGS:
     cargo bench --locked --bench no_harm -- {{ARGS}}
 
+# The same before real servers, which it installs from PyPI: just bench-real [SECONDS [PART-OF-A-NAME]...]
+bench-real *ARGS:
+    benches/rivals/no_harm.sh {{ARGS}}
+
 # Ten thousand sidecars on one controller: its memory, its processor time, how soon an edit is told to all: just bench-streams [STREAMS]
 bench-streams *ARGS:
     cargo bench --locked --bench streams -- {{ARGS}}

@@ -135,6 +135,7 @@ pub(crate) fn rows() -> Vec<Row> {
         Row::new("8 at once, 100 ms + 20 ms an item, 200 of one key", many, &[Crowd::of(200, One)]),
         Row::new("4 at once, 50 ms, 48 of 4 keys", four, &[Crowd::of(48, Four)]),
         Row::new("serial, 20 ms, 32 of one key", serial, &[Crowd::of(32, One)]),
+        Row::new("serial, 20 ms, 12 of one key", serial, &[Crowd::of(12, One)]),
         Row::new("serial, 20 ms, 32 own", serial, &[Crowd::of(32, Own)]),
         Row::new("serial, 20 ms, a lone caller", serial, &[Crowd::of(1, One)]),
         Row::new("batches itself, 48 of one key", inner, &[Crowd::of(48, One)]),
