@@ -1,4 +1,4 @@
-//! `groupage validate --against URL`: does the server take what the policy's routes declare?
+//! `groupage validate --against URL`: asks a server whether it takes what the routes of a policy declare.
 //!
 //! For each route one call is sent alone and one with its items twice, as a batch of two callers would be; the answer is split as the proxy splits it, and the
 //! part of one caller is compared with the lone answer in shape. Nothing else is sent, and no proxy runs.
