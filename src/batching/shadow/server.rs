@@ -12,9 +12,8 @@ use std::time::Duration;
 use super::super::call::{CallId, CostClassId, Weight};
 use super::super::cost::{Cost, Sample};
 use super::super::draw::Draw;
-use super::super::math::float;
 use super::super::tick::{Tick, nanos};
-use super::light::LightLoads;
+use super::light::{LightLoads, LoadVerdict};
 use super::load::{Answered, Load};
 
 /// Samples from which on something is predicted: the core itself trusts its curve from there.
@@ -31,8 +30,6 @@ const BUSY_CALLS: u32 = 16;
 const PACE_MIN: u64 = 100;
 /// In thousandths, how often an execution takes as long as the slowest ones of what was seen do (`Cost::late`).
 const LATE_PERMILLE: u32 = 20;
-/// The bound of light loads falls by this factor: what was taken for a light load was none.
-const LIGHT_FALL: f64 = 0.5;
 /// Calls over which the fastest one is remembered, at least: a server may become slower.
 const FASTEST_CALLS: u32 = 512;
 
@@ -53,9 +50,8 @@ pub(super) struct Server {
 struct Class {
     /// Of calls that had the server for themselves.
     lone: Cost,
-    /// Of calls at light loads, up to so many in flight.
+    /// Of calls at light loads.
     light: Cost,
-    light_max: f64,
     loads: LightLoads,
     /// Of answers of a busy server, if it ran them one after the other.
     busy: Cost,
@@ -200,16 +196,14 @@ impl Class {
     /// Learns from a call that was answered well.
     fn learn(&mut self, sample: Sample, beside: u32, lone: bool) {
         self.fastest.observe(sample.nanos);
-        self.loads.observe(beside, float(sample.nanos));
         if lone {
             self.lone.observe(sample);
         }
-        let Some(most) = self.loads.most() else { return };
-        if most < LIGHT_FALL * self.light_max {
+        let LoadVerdict { light, mistaken } = self.loads.judge(beside, sample.nanos);
+        if mistaken {
             self.light = Cost::default();
         }
-        self.light_max = most;
-        if f64::from(beside) <= most {
+        if light {
             self.light.observe(sample);
         }
     }
