@@ -17,6 +17,7 @@ mod file;
 mod fill;
 mod finding;
 mod generic;
+mod hints;
 mod peers;
 mod policy;
 pub mod quantity;

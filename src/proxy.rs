@@ -46,7 +46,7 @@ use crate::buffer::BufferBudget;
 use crate::clock::Clock;
 use crate::protocol::{Reason, Routes, Secret};
 use crate::scheduler::{Handle, Onlooker};
-use crate::telemetry::{CallLabels, Metrics, Passed};
+use crate::telemetry::{CallLabels, Metrics, Passed, RouteDurations};
 
 /// Limits towards clients.
 #[derive(Debug, Clone)]
@@ -160,6 +160,8 @@ pub struct RouteSettings {
     pub mode: Mode,
     /// Most bytes of a body that is read.
     pub item_bytes_max: usize,
+    /// The latency histograms of a written route; those of its adapter otherwise. Set by the proxy that takes the table.
+    pub durations: Option<RouteDurations>,
 }
 
 /// What all connections share.
@@ -177,6 +179,8 @@ pub struct Proxy {
     secret: Secret,
     access_log: Option<AccessLog>,
     labels: HashMap<&'static str, CallLabels>,
+    /// Of calls to no written route, by adapter.
+    durations: HashMap<&'static str, RouteDurations>,
     /// By the number of the reason.
     passed: Vec<Passed>,
     shifts: Shifts,
@@ -213,9 +217,11 @@ impl Proxy {
         let Parts { clock, scheduler, onlooker, backend, forward, buffers, metrics, access_log } = parts;
         let shifts = Shifts::default();
         shifts.keep(table.slos());
-        let labels = crate::protocol::Label::ALL.iter().map(|label| label.as_str()).chain(["none"]);
+        let labels = || crate::protocol::Label::ALL.iter().map(|label| label.as_str()).chain(["none"]);
+        let table = table.measured(&metrics);
         Self {
-            labels: labels.map(|label| (label, metrics.calls(label))).collect(),
+            labels: labels().map(|label| (label, metrics.calls(label))).collect(),
+            durations: labels().map(|label| (label, metrics.route_durations(label))).collect(),
             passed: Reason::ALL.iter().map(|reason| metrics.passed(reason.as_str())).collect(),
             config,
             table: RwLock::new(Arc::new(table)),
@@ -249,7 +255,7 @@ impl Proxy {
     pub fn set_table(&self, table: Table) {
         let found = self.shifts.keep(table.slos());
         self.metrics.deadline_shift(table.largest_shift(found));
-        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table.measured(&self.metrics));
     }
 
     /// The largest shift of deadlines in effect, found here or tuned, in thousandths of its SLO.
@@ -273,6 +279,14 @@ impl Proxy {
 // === impl Table ===
 
 impl Table {
+    /// The same table with the latency histograms of its written routes.
+    fn measured(mut self, metrics: &Metrics) -> Self {
+        for route in self.settings.iter_mut().filter(|route| route.index.is_some()) {
+            route.durations = Some(metrics.route_durations(&route.name));
+        }
+        self
+    }
+
     /// By how much a deadline of this SLO comes earlier at least.
     fn shift(&self, slo: Duration) -> Duration {
         slo * self.shift_permille.min(1000) / 1000

@@ -7,9 +7,11 @@
 mod apart;
 mod driver;
 mod execution;
+mod holds;
 mod interner;
 mod numbers;
 mod onlooker;
+mod recent;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,15 +22,17 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 pub use self::apart::{ClassApart, Why};
 pub use self::execution::Grant;
 pub use self::onlooker::{Awaited, Coming, Onlooker, Passing, Reading, Seen};
+pub use self::recent::{Benefit, Recent};
 use crate::backend::Backend;
 use crate::batching::{
-    BatchId, CallId, Cause, ClassSnapshot, CostClassId, Deadline, Limits, Lone, Plan, PriorityId, Report, ScopeId,
-    UpstreamSnapshot,
+    BatchId, CallId, Cause, ClassSnapshot, CostClassId, Deadline, FlowMode, Limits, Lone, Plan, PriorityId, Report,
+    ScopeId, UpstreamSnapshot,
 };
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Call, Endpoint, Reply};
 use crate::telemetry::Metrics;
+use crate::telemetry::names::HoldReason;
 
 /// Events waiting for the driver. A driver that is this far behind is stuck, and the answer is `queue_full`: larger than the default queue, so the
 /// queue's own limit speaks first.
@@ -100,10 +104,16 @@ pub struct Ticket {
     pub batch: Option<BatchId>,
     /// Items in it.
     pub batch_items: u32,
+    /// Calls in it.
+    pub calls: u32,
     /// Why it left.
     pub cause: Option<Cause>,
     /// From acceptance to dispatch.
     pub queue_delay: Duration,
+    /// What it waited for, if it did.
+    pub held: Option<HoldReason>,
+    /// What the concurrency limiter of its cost class did then; `None` under a policy that has none.
+    pub mode: Option<FlowMode>,
     /// Why a mergeable call went alone.
     pub lone: Option<Lone>,
     /// How long after dispatch the answer was expected; `None` while nothing was known of its cost.

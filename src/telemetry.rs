@@ -4,6 +4,7 @@
 //! One registry per proxy instance; nothing here is global but the log.
 
 mod controller;
+mod durations;
 mod gauges;
 pub mod log;
 pub mod names;
@@ -13,6 +14,7 @@ mod registry;
 mod writer;
 
 pub use controller::ControllerMetrics;
+pub use durations::RouteDurations;
 pub use observer::{CallEnd, Observer};
 pub use registry::{CallLabels, Dispatched, Metrics, Passed, Stats};
 pub use writer::LossyWriter;

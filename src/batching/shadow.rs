@@ -6,6 +6,8 @@
 //! What it leaves out: failures of batches, for nothing can be known of them, and what batching itself costs beside the server's time. What a batch of several
 //! items takes is measured only where callers send several items themselves; [`Known`] says up to how many.
 
+mod light;
+mod load;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -249,8 +251,9 @@ impl Shadow {
         let max = members.iter().map(|(_, asked)| asked.weight.max).max().unwrap_or_default();
         let takes = self.server.time(batch.cost_class, batch.items, Weight { sum: batch.weight, max });
         // It begins when fewer than all of what the server runs side by side are before it.
-        let before = self.running.len().saturating_sub(self.server.side_by_side());
-        let full = self.running.len() >= self.server.side_by_side();
+        let places = self.server.places();
+        let before = self.running.len().saturating_sub(places);
+        let full = self.running.len() >= places;
         let begins = self.running.keys().nth(before).filter(|_| full).map_or(self.now, |(at, _)| *at);
         let ends = begins.after(Duration::from_nanos(takes));
         let ids = members.iter().map(|(id, _)| *id).collect();

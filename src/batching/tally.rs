@@ -1,7 +1,7 @@
 //! What was decided and why, counted: for whoever asks what binds.
 //!
-//! Totals since the start are for counters. What binds *now* is in the counts of a cost class: they are halved now and then, so they tell of its last one
-//! to two thousand batches, and a change shows within as many.
+//! Totals since the start are for counters. What binds *now* is in the counts of a cost class: they are halved now and then, so they cover its last one to
+//! two thousand batches or its last one to two minutes, whichever is less, and a change shows within as much.
 //!
 //! What it leaves out: any say in a decision, and what is learned of the upstream (`adaptive`).
 
@@ -14,6 +14,10 @@ use super::tick::Tick;
 
 /// Batches that the counts of a class tell of, at least; they are halved at twice as many.
 const RECENT: u64 = 1000;
+/// The time that the counts of a class cover, at least, unless there are more batches in it than [`RECENT`]; they are halved at twice as much.
+const RECENT_TIME: Duration = Duration::from_secs(60);
+/// Fewer batches than this are kept whatever their age: means of less say little.
+const RECENT_MIN: u64 = 32;
 /// Cost classes counted at once: as many as have a curve (`scheduling.md` §1). Beyond it the one unused for longest goes.
 const CLASSES_MAX: usize = 64;
 
@@ -179,7 +183,9 @@ impl Tallies {
             tally.last_items = sent.items;
             *slot(&mut tally.causes, Cause::ALL.iter().position(|cause| *cause == sent.cause)) += 1;
         }
-        if tally.batches.max(tally.alone).max(tally.passed) >= 2 * RECENT {
+        let most = tally.batches.max(tally.alone).max(tally.passed);
+        let old = most >= 2 * RECENT_MIN && sent.now.since(tally.since) >= 2 * RECENT_TIME;
+        if most >= 2 * RECENT || old {
             tally.halve(sent.now);
         }
     }
@@ -257,6 +263,21 @@ mod tests {
         assert!((RECENT..2 * RECENT).contains(&tally.batches), "{tally:?}");
         assert!(tally.items / tally.batches >= 7, "what was long ago has faded: {tally:?}");
         assert_eq!(tallies.totals().causes.iter().sum::<u64>(), 14_000);
+    }
+
+    #[test]
+    fn a_slow_class_covers_its_last_minutes() {
+        let mut tallies = Tallies::default();
+        // One batch a second: an hour of batches of one, then three minutes of batches of eight.
+        for second in 0..3600 {
+            tallies.sent(Sent { now: Tick::from_millis(1000 * second), ..batch(1, 1) });
+        }
+        for second in 3600..3780 {
+            tallies.sent(Sent { now: Tick::from_millis(1000 * second), ..batch(8, 8) });
+        }
+        let tally = of(&tallies);
+        assert!(tally.items / tally.batches >= 6, "{tally:?}");
+        assert!((RECENT_MIN..=120).contains(&tally.batches), "{tally:?}");
     }
 
     #[test]

@@ -201,18 +201,9 @@ fn places(policy: &Policy) -> Result<(Vec<Place>, Option<Folder>), BoxError> {
     let captures = &policy.proxy.captures;
     let state = policy.proxy.state.clone();
     if captures.is_empty() {
-        let target = match &policy.proxy.upstream {
-            Some(config::Upstream::Http { host, port, tls, .. }) => {
-                Target::Tcp { host: host.clone(), port: *port, tls: *tls }
-            }
-            Some(config::Upstream::Unix(path)) => Target::Unix(path.clone()),
-            None => {
-                return Err(
-                    "GRP1102: no upstream: name the model server with --upstream URL, or with proxy.upstream in the policy"
-                        .into(),
-                );
-            }
-        };
+        let target = target(policy).ok_or(
+            "GRP1102: no upstream: name the model server with --upstream URL, or with proxy.upstream in the policy",
+        )?;
         let folder = state.map(|path| Folder::new(path, target.to_string()));
         let metrics = Arc::new(Metrics::new(METRICS_POLICY));
         let sockets = bind(&policy.proxy.listen)?;
@@ -380,6 +371,32 @@ fn access_log(policy: &Policy) -> io::Result<Option<AccessLog>> {
     Ok(Some(AccessLog::new(LossyWriter::start("access-log", io::stdout())?, share)))
 }
 
+/// The upstream of a policy without a proxy before it.
+pub(super) fn upstream_alone(
+    policy: &Policy,
+    clock: Clock,
+    buffers: BufferBudget,
+    metrics: Arc<Metrics>,
+) -> Result<Upstream, String> {
+    let target = target(policy).ok_or("no upstream is named")?;
+    let certs = Certs::load(&policy.proxy).map_err(|error| error.to_string())?;
+    Ok(Upstream::new(upstream_config(policy, target, &certs), clock, buffers, metrics))
+}
+
+/// What is recognised under a policy, whatever the port.
+pub(super) fn recognised(policy: &Policy) -> Result<Table, String> {
+    let ids = Scopes::default().take(policy)?;
+    table(policy, &ids, None, None)
+}
+
+/// Where the model server of a policy listens.
+fn target(policy: &Policy) -> Option<Target> {
+    Some(match policy.proxy.upstream.as_ref()? {
+        config::Upstream::Http { host, port, tls, .. } => Target::Tcp { host: host.clone(), port: *port, tls: *tls },
+        config::Upstream::Unix(path) => Target::Unix(path.clone()),
+    })
+}
+
 fn upstream_config(policy: &Policy, target: Target, certs: &Certs) -> upstream::Config {
     let config::Connection { connect_timeout, body_idle_timeout, answer_bytes_max, http2, reuse } =
         policy.proxy.connection.clone();
@@ -507,6 +524,7 @@ fn table(
             config::Mode::Passthrough => proxy::Mode::Passthrough,
         },
         item_bytes_max,
+        durations: None,
     };
     let written = policy.routes.iter().enumerate().filter(|(_, route)| holds(route)).map(|(index, route)| {
         let item_bytes_max = policy.limits.overridden(&route.limits).item_bytes_max;

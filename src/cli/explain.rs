@@ -106,7 +106,8 @@ fn text(facts: &Facts, sentences: &[Sentence], bold: bool) -> String {
     for sentence in sentences {
         if sentence.about != about {
             about = &sentence.about;
-            let about = plain(about);
+            let over = sentence.over_seconds.map_or_else(String::new, |over| format!(" (last {over} s)"));
+            let about = plain(about) + &over;
             out.push_str(&if bold { format!("\n\u{1b}[1m{about}\u{1b}[0m\n") } else { format!("\n{about}\n") });
         }
         let indent = if sentence.about.is_empty() { "" } else { "  " };
@@ -126,6 +127,7 @@ fn json(facts: &Facts, sentences: &[Sentence]) -> serde_json::Value {
         .map(|sentence| {
             json!({
                 "about": sentence.about,
+                "over_seconds": sentence.over_seconds,
                 "what": sentence.what,
                 "text": sentence.text,
                 "numbers": sentence.numbers,

@@ -1,7 +1,9 @@
 //! `groupage validate` and `groupage config`: what a policy says, and what is wrong with it.
 
+mod against;
+
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, ValueEnum};
@@ -27,10 +29,19 @@ pub(super) struct Args {
     /// Policy files, or - for standard input
     #[arg(value_name = "FILE", required_unless_present = "files")]
     more: Vec<PathBuf>,
+    /// Send one call alone and one with its items twice for each declared route to this server, and compare the shape of the answers: http(s)://HOST:PORT
+    #[arg(long, value_name = "URL")]
+    against: Option<String>,
+    /// The body of the call to send, for every route or for one path; made up where a protocol is known
+    #[arg(long = "sample", value_name = "[PATH=]FILE", requires = "against")]
+    samples: Vec<String>,
     /// How to print
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
 }
+
+/// The exit code when the server or a sample cannot be read (sysexits: `EX_NOINPUT`), as of `explain`.
+const EXIT_NO_INPUT: u8 = 66;
 
 /// What `config` shows.
 #[derive(Debug, ClapArgs)]
@@ -45,8 +56,46 @@ pub(super) struct ConfigArgs {
 pub(super) fn run(args: &Args) -> ExitCode {
     let files: Vec<&PathBuf> = args.files.iter().chain(&args.more).collect();
     let verdict = config::validate(&files, args.output == Output::Json, std::io::stdout().is_terminal());
-    print!("{}", verdict.output);
-    ExitCode::from(verdict.exit)
+    let Some(url) = args.against.as_ref().filter(|_| verdict.exit == 0) else {
+        print!("{}", verdict.output);
+        return ExitCode::from(verdict.exit);
+    };
+    let tried: Result<Vec<_>, String> = files.iter().map(|file| try_file(file, url, &args.samples)).collect();
+    let results: Vec<against::RouteResult> = match tried {
+        Ok(results) => results.into_iter().flatten().collect(),
+        Err(error) => {
+            eprintln!("× {error}");
+            return ExitCode::from(EXIT_NO_INPUT);
+        }
+    };
+    print!("{}", shown(&verdict.output, args.output, &results));
+    let wrong = results.iter().any(against::RouteResult::is_wrong);
+    ExitCode::from(if wrong { config::EXIT_FINDINGS } else { 0 })
+}
+
+/// Tries the routes of one file on a server.
+fn try_file(file: &Path, url: &str, samples: &[String]) -> Result<Vec<against::RouteResult>, String> {
+    if file.as_os_str() == "-" {
+        return Err("--against reads files, not standard input".to_owned());
+    }
+    let loaded = config::read(file).map_err(|error| error.to_string())?;
+    let samples = against::Samples::read(samples)?;
+    against::run(&loaded, url, &samples)
+}
+
+/// The findings of the files and of the server together.
+fn shown(files: &str, output: Output, results: &[against::RouteResult]) -> String {
+    match output {
+        Output::Text if results.is_empty() => {
+            format!("{files}‼ no route is declared: name calls to send with --sample PATH=FILE\n")
+        }
+        Output::Text => results.iter().fold(files.to_owned(), |text, result| text + &result.text()),
+        Output::Json => {
+            let mut all: serde_json::Value = serde_json::from_str(files).unwrap_or_default();
+            all["against"] = results.iter().map(against::RouteResult::json).collect();
+            format!("{all:#}\n")
+        }
+    }
 }
 
 pub(super) fn config(args: ConfigArgs) -> ExitCode {

@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 
 use super::code::Code;
 use super::finding::{Finding, Notice};
+use super::hints;
 use super::peers;
 use super::schema::{Key, Otherwise, SPEC, Shape, Standing, walk};
 use super::text::Refusal;
@@ -245,7 +246,7 @@ impl Check {
                 let message = format!("`{path}` cannot be a single value");
                 let finding =
                     Finding::new(Code::BadValue, path, node.at, &message).value(shown).allowed(shape.allowed());
-                self.findings.push(finding.help(format!("write a list: [{shown:?}]")));
+                self.findings.push(finding.help(format!("write a list: [{:?}]", hints::element(of, shown))));
                 return None;
             }
             Value::Map(_) => return self.refuse(shape, node, path, kind(node)),
@@ -321,6 +322,10 @@ impl Check {
         let message = format!("`{path}` cannot be `{shown}`");
         let mut finding = Finding::new(Code::BadValue, path, node.at, &message).value(text).allowed(shape.allowed());
         let zero = matches!(text, "0" | "0s" | "0ms" | "0Ki" | "0Mi");
+        if let Some(hint) = hints::hint(shape, path, text) {
+            self.findings.push(finding.help(hint));
+            return None;
+        }
         match shape {
             Shape::Word(words, later) => {
                 finding = finding.nearest(nearest(text, words.iter().chain(later.iter()).copied()));

@@ -279,6 +279,13 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
         let message = "`single.results` needs `single.items`, or `single.wrapScalar: true`";
         check.bad(&at("single.results"), message, "say where the one item stands");
     }
+    let bare = generic["single"]["wrapScalar"] == true;
+    if bare && !check.has(&at("single.results")) && !check.has(&at("resultWrap")) {
+        let message = "`single.wrapScalar: true` needs `resultWrap`, or `single.results`";
+        let help = "the answer to a bare value: write resultWrap: None where the server answers it with a bare result, \
+                    List where with a list of one";
+        check.bad(&at("single.wrapScalar"), message, help);
+    }
     // The adapter's own rules.
     for clash in fill::declaration(generic).iter().flat_map(Spec::clashes) {
         let code = if matches!(clash.key, "resultKey" | "single.items" | "single.results") {

@@ -88,6 +88,8 @@ pub enum Reason {
     Bypassed,
     /// Batched answers differed from single ones.
     VerifyFailed,
+    /// A call of the Open Inference Protocol (`/v2/models/*/infer`), whose tensors are not merged.
+    OpenInference,
 }
 
 /// A call to the upstream that carries the items of several.
@@ -145,6 +147,8 @@ pub enum MismatchKind {
     Empty,
     /// A success that is no answer: 204, 206 and their like.
     Status,
+    /// Counters of a server that is known to count the first item alone.
+    Usage,
 }
 
 /// The upstream said that the batch was too large.
@@ -204,7 +208,7 @@ impl fmt::Debug for Merge {
 
 impl Reason {
     /// Every reason, in the order of the metrics' documentation.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::NotRecognised,
         Self::Streaming,
         Self::Encoding,
@@ -220,7 +224,15 @@ impl Reason {
         Self::NoGain,
         Self::Bypassed,
         Self::VerifyFailed,
+        Self::OpenInference,
     ];
+
+    /// Why a call passes whose path no adapter takes.
+    #[must_use]
+    pub fn of_unrecognised(path: &str) -> Self {
+        let open_inference = path.starts_with("/v2/models/") && path.ends_with("/infer");
+        if open_inference { Self::OpenInference } else { Self::NotRecognised }
+    }
 
     /// The word in metrics and logs.
     #[must_use]
@@ -241,6 +253,7 @@ impl Reason {
             Self::NoGain => "no_gain",
             Self::Bypassed => "bypassed",
             Self::VerifyFailed => "verify_failed",
+            Self::OpenInference => "open_inference",
         }
     }
 }
@@ -273,7 +286,8 @@ impl fmt::Debug for Reply {
 // === impl Mismatch ===
 
 impl Mismatch {
-    /// Whether merging stops for a while in this cost class: the answer was whole, and yet not one for these items.
+    /// Whether merging stops for a while in this cost class: the answer was whole, and yet not one for these items. Wrong counters are no such answer: they
+    /// end merging as refusals do.
     #[must_use]
     pub const fn quarantines(&self) -> bool {
         matches!(self.what, MismatchKind::Count | MismatchKind::Index | MismatchKind::Shape)
@@ -300,6 +314,7 @@ impl MismatchKind {
             Self::Compressed => "compressed",
             Self::Empty => "empty",
             Self::Status => "status",
+            Self::Usage => "usage",
         }
     }
 }

@@ -204,7 +204,7 @@ pub(crate) fn amount(doc: &[u8], item: Span, measure: &Measure) -> u64 {
     let count = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
     let here = kind(doc, item.start);
     match measure {
-        Measure::Bytes => count(item.len()),
+        Measure::Bytes => count(json::unescaped_len(item.of(doc))),
         Measure::Chars => chars(doc, item).unwrap_or(1),
         Measure::ListLen if here == Kind::Array => count(Elements::new(doc, item).count()),
         Measure::Items | Measure::ListLen => 1,
@@ -218,9 +218,10 @@ pub(crate) fn amount(doc: &[u8], item: Span, measure: &Measure) -> u64 {
         Measure::Tokens => match here {
             Kind::Array => count(Elements::new(doc, item).count()).max(1),
             Kind::Object => {
-                text_member(doc, item).map_or(item.len(), Span::len).div_ceil(4).max(1).try_into().unwrap_or(1)
+                let text = text_member(doc, item).map_or_else(|| item.of(doc), |text| text.inside(doc));
+                count(json::unescaped_len(text).div_ceil(4)).max(1)
             }
-            Kind::String => count(item.inside(doc).len().div_ceil(4)).max(1),
+            Kind::String => count(json::unescaped_len(item.inside(doc)).div_ceil(4)).max(1),
             Kind::Number | Kind::Bool | Kind::Null => 1,
         },
     }

@@ -21,7 +21,7 @@ pub(crate) use canon::{Looked, canonical};
 pub(crate) use check::Flaw;
 pub(crate) use check::{NESTING_MAX, Rules, check};
 pub(crate) use class::{Scalars, class, keys_class};
-pub(crate) use text::{code_points, escape_latin1, folds_to, unescape};
+pub(crate) use text::{code_points, escape_latin1, folds_to, unescape, unescaped_len};
 
 #[cfg(test)]
 mod tests;

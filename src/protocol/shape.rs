@@ -136,7 +136,7 @@ pub(crate) enum Share {
 pub(crate) enum Measure {
     /// One.
     Items,
-    /// Bytes as written.
+    /// Bytes, where an escaped character counts as in UTF-8.
     Bytes,
     /// Code points of its strings.
     Chars,

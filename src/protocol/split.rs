@@ -12,6 +12,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::protocol::call::{Call, Mismatch, MismatchKind, Outgoing, Reply};
 use crate::protocol::route::Endpoint;
+use crate::protocol::shape::Counters;
 use crate::protocol::{fresh, headers};
 
 use plan::Plan;
@@ -41,6 +42,9 @@ impl Endpoint {
         }
         if body.is_empty() {
             return Err(MismatchKind::Empty.into());
+        }
+        if matches!(self.shape.counters, Counters::Usage(_)) && counts_first_item_only(headers) {
+            return Err(MismatchKind::Usage.into());
         }
         let plan = Plan::new(&self.shape, members, body, headers)?;
         let reply = |(index, call): (usize, &&Call)| {
@@ -103,6 +107,11 @@ impl Endpoint {
         }
         out
     }
+}
+
+/// Whether the server that answers is llama.cpp: of several inputs its `usage` counts the first alone, which nobody else can put right.
+fn counts_first_item_only(headers: &HeaderMap) -> bool {
+    headers.get(header::SERVER).is_some_and(|name| name.as_bytes().trim_ascii().eq_ignore_ascii_case(b"llama.cpp"))
 }
 
 fn is_coded(headers: &HeaderMap) -> bool {

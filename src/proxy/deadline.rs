@@ -110,7 +110,17 @@ mod tests {
     fn route(late: Late, timeout: Option<Duration>) -> RouteSettings {
         let name = "/a".to_owned();
         let (scope, mode) = (ScopeId(0), Mode::Batch);
-        RouteSettings { name, index: Some(2), scope, slo: None, late, timeout, mode, item_bytes_max: 1 }
+        RouteSettings {
+            name,
+            index: Some(2),
+            scope,
+            slo: None,
+            late,
+            timeout,
+            mode,
+            item_bytes_max: 1,
+            durations: None,
+        }
     }
 
     #[test]

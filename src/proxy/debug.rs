@@ -1,9 +1,10 @@
 //! `x-groupage-debug: 1`: the answer says in `Server-Timing` what became of the call.
 //!
 //! ```text
-//! server-timing: queue;dur=0.412, upstream;dur=12.300, groupage;desc="batch=123 items=17 cause=idle predicted=11.900ms"
-//! server-timing: queue;dur=0.021, upstream;dur=9.841, groupage;desc="batch=124 items=1 cause=idle predicted=9.600ms reason=item_form"
+//! server-timing: queue;dur=0.412, upstream;dur=12.300, groupage;desc="way=merged batch=123 items=17 held=limit cause=idle mode=limited limit=4 predicted=11.900ms"
+//! server-timing: queue;dur=0.021, upstream;dur=9.841, groupage;desc="way=forwarded batch=124 items=1 cause=idle mode=open why=learning reason=item_form"
 //! ```
+//! `way` is what became of the call, `held` what it waited for, `mode` what the concurrency limiter of its kind of calls did when it left.
 //! The header is meant for this proxy: it is taken off here, whichever way the call goes. What the upstream says in `Server-Timing` stays before it. A
 //! call without the header costs one look into its head.
 //!
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::batching::Tick;
+use crate::batching::{FlowMode, Tick};
 use crate::protocol::headers::DEBUG;
 use crate::scheduler::Ticket;
 
@@ -46,8 +47,17 @@ impl Told {
         }
     }
 
+    /// What became of the call; `None` where it was not sent.
+    fn way(&self) -> Option<&'static str> {
+        match self.ticket.sent {
+            Some(_) if self.ticket.calls > 1 => Some("merged"),
+            Some(_) => Some("forwarded"),
+            None => self.forwarded.then_some("forwarded"),
+        }
+    }
+
     fn text(&self, began: Tick, now: Tick) -> String {
-        let Ticket { batch, batch_items, cause, queue_delay, predicted, sent, .. } = self.ticket;
+        let Ticket { batch, batch_items, cause, queue_delay, held, mode, predicted, sent, .. } = self.ticket;
         let mut text = String::new();
         if batch.is_some() || !queue_delay.is_zero() {
             text = format!("queue;dur={}, ", millis(queue_delay));
@@ -56,11 +66,16 @@ impl Told {
             // Writing to a string cannot fail.
             write!(text, "upstream;dur={}, ", millis(now.since(sent))).ok();
         }
-        let mut words = Vec::new();
+        let mut words: Vec<String> = self.way().map(|way| format!("way={way}")).into_iter().collect();
         if let Some(batch) = batch {
             words.push(format!("batch={} items={batch_items}", batch.0));
         }
+        words.extend(held.map(|held| format!("held={}", held.as_str())));
         words.extend(cause.map(|cause| format!("cause={}", cause.as_str())));
+        words.extend(mode.map(|mode| match mode {
+            FlowMode::Open(why) => format!("mode=open why={}", why.as_str()),
+            FlowMode::Limited(limit) => format!("mode=limited limit={limit}"),
+        }));
         words.extend(predicted.map(|predicted| format!("predicted={}ms", millis(predicted))));
         words.extend(self.reason.map(|reason| format!("reason={reason}")));
         write!(text, "groupage;desc=\"{}\"", words.join(" ")).ok();
@@ -76,7 +91,8 @@ fn millis(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batching::{BatchId, Cause};
+    use crate::batching::{BatchId, Cause, OpenReason};
+    use crate::telemetry::names::HoldReason;
 
     const BEGAN: Tick = Tick::from_millis(10);
     const NOW: Tick = Tick::from_millis(30);
@@ -85,6 +101,9 @@ mod tests {
         Ticket {
             batch: Some(BatchId(123)),
             batch_items: 17,
+            calls: 12,
+            held: Some(HoldReason::Limit),
+            mode: Some(FlowMode::Limited(4)),
             cause: Some(Cause::Idle),
             queue_delay: Duration::from_micros(5412),
             lone: None,
@@ -97,18 +116,20 @@ mod tests {
     #[test]
     fn a_member_of_a_batch_hears_which_why_how_long_and_what_was_expected() {
         let told = Told { ticket: ticket(), ..Told::default() };
-        let expected =
-            "queue;dur=5.412, upstream;dur=12.000, groupage;desc=\"batch=123 items=17 cause=idle predicted=11.900ms\"";
+        let expected = "queue;dur=5.412, upstream;dur=12.000, groupage;desc=\"way=merged batch=123 items=17 held=limit \
+                        cause=idle mode=limited limit=4 predicted=11.900ms\"";
         assert_eq!(told.text(BEGAN, NOW), expected);
-        let ticket = Ticket { predicted: None, ..ticket() };
+        let mode = Some(FlowMode::Open(OpenReason::Learning));
+        let ticket = Ticket { predicted: None, calls: 1, held: None, mode, ..ticket() };
         let told = Told { ticket, reason: Some("item_form"), forwarded: false };
-        assert!(told.text(BEGAN, NOW).ends_with("desc=\"batch=123 items=17 cause=idle reason=item_form\""));
+        let expected = "desc=\"way=forwarded batch=123 items=17 cause=idle mode=open why=learning reason=item_form\"";
+        assert!(told.text(BEGAN, NOW).ends_with(expected), "{}", told.text(BEGAN, NOW));
     }
 
     #[test]
     fn what_had_no_slot_hears_the_reason() {
         let told = Told { reason: Some("not_recognised"), forwarded: true, ..Told::default() };
-        assert_eq!(told.text(BEGAN, NOW), "upstream;dur=20.000, groupage;desc=\"reason=not_recognised\"");
+        assert_eq!(told.text(BEGAN, NOW), "upstream;dur=20.000, groupage;desc=\"way=forwarded reason=not_recognised\"");
         let ticket = Ticket { queue_delay: Duration::from_millis(7), ..Ticket::default() };
         let told = Told { ticket, reason: Some("deadline"), forwarded: false };
         assert_eq!(told.text(BEGAN, NOW), "queue;dur=7.000, groupage;desc=\"reason=deadline\"");

@@ -76,10 +76,10 @@ impl Proxy {
             return CallWay::Answered(response);
         }
         let Some(endpoint) = table.routes.recognise(request.method(), request.uri().path()) else {
-            return CallWay::Pass(Reason::NotRecognised, ending, Dialect::Problem);
+            return CallWay::Pass(Reason::of_unrecognised(request.uri().path()), ending, Dialect::Problem);
         };
         let route = table.route(endpoint.route);
-        ending.recognised(endpoint.label.as_str(), (&route.name, route.scope));
+        ending.recognised(endpoint.label.as_str(), route);
         ending.within(route.slo);
         let length = content_length(request);
         let why_pass = if route.mode == Mode::Passthrough {

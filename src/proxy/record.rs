@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use http::{Response, StatusCode};
 
-use super::Proxy;
 use super::debug::Told;
 use super::priority::{Ended, PriorityClass};
+use super::{Proxy, RouteSettings};
 use crate::accesslog::{Record, short_digest};
 use crate::batching::{ScopeId, Tick};
 use crate::body::Body;
@@ -15,8 +15,8 @@ use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Call, Endpoint, KEY_BYTES_MAX, KeyPart, Merge, PARTS_MAX, Reason, Secret};
 use crate::scheduler::Ticket;
-use crate::telemetry::CallEnd;
 use crate::telemetry::names::Outcome;
+use crate::telemetry::{CallEnd, RouteDurations};
 
 /// A call that has not ended. If nobody says how it ended, its client left.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(super) struct Ending {
     server_error: bool,
     /// Of its route, once it was recognised.
     scope: Option<ScopeId>,
+    /// The latency histograms of its route; `None`: those of its adapter.
+    durations: Option<RouteDurations>,
     began: Tick,
 }
 
@@ -59,6 +61,7 @@ impl Ending {
             class: None,
             server_error: false,
             scope: None,
+            durations: None,
             began,
         }
     }
@@ -74,10 +77,11 @@ impl Ending {
     }
 
     /// An adapter recognised the call.
-    pub(super) fn recognised(&mut self, protocol: &'static str, (route, scope): (&str, ScopeId)) {
-        (self.protocol, self.scope) = (protocol, Some(scope));
+    pub(super) fn recognised(&mut self, protocol: &'static str, route: &RouteSettings) {
+        (self.protocol, self.scope) = (protocol, Some(route.scope));
+        self.durations.clone_from(&route.durations);
         if let Some(record) = &mut self.record {
-            record.route = route.to_owned();
+            record.route.clone_from(&route.name);
         }
     }
 
@@ -190,6 +194,11 @@ impl Drop for Ending {
         if let Some(labels) = proxy.labels.get(self.protocol) {
             labels.ended(self.outcome);
         }
+        let now = proxy.clock.now();
+        let latency = now.since(self.began);
+        if let Some(durations) = self.durations.as_ref().or_else(|| proxy.durations.get(self.protocol)) {
+            durations.record(self.outcome, latency);
+        }
         if let Some(class) = &self.class {
             class.count(self.outcome);
         }
@@ -199,8 +208,6 @@ impl Drop for Ending {
         if let Some(slo) = self.slo {
             match self.outcome {
                 Outcome::Served => {
-                    let now = proxy.clock.now();
-                    let latency = now.since(self.began);
                     proxy.metrics.slo(latency <= slo);
                     let unseen = self.answered.map_or(std::time::Duration::ZERO, |answered| now.since(answered));
                     let settled = !proxy.metrics.stats.settling.load(Ordering::Relaxed);
@@ -213,7 +220,6 @@ impl Drop for Ending {
             }
         }
         if let (Some(scope), Some(observer)) = (self.scope, proxy.metrics.observer()) {
-            let latency = proxy.clock.now().since(self.began);
             let Self { outcome, items, slo, server_error, .. } = *self;
             observer.ended(scope, &CallEnd { outcome, latency, items, slo, server_error });
         }

@@ -12,6 +12,7 @@ use tokio::task::AbortHandle;
 
 use super::apart::{Apart, Why};
 use super::execution::{Ended, Grant, Slot, Waiting, execute};
+use super::holds::Holds;
 use super::numbers::Numbers;
 use super::{Config, Event, Kept, Outcome, SLOTS_BOUND, Submission, Ticket};
 use crate::backend::{Backend, BatchRequest};
@@ -395,11 +396,17 @@ impl<'a> Driver<'a> {
         {
             observer.dispatched(scope, sent.items, &mut here.iter().map(|(_, queued)| now.since(queued.arrived)));
         }
+        let holds = self.hold_reasons(batch);
+        holds.count(&self.shell.metrics, now, here.iter().map(|(_, queued)| queued.arrived));
+        let mode = self.core.flow_mode(batch.cost_class);
         let ticket = |queued: &Queued| Ticket {
             batch: Some(batch.id),
             batch_items: sent.items,
+            calls: u32::try_from(sent.members).unwrap_or(u32::MAX),
             cause: Some(batch.cause),
             queue_delay: now.since(queued.arrived),
+            held: holds.reason(now, queued.arrived),
+            mode,
             lone: batch.lone,
             predicted: batch.predicted,
             sent: Some(now),
@@ -438,6 +445,11 @@ impl<'a> Driver<'a> {
         };
         let task = tokio::spawn(execute(self.shell.backend.clone(), request, waiting));
         self.in_flight.insert(batch.id, InFlight { task: Some(task.abort_handle()), scope });
+    }
+
+    /// What the calls of a batch waited for.
+    fn hold_reasons(&self, batch: &Batch) -> Holds {
+        Holds::new(batch.cause, self.core.pause_end(batch.key))
     }
 
     fn end(&mut self, done: Ended) {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::numbers::Numbers;
+use super::recent::{Recent, Windows};
 use super::{Config, Submission};
 use crate::backend::Backend;
 use crate::batching::{
@@ -106,6 +107,8 @@ pub struct Seen {
     pub side_by_side: u32,
     /// By cost class what a lone call takes, and the most items in a call of which that was learned.
     pub classes: Vec<(Box<[u8]>, Duration, u32)>,
+    /// The same counts of the last minute or two.
+    pub recent: Recent,
 }
 
 #[derive(Debug)]
@@ -142,6 +145,7 @@ struct Look {
     /// On their way, with when they began.
     passing: BTreeMap<CallId, Tick>,
     seen: Seen,
+    windows: Windows,
     published: Option<Published>,
     asked: Option<Tick>,
     backend: Arc<dyn Backend>,
@@ -171,6 +175,7 @@ impl Onlooker {
             queued: BTreeMap::new(),
             passing: BTreeMap::new(),
             seen: Seen::default(),
+            windows: Windows::new(clock.now()),
             published: None,
             asked: None,
             backend,
@@ -314,6 +319,7 @@ impl Look {
         self.queued.insert(id, submission);
         if self.shadow.came(at, began, offered) {
             self.seen.calls += 1;
+            self.windows.at(at).calls += 1;
             if self.passing.len() >= EVENTS_MAX {
                 self.passing.pop_first();
             }
@@ -336,14 +342,19 @@ impl Look {
             How::Well | How::Failed => self.shadow.answered(at, id, how == How::Well),
         }
         if let (Some(began), How::Well) = (began, how) {
-            self.seen.passed.0 += 1;
-            self.seen.passed.1 += at.since(began);
+            let took = at.since(began);
+            for passed in [&mut self.seen.passed, &mut self.windows.at(at).passed] {
+                passed.0 += 1;
+                passed.1 += took;
+            }
         }
     }
 
     /// Counts what would have happened by now.
     fn count(&mut self) {
+        let now = self.clock.now();
         for would in self.shadow.would() {
+            self.windows.at(now).count(&would);
             let observer = self.metrics.predicted_observer();
             match would {
                 Would::Leave { members, scope, items } => {
@@ -402,6 +413,7 @@ impl Look {
             side_by_side: known.side_by_side,
             classes: known.classes.iter().filter_map(class).collect(),
             left_out: self.metrics.unpredicted_counts(),
+            recent: self.windows.sum(self.clock.now()),
             ..self.seen.clone()
         }
     }

@@ -4,15 +4,21 @@ mod controller;
 mod words;
 
 pub use self::controller::{Admission, ControllerMetric, Done, Told};
-pub use self::words::{EXPIRED, Handshake, Outcome, REJECTED, Relayed, Reload, SLO_RESULTS, Stage, Unpredicted};
+pub use self::words::{
+    EXPIRED, Handshake, HoldReason, OTHER_ROUTE, Outcome, REJECTED, Relayed, Reload, SLO_RESULTS, Stage, Unpredicted,
+};
 
 /// A metric of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Metric {
     /// Client calls by outcome.
     Calls,
+    /// End-to-end latency of calls.
+    CallDuration,
     /// Calls that were not merged, by reason.
     CallsPassed,
+    /// Calls that waited before they were sent, by reason.
+    CallsHeld,
     /// Items by outcome.
     Items,
     /// Items that were refused, by reason.
@@ -136,6 +142,8 @@ pub enum Kind {
     Gauge,
     /// Seconds, in classic buckets.
     Seconds,
+    /// Seconds of a whole call, up to those of a language model's answer.
+    CallSeconds,
     /// Whole numbers, in powers of two.
     Sizes,
     /// A share of one.
@@ -146,9 +154,11 @@ pub enum Kind {
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Self; 58] = [
+    pub const ALL: [Self; 60] = [
         Self::Calls,
+        Self::CallDuration,
         Self::CallsPassed,
+        Self::CallsHeld,
         Self::Items,
         Self::ItemsRejected,
         Self::ItemsExpired,
@@ -213,6 +223,18 @@ impl Metric {
             Self::Calls => {
                 ("groupage_calls_total", Kind::Counter, "policy, protocol, outcome", "Client calls by outcome.")
             }
+            Self::CallDuration => (
+                "groupage_call_duration_seconds",
+                Kind::CallSeconds,
+                "route, outcome",
+                "End-to-end latency of every call, merged or not: from its head to its answer, of a call that passes through or streams to the head of the answer.",
+            ),
+            Self::CallsHeld => (
+                "groupage_calls_held_total",
+                Kind::Counter,
+                "reason",
+                "Calls that waited before they were sent, and what for.",
+            ),
             Self::CallsPassed => (
                 "groupage_calls_passed_total",
                 Kind::Counter,
@@ -489,7 +511,8 @@ impl Metric {
     pub const fn is_optional(self) -> bool {
         matches!(
             self,
-            Self::ConnectionsRelayed
+            Self::CallDuration
+                | Self::ConnectionsRelayed
                 | Self::TlsHandshakesFailed
                 | Self::TlsReloads
                 | Self::TlsExpiry
@@ -539,6 +562,9 @@ impl Kind {
         match self {
             Self::Counter | Self::Gauge => &[],
             Self::Seconds => &[0.0001, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0],
+            Self::CallSeconds => {
+                &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0]
+            }
             Self::Sizes => &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0],
             Self::Ratio => &[0.1, 0.25, 0.5, 0.75, 0.9, 1.0],
         }
@@ -550,7 +576,7 @@ impl Kind {
         match self {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
-            Self::Seconds | Self::Sizes | Self::Ratio => "histogram",
+            Self::Seconds | Self::CallSeconds | Self::Sizes | Self::Ratio => "histogram",
         }
     }
 }

@@ -9,8 +9,11 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, R
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use super::Observer;
+use super::durations::RouteLabels;
 use super::gauges::Gauges;
-use super::names::{EXPIRED, Handshake, Kind, Metric, Outcome, REJECTED, Relayed, Reload, SLO_RESULTS, Stage};
+use super::names::{
+    EXPIRED, Handshake, HoldReason, Kind, Metric, Outcome, REJECTED, Relayed, Reload, SLO_RESULTS, Stage,
+};
 use super::predicted::Predicted;
 use crate::batching::{Cause, Counts, Learned, ObservedOutcome, Tick};
 use crate::error::FailureKind;
@@ -45,6 +48,8 @@ pub(super) struct Shared {
     /// How many there were when the recorder was last settled.
     settled: AtomicUsize,
     ports: Vec<Arc<Gauges>>,
+    pub(super) routes: RouteLabels,
+    held: [Counter; HoldReason::ALL.len()],
     items: [Counter; Outcome::ALL.len()],
     rejected: [Counter; REJECTED.len()],
     expired: [Counter; EXPIRED.len()],
@@ -219,6 +224,11 @@ impl Metrics {
     pub fn passed_counts(&self) -> Vec<(&'static str, u64)> {
         let passed = self.shared.passed.lock().unwrap_or_else(PoisonError::into_inner);
         passed.iter().map(|(reason, count)| (*reason, count.load(Ordering::Relaxed))).collect()
+    }
+
+    /// Calls leave that waited for this.
+    pub fn calls_held(&self, reason: HoldReason, calls: u64) {
+        self.shared.held[reason as usize].increment(calls);
     }
 
     /// An answer to a batch could not be split.
@@ -478,6 +488,8 @@ impl Shared {
             samples: AtomicUsize::new(0),
             settled: AtomicUsize::new(0),
             ports: ports.into_iter().map(|port| Arc::new(Gauges::new(&recorder, port))).collect(),
+            routes: RouteLabels::default(),
+            held: HoldReason::ALL.map(|r| counter(Metric::CallsHeld, vec![Label::new("reason", r.as_str())])),
             items: Outcome::ALL.map(|o| counter(Metric::Items, vec![Label::new("outcome", o.as_str())])),
             rejected: REJECTED.map(|k| counter(Metric::ItemsRejected, vec![Label::new("reason", k.reason())])),
             expired: EXPIRED.map(|k| counter(Metric::ItemsExpired, vec![Label::new("reason", k.reason())])),
@@ -570,7 +582,7 @@ pub(super) fn describe(recorder: &PrometheusRecorder, name: &'static str, kind: 
     match kind {
         Kind::Counter => recorder.describe_counter(name, None, help),
         Kind::Gauge => recorder.describe_gauge(name, None, help),
-        Kind::Seconds => recorder.describe_histogram(name, Some(Unit::Seconds), help),
+        Kind::Seconds | Kind::CallSeconds => recorder.describe_histogram(name, Some(Unit::Seconds), help),
         Kind::Sizes | Kind::Ratio => recorder.describe_histogram(name, None, help),
     }
 }
@@ -634,6 +646,9 @@ mod tests {
     fn outcomes_and_stages_index_their_own_counters() {
         for (i, outcome) in Outcome::ALL.into_iter().enumerate() {
             assert_eq!(outcome as usize, i);
+        }
+        for (i, reason) in HoldReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, i);
         }
         for (i, stage) in Stage::ALL.into_iter().enumerate() {
             assert_eq!(stage as usize, i);

@@ -5,6 +5,7 @@
 
 mod acceptance;
 mod admin;
+mod against;
 mod alone;
 mod aside;
 mod batches;

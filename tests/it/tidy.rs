@@ -196,7 +196,7 @@ fn only_the_configuration_reads_the_environment() {
 
 /// Where the core estimates. What leaves these files is whole numbers, and they add, multiply, divide and take roots only, which is exact or rounded alike
 /// on every machine; `math` has the logarithm and the exponential made of that.
-const ESTIMATES: [&str; 8] = ["adaptive/", "arrivals", "cost", "draw", "flow", "math", "plan", "slots"];
+const ESTIMATES: [&str; 9] = ["adaptive/", "arrivals", "cost", "draw", "flow", "math", "plan", "shadow/light", "slots"];
 
 #[test]
 fn the_core_has_no_random_order_no_clock_and_no_floats_but_where_it_estimates() {

@@ -100,7 +100,7 @@ pub struct GenericSpec {
     /// Results are a map by this field of the item; each value once in a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result_key: Option<String>,
-    /// `List`: the answer to a bare value is a list of one.
+    /// `None`: the answer to a bare value is a bare result. `List`: it is a list of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result_wrap: Option<Word<ResultWrap>>,
     /// `Sorted`: results come sorted and carry an index, as from a reranker.
@@ -139,7 +139,8 @@ pub struct SingleSpec {
     /// JSON Pointer to the field that holds the one result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub results: Option<String>,
-    /// `items` may hold a bare value instead of a list.
+    /// `items` may hold a bare value instead of a list. Needs `resultWrap`, or `single.results`: callers of the bare form expect the answer that the server
+    /// gives to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wrap_scalar: Option<bool>,
     /// `ArrayOfNumbers`: a flat list of numbers is one item.

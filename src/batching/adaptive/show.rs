@@ -89,6 +89,11 @@ impl Adaptive {
         (self.changes, self.changed)
     }
 
+    /// What the concurrency limiter of a class does; `None` before its first call.
+    pub(in super::super) fn flow_mode(&self, class: CostClassId) -> Option<FlowMode> {
+        self.models.get(&class).map(|model| model.flow.mode())
+    }
+
     /// Whether calls of a class are forwarded because merging them was found not to pay.
     pub(in super::super) fn finds_no_gain(&self, class: CostClassId) -> bool {
         let mode = self.models.get(&class).map(|model| model.flow.mode());

@@ -79,6 +79,11 @@ impl Paused {
         self.keys.get(&key).map(|(until, _)| *until).filter(|until| *until > now)
     }
 
+    /// When the last pause of a key ends or ended, as long as it is remembered.
+    pub(super) fn end(&self, key: KeyId) -> Option<Tick> {
+        self.keys.get(&key).map(|(until, _)| *until)
+    }
+
     /// All of them, with their classes.
     pub(super) fn all(&self, now: Tick) -> impl Iterator<Item = (KeyId, CostClassId, Tick)> {
         self.keys.iter().filter(move |(_, (until, _))| *until > now).map(|(key, (until, class))| (*key, *class, *until))

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::adaptive::Curves;
-use super::super::call::{Call, CostClassId, DeadlineSource, ScopeId};
+use super::super::call::{Call, CostClassId, DeadlineSource, KeyId, ScopeId};
 use super::super::ceiling::{Bounded, CeilingReport, CeilingSnapshot, LimitSource};
 use super::super::cost::{Report as CostReport, Snapshot};
-use super::super::flow::{FlowReport, FlowSnapshot};
+use super::super::flow::{FlowMode, FlowReport, FlowSnapshot};
 use super::super::limits::Policy;
 use super::super::tick::Tick;
 use super::Batcher;
@@ -142,6 +142,18 @@ impl Batcher {
 
     pub(super) const fn is_adaptive(&self) -> bool {
         matches!(self.limits.policy, Policy::Adaptive { .. })
+    }
+
+    /// The end of the last pause of a merge key, past or not; `None` where it is not remembered.
+    #[must_use]
+    pub fn pause_end(&self, key: KeyId) -> Option<Tick> {
+        self.paused.end(key)
+    }
+
+    /// What the concurrency limiter of a cost class does; `None` under a policy that has none.
+    #[must_use]
+    pub fn flow_mode(&self, class: CostClassId) -> Option<FlowMode> {
+        self.is_adaptive().then(|| self.adaptive.flow_mode(class)).flatten()
     }
 
     fn infeasible(&self) -> impl Iterator<Item = Infeasible> {

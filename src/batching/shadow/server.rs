@@ -1,19 +1,22 @@
 //! The server of a [`super::Shadow`]: what an execution would take, learned from calls that pass one by one.
 //!
-//! A call that has the server for itself until its answer shows what it takes. Where calls never do, the time between two answers of a busy server stands for it. A
-//! client's own batch shows what several items take; beyond the largest of those, [`Cost`] takes half of a lone call's time as shared by all items. How many
-//! calls the server runs side by side is at least the work that it did in a while, in times of lone calls, over the while; where that is less than one, it is slower
-//! under load than lone calls say.
+//! A call that has the server for itself until its answer shows what it takes. Where calls never do, those at loads at which none waits inside the server stand
+//! for it (`light`), and where the server is measured to run one call after the other the time between two of its answers. A client's own batch shows what
+//! several items take; beyond the largest of those, [`Cost`] takes half of a lone call's time as shared by all items. How many calls the server runs side by
+//! side is measured too (`load`); where that is less than one, it is slower under load than lone calls say. Nothing is ever predicted to take less than the
+//! fastest call that was seen.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::call::{CallId, CostClassId, Weight};
 use super::super::cost::{Cost, Sample};
 use super::super::draw::Draw;
 use super::super::tick::{Tick, nanos};
+use super::light::{LightLoads, LoadVerdict};
+use super::load::{Answered, Load};
 
-/// Samples from which on something is predicted: the core itself trusts its curve from there (`scheduling.md` §2.8).
+/// Samples from which on something is predicted: the core itself trusts its curve from there.
 const LEARNED: u32 = 8;
 /// Cost classes remembered: as many as the core keeps curves of.
 const CLASSES_MAX: usize = 64;
@@ -23,13 +26,12 @@ const PASSING_MAX: usize = 8192;
 const PASSING_AGE: Duration = Duration::from_secs(120);
 /// Answers of a busy server that make one sample: single ones come in any order.
 const BUSY_CALLS: u32 = 16;
-/// Answers in a look at how many calls run side by side, and looks of which the largest counts.
-const LOOK_CALLS: u32 = 64;
-const LOOKS: usize = 8;
 /// In thousandths, how much of a lone call's pace a busy server keeps at least, as far as is believed.
 const PACE_MIN: u64 = 100;
 /// In thousandths, how often an execution takes as long as the slowest ones of what was seen do (`Cost::late`).
 const LATE_PERMILLE: u32 = 20;
+/// Calls over which the fastest one is remembered, at least: a server may become slower.
+const FASTEST_CALLS: u32 = 512;
 
 /// A server that answers in the shadow.
 #[derive(Debug, Clone)]
@@ -39,9 +41,7 @@ pub(super) struct Server {
     passing: BTreeMap<CallId, Passing>,
     /// When the last call was answered.
     last: Tick,
-    look: Look,
-    /// Calls that ran side by side, in thousandths.
-    looks: VecDeque<u64>,
+    load: Load,
     draw: Draw,
 }
 
@@ -50,9 +50,13 @@ pub(super) struct Server {
 struct Class {
     /// Of calls that had the server for themselves.
     lone: Cost,
+    /// Of calls at light loads.
+    light: Cost,
+    loads: LightLoads,
     /// Of answers of a busy server, if it ran them one after the other.
     busy: Cost,
     gathered: Gathered,
+    fastest: Fastest,
     used: u64,
 }
 
@@ -65,22 +69,24 @@ struct Gathered {
     nanos: u64,
 }
 
+/// The least latency of the last calls, in nanoseconds: of those since the last turn, and of those before it.
+#[derive(Debug, Clone, Copy)]
+struct Fastest {
+    calls: u32,
+    now: u64,
+    before: u64,
+}
+
 /// A call on its way.
 #[derive(Debug, Clone, Copy)]
 struct Passing {
     sent: Tick,
+    /// Calls in flight then, itself among them.
+    beside: u32,
     /// No other was on its way since it was sent.
     lone: bool,
     /// What it is; `None` where it says nothing of what merged calls take.
     work: Option<(CostClassId, u32, Weight)>,
-}
-
-/// Work and time since the last look.
-#[derive(Debug, Clone, Copy, Default)]
-struct Look {
-    calls: u32,
-    work: u64,
-    time: u64,
 }
 
 // === impl Server ===
@@ -92,8 +98,7 @@ impl Server {
             uses: 0,
             passing: BTreeMap::new(),
             last: Tick::default(),
-            look: Look::default(),
-            looks: VecDeque::with_capacity(LOOKS),
+            load: Load::default(),
             draw: Draw::new(seed),
         }
     }
@@ -114,44 +119,25 @@ impl Server {
         if self.passing.len() == 1 {
             self.passing.values_mut().for_each(|only| only.lone = false);
         }
-        self.passing.insert(id, Passing { sent: now, lone, work });
+        let beside = u32::try_from(self.passing.len() + 1).unwrap_or(u32::MAX);
+        self.passing.insert(id, Passing { sent: now, beside, lone, work });
     }
 
     /// Its answer is there, or it is known that none comes.
     pub(super) fn ended(&mut self, now: Tick, id: CallId, well: bool) {
-        let Some(Passing { sent, lone, work }) = self.passing.remove(&id) else { return };
+        let Some(Passing { sent, beside, lone, work }) = self.passing.remove(&id) else { return };
         let busy = nanos(now.since(sent.max(self.last)));
         self.last = self.last.max(now);
         let (true, Some((id, items, weight))) = (well, work) else { return };
+        let took = nanos(now.since(sent));
         let class = self.class(id);
-        if lone {
-            class.lone.observe(Sample { items, weight, nanos: nanos(now.since(sent)) });
-        }
+        class.learn(Sample { items, weight, nanos: took }, beside, lone);
         if let Some(sample) = class.gathered.add(items, weight, busy) {
             class.busy.observe(sample);
         }
-        let alone = class.lone.samples() >= LEARNED;
-        let takes = class.lone.time_of(items, weight);
-        if alone {
-            self.look(takes, busy);
+        if let Some(takes) = class.cost().map(|cost| cost.time_of(items, weight)) {
+            self.load.observe(Answered { takes, took, busy, beside });
         }
-    }
-
-    /// Looks at how many calls ran side by side.
-    fn look(&mut self, work: u64, time: u64) {
-        let look = &mut self.look;
-        look.calls += 1;
-        look.work = look.work.saturating_add(work);
-        look.time = look.time.saturating_add(time);
-        if look.calls < LOOK_CALLS {
-            return;
-        }
-        let side_by_side = u128::from(look.work) * 1000 / u128::from(look.time.max(1));
-        self.look = Look::default();
-        if self.looks.len() >= LOOKS {
-            self.looks.pop_front();
-        }
-        self.looks.push_back(u64::try_from(side_by_side).unwrap_or(u64::MAX));
     }
 
     fn class(&mut self, id: CostClassId) -> &mut Class {
@@ -172,18 +158,23 @@ impl Server {
 
     /// What one execution takes, in nanoseconds.
     pub(super) fn time(&mut self, id: CostClassId, items: u32, weight: Weight) -> u64 {
-        let Some(cost) = self.classes.get(&id).and_then(Class::cost) else { return 0 };
+        let Some(class) = self.classes.get(&id) else { return 0 };
+        let (Some(cost), fastest) = (class.cost(), class.fastest.least()) else { return 0 };
         let time = if cost.weights_matter() { cost.time_of(items, weight) } else { cost.time(items) };
         let time = if self.draw.chance(LATE_PERMILLE) { cost.late(time) } else { time };
         // Under load it may be slower than lone calls say.
-        let pace = self.looks.back().copied().unwrap_or(1000).clamp(PACE_MIN, 1000);
-        time.saturating_mul(1000) / pace
+        let pace = self.load.pace().clamp(PACE_MIN, 1000);
+        (time.saturating_mul(1000) / pace).max(fastest)
     }
 
-    /// Executions that it runs side by side, at least 1.
+    /// Executions that may run at once.
+    pub(super) fn places(&self) -> usize {
+        self.load.places()
+    }
+
+    /// Executions that it was seen to run side by side, at least 1.
     pub(super) fn side_by_side(&self) -> usize {
-        let most = self.looks.iter().copied().max().unwrap_or(0).max(1000);
-        usize::try_from((most.saturating_add(500)) / 1000).unwrap_or(usize::MAX)
+        self.load.side_by_side()
     }
 
     /// What a lone call takes, in nanoseconds, and the most items in one call of which that was learned; by class.
@@ -196,9 +187,49 @@ impl Server {
 // === impl Class ===
 
 impl Class {
-    /// The better one of what is known.
+    /// The best one of what is known.
     fn cost(&self) -> Option<&Cost> {
-        [&self.lone, &self.busy].into_iter().find(|cost| cost.samples() >= LEARNED)
+        let busy = self.loads.is_serial().then_some(&self.busy);
+        [Some(&self.lone), Some(&self.light), busy].into_iter().flatten().find(|cost| cost.samples() >= LEARNED)
+    }
+
+    /// Learns from a call that was answered well.
+    fn learn(&mut self, sample: Sample, beside: u32, lone: bool) {
+        self.fastest.observe(sample.nanos);
+        if lone {
+            self.lone.observe(sample);
+        }
+        let LoadVerdict { light, mistaken } = self.loads.judge(beside, sample.nanos);
+        if mistaken {
+            self.light = Cost::default();
+        }
+        if light {
+            self.light.observe(sample);
+        }
+    }
+}
+
+// === impl Fastest ===
+
+impl Default for Fastest {
+    fn default() -> Self {
+        Self { calls: 0, now: u64::MAX, before: u64::MAX }
+    }
+}
+
+impl Fastest {
+    fn observe(&mut self, nanos: u64) {
+        self.now = self.now.min(nanos);
+        self.calls += 1;
+        if self.calls >= FASTEST_CALLS {
+            *self = Self { calls: 0, now: u64::MAX, before: self.now };
+        }
+    }
+
+    /// 0 before the first call.
+    fn least(&self) -> u64 {
+        let least = self.now.min(self.before);
+        if least == u64::MAX { 0 } else { least }
     }
 }
 

@@ -28,9 +28,21 @@ struct Run {
     calls: u64,
 }
 
-fn pass(mut real: Real, every: u64, calls: u64, items: fn(&mut Draw) -> u32, seed: u64) -> Run {
+fn pass(real: Real, every: u64, calls: u64, items: fn(&mut Draw) -> u32, seed: u64) -> Run {
+    pass_keys(real, every, calls, items, (1, limits()), seed)
+}
+
+/// The same with calls of so many merge keys in turn, within these limits.
+fn pass_keys(
+    mut real: Real,
+    every: u64,
+    calls: u64,
+    items: fn(&mut Draw) -> u32,
+    (keys, limits): (u64, Limits),
+    seed: u64,
+) -> Run {
     let mut draw = Draw::new(seed);
-    let mut shadow = Shadow::new(limits(), seed);
+    let mut shadow = Shadow::new(limits, seed);
     let mut would = Vec::new();
     let (mut at, mut ends, mut predicted, mut passed) = (0_u64, BTreeMap::new(), 0, 0);
     for id in 0..calls {
@@ -49,7 +61,8 @@ fn pass(mut real: Real, every: u64, calls: u64, items: fn(&mut Draw) -> u32, see
         *place = end;
         passed += end - at;
         ends.insert((end, id), ());
-        let call = Call { key: KeyId(1), items, weight: Weight { sum: items.into(), max: 1 }, ..Call::new(CallId(id)) };
+        let weight = Weight { sum: items.into(), max: 1 };
+        let call = Call { key: KeyId(1 + id % keys), items, weight, ..Call::new(CallId(id)) };
         predicted += u64::from(shadow.came(Tick(at), Tick(at), call));
         would.extend(shadow.would());
     }
@@ -237,9 +250,20 @@ fn what_is_remembered_is_bounded() {
 }
 
 /// The same calls as [`pass`] makes, batched by a core before such a server: mean latency in nanoseconds, thousandths of items in a batch.
-fn batched(mut real: Real, every: u64, calls: u64, items: fn(&mut Draw) -> u32, seed: u64) -> (u64, u64) {
+fn batched(real: Real, every: u64, calls: u64, items: fn(&mut Draw) -> u32, seed: u64) -> (u64, u64) {
+    batched_keys(real, every, calls, items, (1, limits()), seed)
+}
+
+fn batched_keys(
+    mut real: Real,
+    every: u64,
+    calls: u64,
+    items: fn(&mut Draw) -> u32,
+    (keys, limits): (u64, Limits),
+    seed: u64,
+) -> (u64, u64) {
     let mut draw = Draw::new(seed);
-    let mut core = Batcher::new(limits(), seed);
+    let mut core = Batcher::new(limits, seed);
     let (mut at, mut running, mut came) = (0_u64, BTreeMap::new(), BTreeMap::new());
     let (mut latency, mut sent, mut batches) = (0, 0_u64, 0);
     let mut arrivals = (0..calls).map(|id| {
@@ -276,7 +300,7 @@ fn batched(mut real: Real, every: u64, calls: u64, items: fn(&mut Draw) -> u32, 
         }
         while let Some((at, id, items)) = next.filter(|(at, ..)| Tick(*at) <= now) {
             let weight = Weight { sum: items.into(), max: 1 };
-            let call = Call { key: KeyId(1), items, weight, ..Call::new(CallId(id)) };
+            let call = Call { key: KeyId(1 + id % keys), items, weight, ..Call::new(CallId(id)) };
             came.insert(CallId(id), Tick(at));
             core.offer(now, call).unwrap();
             next = arrivals.next();
@@ -301,4 +325,70 @@ fn what_is_predicted_is_about_what_batching_then_does() {
             "every {every} us: {items} items predicted, {real_items} in fact, by 1000"
         );
     }
+}
+
+/// Limits without a wall of slots.
+fn open() -> Limits {
+    Limits { slots: 1024, ..limits() }
+}
+
+#[test]
+fn the_prediction_is_what_the_core_then_does_before_servers_of_each_kind() {
+    struct Case {
+        name: &'static str,
+        places: usize,
+        takes: fn(u32) -> u64,
+        every: u64,
+        items: fn(&mut Draw) -> u32,
+        keys: u64,
+    }
+    let one: fn(&mut Draw) -> u32 = |_| 1;
+    let mix: fn(&mut Draw) -> u32 = |draw| [1, 1, 2, 4][usize::try_from(draw.bits() % 4).unwrap()];
+    let cases = [
+        // 48 calls in flight on average, each caller with a key of its own.
+        Case { name: "64 at once", places: 64, takes: |_| 200_000 * US, every: 4200 * US, items: one, keys: 48 },
+        // A batch takes as long as its calls one by one.
+        Case {
+            name: "linear",
+            places: 1,
+            takes: |n| 5000 * US * u64::from(n),
+            every: 13_000 * US,
+            items: mix,
+            keys: 1,
+        },
+        Case {
+            name: "serial",
+            places: 1,
+            takes: |n| 4000 * US + 500 * US * u64::from(n),
+            every: 6500 * US,
+            items: mix,
+            keys: 1,
+        },
+    ];
+    for Case { name, places, takes, every, items, keys } in cases {
+        let real = || Real { places: vec![0; places], takes };
+        let run = pass_keys(real(), every, 6000, items, (keys, open()), 21);
+        let (predicted, batch, answered) = told(&run);
+        let (latency, real_batch) = batched_keys(real(), every, 6000, items, (keys, open()), 21);
+        let off = |one: u64, other: u64| 1000 * one.abs_diff(other) / other;
+        assert!(answered > 5500, "{name}: {answered} predicted");
+        assert!(off(predicted, latency) < 200, "{name}: {predicted} ns predicted, {latency} ns in fact");
+        assert!(off(batch, real_batch) < 150, "{name}: {batch} items predicted, {real_batch} in fact, by 1000");
+        let least = run.would.iter().filter_map(|would| match would {
+            Would::End { how: End::Answered, latency, .. } => Some(nanos(*latency)),
+            _ => None,
+        });
+        assert!(least.min().unwrap() >= takes(1), "{name}: less than the fastest lone call");
+    }
+}
+
+#[test]
+fn a_server_that_always_runs_many_at_once_is_not_taken_for_a_fast_serial_one() {
+    // Never idle after the first calls: an answer every 4 ms, each after 200 ms.
+    let run =
+        pass_keys(Real { places: vec![0; 64], takes: |_| 200_000 * US }, 4200 * US, 3000, |_| 1, (48, open()), 22);
+    let known = run.shadow.known();
+    let (_, lone, _) = known.classes[0];
+    assert!(lone.abs_diff(200_000 * US) < 10_000 * US, "{lone}");
+    assert!(known.side_by_side >= 48, "{}", known.side_by_side);
 }

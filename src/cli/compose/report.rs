@@ -9,7 +9,7 @@ use crate::batching::{
     Report,
 };
 use crate::protocol::class_name;
-use crate::scheduler::Seen;
+use crate::scheduler::{Recent, Seen};
 
 /// The whole of it. Times are in microseconds unless their name says otherwise.
 pub(super) fn json(report: &Report) -> Value {
@@ -50,9 +50,25 @@ pub(super) fn predicted(seen: &Seen) -> Value {
         "expired": seen.expired,
         "mean_latency_us": mean(seen.latency, seen.answered),
         "passed": {"calls": seen.passed.0, "mean_latency_us": mean(seen.passed.1, seen.passed.0)},
+        "recent": recent(&seen.recent),
+        "benefit": seen.recent.benefit().as_str(),
         "side_by_side": seen.side_by_side,
         "measured_items": seen.measured_items(),
         "cost_classes": seen.classes.iter().map(class).collect::<Vec<_>>(),
+    })
+}
+
+/// The same of the last one to two minutes.
+fn recent(recent: &Recent) -> Value {
+    let whole = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    json!({
+        "over_us": whole(recent.over),
+        "calls": recent.calls,
+        "upstream_calls": recent.executions,
+        "carried": {"calls": recent.carried.0, "items": recent.carried.1},
+        "unserved": recent.unserved,
+        "mean_latency_us": whole(recent.latency) / recent.answered.max(1),
+        "passed_mean_latency_us": whole(recent.passed.1) / recent.passed.0.max(1),
     })
 }
 
@@ -130,6 +146,7 @@ fn concurrency((id, flow): &(CostClassId, FlowReport)) -> Value {
         json!({
             "in_flight_milli": point.beside_milli,
             "us": micros(point.latency_nanos),
+            "per_second_milli": per_second_milli(point.beside_milli, point.latency_nanos),
             "samples": point.samples,
         })
     };
@@ -143,11 +160,18 @@ fn concurrency((id, flow): &(CostClassId, FlowReport)) -> Value {
         "trying": flow.trying,
         "in_flight": flow.flights,
         "knee_milli": flow.knee_milli,
+        "knee_per_second_milli": per_second_milli(flow.knee_milli, flow.base_nanos),
         "lone_call_us": micros(flow.base_nanos),
         "batch_items_milli": flow.batch_milli,
         "batch_us": micros(flow.batch_nanos),
         "curve": flow.curve.iter().map(point).collect::<Vec<_>>(),
     })
+}
+
+/// Thousandths of a call a second, by Little's law: requests in flight over their latency.
+fn per_second_milli(in_flight_milli: u64, latency_nanos: u64) -> u64 {
+    let rate = u128::from(in_flight_milli) * 1_000_000_000 / u128::from(latency_nanos.max(1));
+    if latency_nanos == 0 { 0 } else { u64::try_from(rate).unwrap_or(u64::MAX) }
 }
 
 pub(super) const fn micros(nanos: u64) -> u64 {

@@ -39,13 +39,18 @@ pub(super) fn add(learned: &mut Value, why: &Why) {
     }
     // Of what an earlier process learned nothing was decided yet, but what it is of is known.
     for class in classes.iter_mut().filter_map(Value::as_object_mut) {
-        name(class, why);
+        name(class, "id", why);
+    }
+    if let Some(Value::Array(flows)) = all.get_mut("concurrency") {
+        for flow in flows.iter_mut().filter_map(Value::as_object_mut) {
+            name(flow, "class", why);
+        }
     }
 }
 
-/// Of what path and model a class is.
-fn name(class: &mut Map<String, Value>, why: &Why) {
-    let id = class.get("id").and_then(Value::as_u64);
+/// Adds the path and model of the cost class whose number stands under this key.
+fn name(class: &mut Map<String, Value>, key: &str, why: &Why) {
+    let id = class.get(key).and_then(Value::as_u64);
     let bytes = why.names.iter().find(|(known, _)| id == Some(known.0.into())).map(|(_, bytes)| bytes);
     if let Some(name) = bytes.and_then(|bytes| class_name(bytes)) {
         class.insert("path".into(), json!(name.path));

@@ -68,9 +68,15 @@ pub(super) struct Concurrency {
     pub(super) item_permille: Option<u64>,
 }
 
-/// What batching would have done.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// What batching would have done in the last one to two minutes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Predicted {
+    /// Seconds that it covers.
+    pub(super) over_seconds: u64,
+    /// Whether it would be worth it, as `/api/scheduler` words it.
+    pub(super) benefit: String,
+    /// Calls that the server was seen to run at once.
+    pub(super) side_by_side: u64,
     /// Calls that it is about.
     pub(super) calls: u64,
     /// Upstream calls that they would have been, and what those would have carried.
@@ -135,6 +141,8 @@ pub(super) struct Pauses {
 pub(super) struct Kind {
     /// As a user would call it.
     pub(super) name: String,
+    /// Seconds that the counts cover; `None` where all is counted.
+    pub(super) over_seconds: Option<u64>,
     /// Batches of mergeable calls, those of one call among them.
     pub(super) batches: u64,
     /// Their calls.

@@ -72,14 +72,18 @@ fn facts(address: &str, scheduler: &Value, stats: &Value) -> Facts {
 }
 
 fn predicted(told: &Value) -> Option<Predicted> {
-    told.is_object().then(|| Predicted {
-        calls: number(&told["calls"]),
-        executions: number(&told["upstream_calls"]),
-        carried: number(&told["carried"]["calls"]),
-        items: number(&told["carried"]["items"]),
-        latency_us: number(&told["mean_latency_us"]),
-        passed_us: number(&told["passed"]["mean_latency_us"]),
-        unserved: number(&told["rejected"]).saturating_add(number(&told["expired"])),
+    let recent = &told["recent"];
+    recent.is_object().then(|| Predicted {
+        over_seconds: number(&recent["over_us"]) / 1_000_000,
+        benefit: text(&told["benefit"]),
+        side_by_side: number(&told["side_by_side"]),
+        calls: number(&recent["calls"]),
+        executions: number(&recent["upstream_calls"]),
+        carried: number(&recent["carried"]["calls"]),
+        items: number(&recent["carried"]["items"]),
+        latency_us: number(&recent["mean_latency_us"]),
+        passed_us: number(&recent["passed_mean_latency_us"]),
+        unserved: number(&recent["unserved"]),
         measured_items: small(&told["measured_items"]),
     })
 }
@@ -90,6 +94,7 @@ fn kind(class: &Value, scheduler: &Value) -> Kind {
     let (path, model) = (text(&class["path"]), text(&class["model"]));
     Kind {
         name: if model.is_empty() { path } else { format!("{path} ({model})") },
+        over_seconds: recent["over_us"].as_u64().map(|over| over / 1_000_000),
         batches: number(&recent["batches"]),
         calls: number(&recent["calls"]),
         items: number(&recent["items"]),

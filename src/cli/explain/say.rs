@@ -3,14 +3,15 @@
 //! For each kind of calls one sentence says what sets the size of its batches, and up to two more what else there is to know: the first that applies
 //! of a short list, since somebody who reads five reasons reads none.
 
-mod trouble;
 mod concurrency;
+mod observed;
+mod trouble;
 mod words;
 
 use serde_json::{Value, json};
 
 use self::words::{advice, kept_apart, millis, percent, reason, span, times};
-use super::facts::{CeilingFrom, Facts, Kind, Point, Predicted, Slots, Suspended, ratio};
+use super::facts::{CeilingFrom, Facts, Kind, Point, Slots, Suspended, ratio};
 
 /// From this share of the batches on something binds.
 const BINDS: f64 = 0.3;
@@ -38,6 +39,8 @@ const NEWS_SECONDS: u64 = 120;
 pub(super) struct Sentence {
     /// Of which kind of calls; empty for all.
     pub(super) about: String,
+    /// Seconds that its counts cover; `None`: since the start, or all of a log.
+    pub(super) over_seconds: Option<u64>,
     /// What it says, in one word, for programs.
     pub(super) what: &'static str,
     /// The sentence.
@@ -50,7 +53,7 @@ pub(super) struct Sentence {
 pub(super) fn explain(facts: &Facts) -> Vec<Sentence> {
     let mut said = Vec::new();
     let mut all = |what, text: String, numbers| {
-        said.push(Sentence { about: String::new(), what, text, numbers });
+        said.push(Sentence { about: String::new(), over_seconds: None, what, text, numbers });
     };
     if let Some(left) = facts.crashed_seconds {
         let text = format!(
@@ -63,7 +66,7 @@ pub(super) fn explain(facts: &Facts) -> Vec<Sentence> {
         all("no_calls", "no call has come yet".to_owned(), json!({}));
         return said;
     }
-    if let Some((text, numbers)) = facts.predicted.as_ref().map(predicted) {
+    if let Some((text, numbers)) = facts.predicted.as_ref().map(observed::explain) {
         all("observed", text, numbers);
     }
     if let Some(ago) = facts.changed_seconds.filter(|ago| *ago <= NEWS_SECONDS) {
@@ -89,33 +92,6 @@ pub(super) fn explain(facts: &Facts) -> Vec<Sentence> {
         said.extend(about(kind, facts.slots).into_iter().take(ABOUT_MAX));
     }
     said
-}
-
-/// What batching would have done, and how far that can be believed.
-fn predicted(told: &Predicted) -> (String, Value) {
-    let Predicted { calls, executions, carried, items, latency_us, passed_us, unserved, measured_items } = *told;
-    let numbers = json!({
-        "calls": calls, "upstream_calls": executions, "items": items, "latency_us": latency_us, "passed_us": passed_us,
-        "unserved": unserved, "measured_items": measured_items,
-    });
-    if calls == 0 {
-        let text = "mode Observe: too few calls have passed to say what batching would do with them";
-        return (text.to_owned(), numbers);
-    }
-    let mut text = format!(
-        "mode Observe: batching would have made {executions} upstream calls of {carried}, of {:.1} items each, and answered them after {} on average ({} as they passed)",
-        ratio(items, executions),
-        millis(latency_us),
-        millis(passed_us),
-    );
-    if unserved > 0 {
-        text += &format!("; it would have refused or given up {unserved} of {calls}");
-    }
-    text += &match measured_items {
-        0 | 1 => "; no caller sends several items, so what a batch takes is a guess: half of a lone call's time, and half of it again for every item".to_owned(),
-        most => format!("; what up to {most} items take was measured"),
-    };
-    (text, numbers)
 }
 
 fn not_merged(facts: &Facts) -> Option<(String, Value)> {
@@ -161,7 +137,8 @@ fn refused(found: &Suspended) -> (String, Value) {
 
 /// What there is to know of one kind, the most pressing first.
 fn about(kind: &Kind, slots: Option<Slots>) -> Vec<Sentence> {
-    let sentence = |what, (text, numbers)| Sentence { about: kind.name.clone(), what, text, numbers };
+    let over_seconds = kind.over_seconds;
+    let sentence = |what, (text, numbers)| Sentence { about: kind.name.clone(), over_seconds, what, text, numbers };
     let mut said = Vec::new();
     if let Some(found) = &kind.suspended {
         said.push(sentence("merge_refused", refused(found)));

@@ -179,6 +179,14 @@ fn of_routes() -> Vec<Rule> {
             "!has(self.single) || !has(self.single.results) || has(self.single.items) || has(self.single.wrapScalar)",
             "`single.results` needs `single.items`, or `single.wrapScalar: true`: say where the one item stands",
         ),
+        needed(
+            "routes[].generic",
+            ".resultWrap",
+            "!has(self.single) || !has(self.single.wrapScalar) || !self.single.wrapScalar || has(self.single.results) || \
+             has(self.resultWrap)",
+            "`single.wrapScalar: true` needs `resultWrap`, or `single.results`: write resultWrap: None where the server \
+             answers a bare value with a bare result, List where with a list of one",
+        ),
         excluded(
             "routes[].generic",
             ".resultKey",

@@ -270,6 +270,12 @@ proptest! {
         prop_assert!(Elements::new(&bytes, span).count() <= bytes.len() + 1);
         let _found = find(&bytes, span, &pointer("/a/0"));
         let _count = code_points(&bytes);
-        let _text = unescape(&bytes);
+        let text = unescape(&bytes);
+        prop_assert!(unescaped_len(&bytes) <= bytes.len() && text.len() <= bytes.len() + 1);
+    }
+
+    #[test]
+    fn a_text_is_as_long_as_it_is_unescaped(text in r#"([a-zé汉😀]|\\[nrtbf"/\\]|\\u[0-9a-f]{4}|\\ud83d\\ude00){0,20}"#) {
+        prop_assert_eq!(unescaped_len(text.as_bytes()), unescape(text.as_bytes()).len(), "{}", text);
     }
 }

@@ -47,6 +47,26 @@ pub(crate) fn code_points(raw: &[u8]) -> u64 {
     count + starts(rest)
 }
 
+/// How many bytes of JSON a text would have if what it escapes stood there in UTF-8: as `\u6c49` it has six, and weighs no more than the three of the
+/// character. Escapes of quotes, backslashes and controls count as one byte.
+pub(crate) fn unescaped_len(raw: &[u8]) -> usize {
+    let mut saved = 0;
+    let mut pos = 0;
+    while let Some(hit) = raw.get(pos..).and_then(|rest| memchr::memchr(b'\\', rest)) {
+        let at = pos + hit;
+        let (scalar, taken) = if raw.get(at + 1) == Some(&b'u') { escaped(raw, at) } else { (1, 2) };
+        let encoded = match scalar {
+            0..=0x7f => 1,
+            0x80..=0x7ff => 2,
+            0x800..=0xffff => 3,
+            _ => 4,
+        };
+        saved += taken - encoded;
+        pos = at + taken;
+    }
+    raw.len().saturating_sub(saved)
+}
+
 /// Whether some servers would take `key` for the field `name` although it is spelled otherwise: ASCII case aside, and with the two letters that
 /// Go's decoder folds into ASCII (the long s and the Kelvin sign).
 pub(crate) fn folds_to(key: &[u8], name: &[u8]) -> bool {

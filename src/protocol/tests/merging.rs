@@ -296,6 +296,12 @@ fn weights_are_about_tokens_for_text_and_rows_for_tensors() {
         read(&kserve, "/v1/models/m:predict", r#"{"instances":[[1,2],[3,4]]}"#).weight,
         Weight { sum: 2, max: 1 }
     );
+    // Escaped or in UTF-8, the same text weighs the same.
+    assert_eq!(weight(r#"{"input":["\u6c49\u5b57 \ud83d\ude00\n"]}"#), weight(r#"{"input":["汉字 😀."]}"#));
+    let bytes = generic(Spec { weight: Weigh::Bytes, item_class: ItemClass::None, ..texts() });
+    let weight = |body: &str| read(&bytes, "/e", body).weight;
+    assert_eq!(weight(r#"{"texts":["\u6c49"]}"#), weight(r#"{"texts":["汉"]}"#));
+    assert_eq!(weight(r#"{"texts":[{"a":"\u00e9"}]}"#), weight(r#"{"texts":[{"a":"é"}]}"#));
     let weighed = generic(Spec { weight: Weigh::At(pointer("/n")), ..texts() });
     assert_eq!(read(&weighed, "/e", r#"{"texts":[{"n":5},{"n":7}]}"#).weight, Weight { sum: 12, max: 7 });
 }

@@ -45,6 +45,22 @@ fn indexes_bring_results_to_their_items_and_are_counted_from_zero() {
 }
 
 #[test]
+fn usage_of_a_server_that_counts_the_first_item_alone_is_not_shared() {
+    let endpoint = endpoint(PATH, Named::OpenAi);
+    let calls = [r#"{"input":"abc"}"#, r#"{"input":"de"}"#].map(|body| read(&endpoint, PATH, body));
+    let members: Vec<&Call> = calls.iter().collect();
+    let sent = endpoint.write_batch(&members, None);
+    let body = Bytes::from(format!(r#"{},"usage":{{"prompt_tokens":3}}}}"#, data(&["0", "1"]).trim_end_matches('}')));
+    let split = |server: &'static str| {
+        let headers = HeaderMap::from_iter([(http::header::SERVER, HeaderValue::from_static(server))]);
+        endpoint.split_batch(&members, &sent, StatusCode::OK, &headers, &body).map(|_| ()).map_err(|error| error.what)
+    };
+    assert_eq!(split("llama.cpp"), Err(MismatchKind::Usage));
+    assert!(!Mismatch::from(MismatchKind::Usage).quarantines(), "it ends merging as a refusal");
+    assert_eq!(split("uvicorn"), Ok(()));
+}
+
+#[test]
 fn an_answer_that_is_not_exactly_one_for_these_items_is_nobodys() {
     for (indexes, what) in [
         (&["0", "1"][..], MismatchKind::Count),

@@ -19,6 +19,20 @@ pub enum Outcome {
     Passed,
 }
 
+/// The label `route` of routes beyond the bound on its values.
+pub const OTHER_ROUTE: &str = "other";
+
+/// What a call waited for before it was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HoldReason {
+    /// As many requests as the server runs at once, or as a policy allows, were in flight.
+    Limit,
+    /// Other calls, to share a batch with.
+    Company,
+    /// The end of a pause that the server asked for by `Retry-After`.
+    Pause,
+}
+
 /// What came of reading the settings again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reload {
@@ -118,6 +132,23 @@ impl Outcome {
             Self::Cancelled => "cancelled",
             Self::Failed => "failed",
             Self::Passed => "passed",
+        }
+    }
+}
+
+// === impl HoldReason ===
+
+impl HoldReason {
+    /// Every reason.
+    pub const ALL: [Self; 3] = [Self::Limit, Self::Company, Self::Pause];
+
+    /// The label value.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Limit => "limit",
+            Self::Company => "company",
+            Self::Pause => "pause",
         }
     }
 }

@@ -24,6 +24,7 @@ async fn the_callers_own_deadline_ends_its_wait_in_the_queue_and_it_is_never_sen
         let caller = proxy.call(due(&proxy, name, value, 1));
         let answer = caller.answer().await;
         assert_failure(&answer, 504, "GRP3201", "deadline");
+        assert_eq!(header(&answer.headers, "x-groupage-limit"), name);
         let waited = answer.done.unwrap().duration_since(answer.sent.unwrap());
         assert!(waited >= Duration::from_millis(25), "{waited:?}");
         turn.echo().await;

@@ -24,6 +24,8 @@ enum Refusal {
     /// The first result only.
     First,
     NotJson,
+    /// As llama.cpp answers: right but for `usage`, which counts the first item alone.
+    FirstUsage,
     Never,
 }
 
@@ -101,12 +103,20 @@ fn serve(mut hand: Hand, adapter: Adapter, refusal: Refusal) -> (Arc<Mutex<Vec<u
                 Refusal::Status(status) => turn.answer(status, r#"{"error":"one item a call"}"#).await,
                 Refusal::First => turn.answer(200, adapter.one).await,
                 Refusal::NotJson => turn.answer(200, "one item a call").await,
+                Refusal::FirstUsage => turn.raw(&first_usage(items)).await,
                 Refusal::Reset => turn.reset(),
                 Refusal::Never => held.push(turn),
             }
         }
     });
     (lists, serving)
+}
+
+fn first_usage(items: usize) -> Vec<u8> {
+    let data: Vec<Value> = (0..items).map(|index| json!({"index": index, "embedding": [1]})).collect();
+    let body = json!({"object": "list", "data": data, "usage": {"prompt_tokens": 2, "total_tokens": 2}}).to_string();
+    let text = String::from_utf8(reply(200, &body)).unwrap();
+    text.replacen("content-type", "Server: llama.cpp\r\ncontent-type", 1).into_bytes()
 }
 
 /// Has callers call side by side in rounds; how many answers were not the lone one's.
@@ -142,6 +152,18 @@ async fn every_caller_gets_its_own_answer_and_two_batches_end_merging() {
             serving.abort();
         }
     }
+}
+
+#[tokio::test]
+async fn a_server_whose_usage_counts_the_first_item_alone_is_not_merged() {
+    let embeddings = ADAPTERS[1];
+    let (proxy, hand) = by_hand(spec()).await;
+    let (lists, serving) = serve(hand, embeddings, Refusal::FirstUsage);
+    assert_eq!(drive(&proxy, embeddings).await, [], "each caller gets its own usage");
+    let lists = lists.lock().unwrap().clone();
+    assert!((1..=2).contains(&lists.len()), "{lists:?} were sent");
+    assert!(proxy.metric(r#"groupage_mismatches_total{kind="usage"}"#) > 0);
+    serving.abort();
 }
 
 #[tokio::test]

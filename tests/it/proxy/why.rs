@@ -63,7 +63,10 @@ async fn a_call_that_asks_is_told_its_batch_cause_wait_and_prediction() {
         }
     }
     for timing in &told {
-        assert!(timing.contains("groupage;desc=\"batch=1 items=3 cause=idle predicted="), "{timing}");
+        assert!(
+            timing.contains("groupage;desc=\"way=merged batch=1 items=3 held=limit cause=idle predicted="),
+            "{timing}"
+        );
         assert!(timing.ends_with("ms\""), "{timing}");
         assert!(millis(timing, "queue") > 0.0 && millis(timing, "upstream") > 0.0, "{timing}");
     }
@@ -84,14 +87,17 @@ async fn calls_that_go_alone_pass_or_are_refused_are_told_the_reason() {
     assert_eq!(values(&answer.headers, "server-timing").len(), 2);
     assert_eq!(values(&answer.headers, "server-timing")[0], b"model;dur=3");
     let told = timing(&answer);
-    assert!(told.ends_with("groupage;desc=\"batch=0 items=1 cause=idle reason=header\""), "{told}");
+    assert!(told.ends_with("groupage;desc=\"way=forwarded batch=0 items=1 cause=idle reason=header\""), "{told}");
 
     let caller = proxy.call(proxy.request("GET", "/x", &[DEBUG], None));
     let turn = hand.turn().await;
     assert!(values(&turn.request.headers, "x-groupage-debug").is_empty());
     turn.answer(404, "{}").await;
     let told = timing(&caller.answer().await);
-    assert!(told.starts_with("upstream;dur=") && told.ends_with("desc=\"reason=not_recognised\""), "{told}");
+    assert!(
+        told.starts_with("upstream;dur=") && told.ends_with("desc=\"way=forwarded reason=not_recognised\""),
+        "{told}"
+    );
 
     let (first, turn) = proxy.occupy(&mut hand).await;
     let queued = proxy.queue([proxy.predict(1)]).await;

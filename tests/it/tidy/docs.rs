@@ -8,8 +8,8 @@ use groupage::error::FailureKind;
 use groupage::injector;
 use groupage::protocol::{Label, MismatchKind, Reason};
 use groupage::telemetry::names::{
-    Admission, ControllerMetric, Done, EXPIRED, Kind, Metric, Outcome, REJECTED, Relayed, Reload, SLO_RESULTS, Stage,
-    Told, Unpredicted,
+    Admission, ControllerMetric, Done, EXPIRED, HoldReason, Kind, Metric, Outcome, REJECTED, Relayed, Reload,
+    SLO_RESULTS, Stage, Told, Unpredicted,
 };
 
 use super::{files, golden_section, read, sources};
@@ -88,6 +88,7 @@ fn the_metrics_page_is_the_list_in_the_code() {
     row("`protocol`", Label::ALL.iter().map(|word| word.as_str()).collect());
     row("`cause`", Cause::ALL.iter().map(|word| word.as_str()).collect());
     row("`reason` of calls", Reason::ALL.iter().map(|word| word.as_str()).collect());
+    row("`reason` of held calls", HoldReason::ALL.iter().map(|word| word.as_str()).collect());
     row("`reason` of rejected items", REJECTED.iter().map(|kind| kind.reason()).collect());
     row("`reason` of expired items", EXPIRED.iter().map(|kind| kind.reason()).collect());
     row("`reason` of `groupage_unpredicted_calls_total`", Unpredicted::ALL.iter().map(|word| word.as_str()).collect());
@@ -101,7 +102,12 @@ fn the_metrics_page_is_the_list_in_the_code() {
     golden_section("docs/metrics.md", "label values", &words);
 
     let mut buckets = String::from("| histograms of | upper bounds |\n|---|---|\n");
-    for (what, kind) in [("seconds", Kind::Seconds), ("sizes", Kind::Sizes), ("ratios", Kind::Ratio)] {
+    for (what, kind) in [
+        ("seconds", Kind::Seconds),
+        ("seconds of calls", Kind::CallSeconds),
+        ("sizes", Kind::Sizes),
+        ("ratios", Kind::Ratio),
+    ] {
         let bounds: Vec<_> = kind.buckets().iter().map(ToString::to_string).collect();
         writeln!(buckets, "| {what} | {} |", bounds.join(" ")).unwrap();
     }
@@ -134,7 +140,8 @@ fn metric_names_follow_the_conventions_and_stand_in_one_place() {
 
 #[test]
 fn label_words_are_lower_case_and_none_stands_twice() {
-    let lists: [Vec<&str>; 11] = [
+    let lists: [Vec<&str>; 12] = [
+        HoldReason::ALL.iter().map(|word| word.as_str()).collect(),
         Admission::ALL.iter().map(|word| word.as_str()).collect(),
         Done::ALL.iter().map(|word| word.as_str()).collect(),
         Told::ALL.iter().map(|word| word.as_str()).collect(),

@@ -110,7 +110,10 @@ const OURS: [(&str, &[&str]); 28] = [
 const OTHERS: [(&str, &[&str]); 37] = [
     ("axum", &["admin", "controller"]),
     ("blake3", &["tls", "protocol", "proxy", "admin", "control", "standin", "rollout", "injector", "controller"]),
-    ("bytes", &["protocol", "buffer", "body", "gather", "standin", "upstream", "proxy", "control", "controller"]),
+    (
+        "bytes",
+        &["protocol", "buffer", "body", "gather", "standin", "upstream", "proxy", "control", "controller", "cli"],
+    ),
     ("clap", &["cli"]),
     ("futures-util", &["backend", "upstream", "scheduler", "proxy", "control", "cli", "controller"]),
     ("granit-parser", &["cli"]),

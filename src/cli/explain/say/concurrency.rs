@@ -5,61 +5,146 @@ use serde_json::{Value, json};
 use super::words::{millis, times};
 use crate::cli::explain::facts::{Concurrency, Kind};
 
+/// Fewer items than this in recent batches, in thousandths: nothing was merged yet.
+const MERGED_MIN: u64 = 1500;
+/// Requests in flight from which on the curve shows that the server runs several at once, in thousandths.
+const SEVERAL: u64 = 1500;
+
 /// A sentence on the concurrency of the server, with its numbers; none before anything was measured.
 pub(super) fn explain(kind: &Kind) -> Option<(String, Value)> {
     let flow = kind.concurrency.as_ref()?;
     let numbers = json!({
+        "mode": if flow.limit.is_some() { "limited" } else { "open" },
         "limit": flow.limit,
         "reason": flow.reason,
         "knee_milli": flow.knee_milli,
+        "at_once_milli": at_once(flow),
         "lone_call_us": flow.lone_us,
         "batch_items_milli": flow.batch_items_milli,
         "batch_us": flow.batch_us,
     });
     let text = match flow.limit {
-        Some(limit) => merged(limit, flow)?,
+        Some(limit) => merged(limit, flow),
         None => forwarded(flow)?,
     };
     Some((text, numbers))
 }
 
 /// Why calls beyond a limit are held and merged.
-fn merged(limit: u32, flow: &Concurrency) -> Option<String> {
-    if flow.batch_items_milli < 1500 || flow.lone_us == 0 {
-        return Some(format!(
+fn merged(limit: u32, flow: &Concurrency) -> String {
+    if flow.batch_items_milli < MERGED_MIN || flow.lone_us == 0 {
+        return format!(
             "calls are held beyond {limit} at once: more were measured to wait inside the server; sizes of batches are being tried"
-        ));
+        );
     }
     let items = (flow.batch_items_milli + 500) / 1000;
     let apart = flow.batch_items_milli.saturating_mul(flow.lone_us) / 1000 / u64::from(limit.max(1));
-    Some(format!(
-        "merged: the server runs {limit} at once, and one batch of {items} takes {} where {items} calls one by one take {}",
+    let one = if limit > 1 {
+        format!("one of {limit} batches at once, of {items},")
+    } else {
+        format!("one batch of {items}")
+    };
+    format!(
+        "merged because the server runs {limit} at once, and {one} takes {} where {items} calls take {}",
         millis(flow.batch_us),
         millis(apart),
-    ))
+    )
 }
 
 /// Why calls are forwarded at once.
 fn forwarded(flow: &Concurrency) -> Option<String> {
-    let most = flow.most_milli as f64 / 1000.0;
     let text = match flow.reason.as_str() {
         "no_gain" => {
             let cost = flow.item_permille.map_or_else(String::new, |permille| {
                 format!(" (an item in a batch costs {} as much as a call alone)", times(permille, 1000))
             });
-            format!("forwarded at once: a batch was measured not to pay{cost}; tried again later")
+            format!("forwarded because a batch was measured not to pay{cost}; tried again later")
         }
-        "server_batches" => "forwarded at once: the server reports that it batches by itself".to_owned(),
-        "nothing_to_merge" => "forwarded at once: no two calls that came could share a batch".to_owned(),
+        "server_batches" => "forwarded because the server reports that it batches by itself".to_owned(),
+        "nothing_to_merge" => "forwarded because no two calls that came could share a batch".to_owned(),
         _ if flow.learning => {
-            "forwarded at once: too few calls have been answered to know how many the server runs at once".to_owned()
+            "forwarded: too few calls have been answered to know how many the server runs at once".to_owned()
         }
-        _ if most >= 1.5 => format!(
-            "forwarded at once: the server runs at least {most:.0} at once (a call takes {} then, {} alone)",
-            millis(flow.most_us),
-            millis(flow.lone_us),
-        ),
-        _ => return None,
+        _ => {
+            let at_once = at_once(flow)?;
+            // All that were in flight ran at once, but for noise: it may be able to run more.
+            let all = at_once.saturating_mul(10) >= flow.most_milli.saturating_mul(9);
+            let number =
+                if all { format!("at least {}", whole(flow.most_milli)) } else { format!("about {}", whole(at_once)) };
+            format!(
+                "forwarded because the server runs {number} at once (a call takes {} with {} in flight, {} alone)",
+                millis(flow.most_us),
+                whole(flow.most_milli),
+                millis(flow.lone_us),
+            )
+        }
     };
     Some(text)
+}
+
+/// How many requests the server was seen to run at once, in thousandths: throughput at the highest load times the latency of a lone call (Little's law).
+fn at_once(flow: &Concurrency) -> Option<u64> {
+    let most = flow.most_milli;
+    let worked = u128::from(most) * u128::from(flow.lone_us) / u128::from(flow.most_us.max(1));
+    let worked = u64::try_from(worked).unwrap_or(u64::MAX).max(flow.knee_milli).min(most);
+    (most >= SEVERAL && worked >= 1000).then_some(worked)
+}
+
+const fn whole(milli: u64) -> u64 {
+    (milli + 500) / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(concurrency: Concurrency) -> Option<String> {
+        explain(&Kind { concurrency: Some(concurrency), ..Kind::default() }).map(|(text, _)| text)
+    }
+
+    fn open(most: u64, most_us: u64) -> Concurrency {
+        Concurrency {
+            reason: "learning".to_owned(),
+            most_milli: 1000 * most,
+            most_us,
+            lone_us: 200_000,
+            ..Concurrency::default()
+        }
+    }
+
+    #[test]
+    fn forwarded_calls_name_how_many_the_server_runs_at_once() {
+        let expected = "forwarded because the server runs at least 48 at once (a call takes 200 ms with 48 in flight, 200 ms alone)";
+        assert_eq!(said(open(48, 200_000)).unwrap(), expected);
+        assert!(said(open(48, 210_000)).unwrap().contains("at least 48 at once"), "that is noise");
+        let queued = said(open(48, 1_200_000)).unwrap();
+        assert!(
+            queued.starts_with("forwarded because the server runs about 8 at once (a call takes 1.2 s"),
+            "{queued}"
+        );
+        assert_eq!(said(open(1, 200_000)), None, "one call at a time shows nothing");
+        let learning = said(Concurrency { learning: true, ..open(48, 200_000) }).unwrap();
+        assert!(learning.starts_with("forwarded: too few calls"), "{learning}");
+        let no_gain = Concurrency { reason: "no_gain".to_owned(), item_permille: Some(1010), ..open(2, 1) };
+        let expected = "forwarded because a batch was measured not to pay (an item in a batch costs 1.0× as much as a call alone); tried again later";
+        assert_eq!(said(no_gain).unwrap(), expected);
+    }
+
+    #[test]
+    fn merged_calls_name_what_a_batch_takes_and_what_its_calls_would() {
+        let limited = |limit| Concurrency {
+            limit: Some(limit),
+            lone_us: 10_000,
+            batch_items_milli: 16_000,
+            batch_us: 25_000,
+            ..Concurrency::default()
+        };
+        let expected =
+            "merged because the server runs 1 at once, and one batch of 16 takes 25 ms where 16 calls take 160 ms";
+        assert_eq!(said(limited(1)).unwrap(), expected);
+        let expected = "merged because the server runs 4 at once, and one of 4 batches at once, of 16, takes 25 ms where 16 calls take 40 ms";
+        assert_eq!(said(limited(4)).unwrap(), expected);
+        let growing = said(Concurrency { batch_items_milli: 1000, ..limited(2) }).unwrap();
+        assert!(growing.starts_with("calls are held beyond 2 at once"), "{growing}");
+    }
 }

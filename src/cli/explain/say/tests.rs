@@ -1,4 +1,4 @@
-use super::super::facts::{CeilingFrom, Concurrency, Differs, Words};
+use super::super::facts::{CeilingFrom, Differs, Words};
 use super::*;
 
 fn words(words: &[(&str, u64)]) -> Words {
@@ -150,31 +150,6 @@ fn an_slo_below_a_lone_call_is_infeasible() {
     assert_eq!(what, "slo_infeasible");
     let expected = "SLO 15 ms is below a lone call's 20 ms (in 98 of 100 cases): infeasible, served best effort";
     assert_eq!(text, expected);
-}
-
-fn concurrency(flow: Concurrency) -> String {
-    let told =
-        explain(&Facts { calls: 1000, kinds: vec![Kind { concurrency: Some(flow), ..kind() }], ..Facts::default() });
-    told.into_iter().find(|sentence| sentence.what == "concurrency").expect("a sentence on it").text
-}
-
-#[test]
-fn why_calls_are_forwarded_or_merged_is_one_sentence_with_the_curve() {
-    let open = Concurrency { most_milli: 48_000, most_us: 210_000, lone_us: 200_000, ..Concurrency::default() };
-    assert_eq!(
-        concurrency(open.clone()),
-        "forwarded at once: the server runs at least 48 at once (a call takes 210 ms then, 200 ms alone)"
-    );
-    let no_gain = Concurrency { reason: "no_gain".to_owned(), item_permille: Some(1020), ..Concurrency::default() };
-    assert_eq!(
-        concurrency(no_gain),
-        "forwarded at once: a batch was measured not to pay (an item in a batch costs 1.0× as much as a call alone); tried again later"
-    );
-    let merged = Concurrency { limit: Some(1), batch_items_milli: 24_000, batch_us: 22_000, lone_us: 9000, ..open };
-    assert_eq!(
-        concurrency(merged),
-        "merged: the server runs 1 at once, and one batch of 24 takes 22 ms where 24 calls one by one take 216 ms"
-    );
 }
 
 #[test]

@@ -39,7 +39,10 @@ pub(super) fn span(seconds: u64) -> String {
 /// What a reason means, and what can be done.
 pub(super) fn reason(word: &str) -> &'static str {
     match word {
-        "not_recognised" => "no adapter knows the path; a route with `protocol: Generic` can declare it",
+        "not_recognised" => {
+            "no adapter takes the path; where the body holds a list of items and the answer a list of results, a route with `protocol: Generic` can declare it"
+        }
+        "open_inference" => "KServe V2, `/v2/models/*/infer`: its tensors are not merged yet",
         "streaming" => "they ask for a stream",
         "encoding" => "not plain JSON in UTF-8, or compressed",
         "too_large" => "larger than `limits.itemBytesMax`",

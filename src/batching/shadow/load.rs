@@ -1,0 +1,174 @@
+//! How many calls a server runs at once, from calls that pass.
+//!
+//! By Little's law the work that was answered in a while (in times of lone calls) over the while is the number that ran side by side. Whether the server could
+//! run more shows in the calls that had company: those that were not slowed ran beside all the others.
+
+use std::collections::VecDeque;
+
+/// Answers in a look: single ones come in any order.
+const LOOK_CALLS: u32 = 64;
+/// A look without company ends after so many: calls that are always alone show nothing of others.
+const LOOK_CALLS_MAX: u32 = 1024;
+/// Looks that are remembered: a server that was slow an hour ago may not be slow now, and one that was idle since then has not lost its workers.
+const LOOKS: usize = 64;
+/// Looks at a queue inside the server of which the mean counts.
+const SATURATED: usize = 4;
+/// Calls with company that a look needs to show whether these were slowed.
+const ACCOMPANIED_MIN: u32 = 8;
+/// Up to this many thousandths of a lone call's time a call was not slowed: noise, and the little that sockets and threads share.
+const SLOWED: u64 = 1200;
+
+/// A call that was answered well.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answered {
+    /// What it would take alone, in nanoseconds.
+    pub(super) takes: u64,
+    /// What it took.
+    pub(super) took: u64,
+    /// Time since the answer before it in which the server had work.
+    pub(super) busy: u64,
+    /// Calls in flight when it was sent, itself among them.
+    pub(super) beside: u32,
+}
+
+/// How many calls a server runs at once.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Load {
+    look: Look,
+    looks: VecDeque<Seen>,
+}
+
+/// Sums since the last look.
+#[derive(Debug, Clone, Copy, Default)]
+struct Look {
+    calls: u32,
+    work: u64,
+    time: u64,
+    peak: u32,
+    accompanied: u32,
+    accompanied_takes: u64,
+    accompanied_took: u64,
+}
+
+/// Calls that ran at once, in thousandths.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    milli: u64,
+    /// Others waited inside the server: it runs no more.
+    saturated: bool,
+}
+
+// === impl Load ===
+
+impl Load {
+    pub(super) fn observe(&mut self, answered: Answered) {
+        let Answered { takes, took, busy, beside } = answered;
+        let look = &mut self.look;
+        look.calls += 1;
+        look.work = look.work.saturating_add(takes);
+        look.time = look.time.saturating_add(busy);
+        look.peak = look.peak.max(beside);
+        if beside > 1 {
+            look.accompanied += 1;
+            look.accompanied_takes = look.accompanied_takes.saturating_add(takes);
+            look.accompanied_took = look.accompanied_took.saturating_add(took);
+        }
+        let more = look.accompanied < ACCOMPANIED_MIN && look.calls < LOOK_CALLS_MAX;
+        if look.calls < LOOK_CALLS || more {
+            return;
+        }
+        let seen = look.seen();
+        self.look = Look::default();
+        if self.looks.len() >= LOOKS {
+            self.looks.pop_front();
+        }
+        self.looks.push_back(seen);
+    }
+
+    /// Calls that may run at once: unbounded as long as no queue inside the server was seen. Absence of evidence means that calls go as they go without a proxy.
+    pub(super) fn places(&self) -> usize {
+        if self.looks.iter().any(|seen| seen.saturated) { self.side_by_side() } else { usize::MAX }
+    }
+
+    /// Calls that were seen to run at once, at least 1.
+    pub(super) fn side_by_side(&self) -> usize {
+        let queues = || self.looks.iter().rev().filter(|seen| seen.saturated).take(SATURATED);
+        let count = u64::try_from(queues().count()).unwrap_or(0);
+        let measured = queues().map(|seen| seen.milli).fold(0, u64::saturating_add).checked_div(count).unwrap_or(0);
+        // What ran at once since then shows that there is room for so many.
+        let since = self.looks.iter().rev().take_while(|seen| !seen.saturated);
+        let most = since.map(|seen| seen.milli).fold(measured, u64::max).max(1000);
+        usize::try_from(most.saturating_add(500) / 1000).unwrap_or(usize::MAX)
+    }
+
+    /// The pace of a busy server in thousandths of that of lone calls, at most all of it.
+    pub(super) fn pace(&self) -> u64 {
+        self.looks.back().map_or(1000, |seen| seen.milli)
+    }
+}
+
+// === impl Look ===
+
+impl Look {
+    fn seen(&self) -> Seen {
+        let per_mille =
+            |one: u64, other: u64| u64::try_from(u128::from(one) * 1000 / u128::from(other.max(1))).unwrap_or(u64::MAX);
+        let ran = per_mille(self.work, self.time);
+        if self.accompanied < ACCOMPANIED_MIN {
+            return Seen { milli: ran, saturated: false };
+        }
+        let saturated = per_mille(self.accompanied_took, self.accompanied_takes) > SLOWED;
+        let milli = if saturated { ran } else { ran.max(u64::from(self.peak) * 1000) };
+        Seen { milli, saturated }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(answers: impl Iterator<Item = Answered>) -> Load {
+        let mut load = Load::default();
+        answers.for_each(|answered| load.observe(answered));
+        load
+    }
+
+    fn same(count: usize, answered: Answered) -> impl Iterator<Item = Answered> {
+        std::iter::repeat_n(answered, count)
+    }
+
+    #[test]
+    fn calls_that_are_not_slowed_beside_others_run_at_once() {
+        let free = Answered { takes: 200, took: 205, busy: 25, beside: 9 };
+        let free = load(same(128, free));
+        assert_eq!((free.side_by_side(), free.places()), (9, usize::MAX));
+        let queued = Answered { takes: 5, took: 45, busy: 5, beside: 9 };
+        let queued = load(same(128, queued));
+        assert_eq!((queued.side_by_side(), queued.places()), (1, 1));
+    }
+
+    #[test]
+    fn a_queue_replaces_what_was_known_and_room_seen_later_adds_to_it() {
+        let (free, queued) = (
+            Answered { takes: 200, took: 200, busy: 5, beside: 40 },
+            Answered { takes: 200, took: 1200, busy: 25, beside: 48 },
+        );
+        assert_eq!(load(same(640, free).chain(same(640, queued))).side_by_side(), 8);
+        assert_eq!(load(same(640, queued).chain(same(64, free))).side_by_side(), 40);
+    }
+
+    #[test]
+    fn idle_times_change_nothing() {
+        let free = Answered { takes: 200, took: 200, busy: 5, beside: 40 };
+        let lone = Answered { takes: 200, took: 200, busy: 200, beside: 1 };
+        assert_eq!(load(same(64, free).chain(same(2000, lone))).side_by_side(), 40);
+        assert!(load(same(100_000, lone)).looks.len() <= LOOKS);
+    }
+
+    #[test]
+    fn a_slower_pace_under_load_shows() {
+        let slow = Answered { takes: 5, took: 20, busy: 10, beside: 2 };
+        let load = load(same(64, slow));
+        assert_eq!((load.side_by_side(), load.pace()), (1, 500));
+    }
+}

@@ -1,0 +1,91 @@
+//! What batching would have done in mode `Observe`, whether it is worth it, and what that rests on.
+
+use serde_json::{Value, json};
+
+use super::super::facts::{Predicted, ratio};
+use super::words::{millis, span};
+
+/// A sentence on the prediction, with its numbers.
+pub(super) fn explain(told: &Predicted) -> (String, Value) {
+    let Predicted { over_seconds, calls, executions, carried, items, latency_us, passed_us, unserved, .. } = *told;
+    let numbers = json!({
+        "over_seconds": over_seconds, "benefit": told.benefit, "side_by_side": told.side_by_side, "calls": calls,
+        "upstream_calls": executions, "items": items, "latency_us": latency_us, "passed_us": passed_us,
+        "unserved": unserved, "measured_items": told.measured_items,
+    });
+    if calls == 0 {
+        let text = "mode Observe: too few calls have passed to say what batching would do with them";
+        return (text.to_owned(), numbers);
+    }
+    let would = format!(
+        "batching would have made {executions} upstream calls of {carried}, of {:.1} items each, and answered them after {} on average ({} as they passed) in the last {}",
+        ratio(items, executions),
+        millis(latency_us),
+        millis(passed_us),
+        span(over_seconds),
+    );
+    let mut text = match told.benefit.as_str() {
+        "nothing_to_merge" => {
+            let several = match told.side_by_side {
+                0 | 1 => String::new(),
+                several => format!(", since the server runs at least {several} at once"),
+            };
+            format!(
+                "mode Observe: batching is not worth it here: nearly every call would be forwarded as it is now{several}; {would}"
+            )
+        }
+        "slower" => format!("mode Observe: batching is not worth it here: calls would be answered later; {would}"),
+        _ => format!("mode Observe: {would}"),
+    };
+    if unserved > 0 {
+        text += &format!("; it would have refused or given up {unserved} of {calls}");
+    }
+    text += &match told.measured_items {
+        _ if told.benefit == "nothing_to_merge" => String::new(),
+        0 | 1 => "; no caller sends several items, so what a batch takes is a guess: half of a lone call's time, and half of it again for every item".to_owned(),
+        most => format!("; what up to {most} items take was measured"),
+    };
+    (text, numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn predicted(benefit: &str) -> Predicted {
+        Predicted {
+            over_seconds: 90,
+            benefit: benefit.to_owned(),
+            side_by_side: 64,
+            calls: 400,
+            executions: 50,
+            carried: 400,
+            items: 400,
+            latency_us: 22_000,
+            passed_us: 60_000,
+            unserved: 0,
+            measured_items: 8,
+        }
+    }
+
+    #[test]
+    fn a_prediction_names_its_window_and_what_it_rests_on() {
+        let expected = "mode Observe: batching would have made 50 upstream calls of 400, of 8.0 items each, and answered them after 22 ms on average (60 ms as they passed) in the last 90 s; what up to 8 items take was measured";
+        assert_eq!(explain(&predicted("worth")).0, expected);
+        assert!(explain(&Predicted { measured_items: 1, ..predicted("worth") }).0.contains("is a guess"));
+        assert!(explain(&Predicted { calls: 0, ..predicted("unknown") }).0.contains("too few calls"));
+    }
+
+    #[test]
+    fn where_batching_is_not_worth_it_that_comes_first() {
+        let (text, numbers) = explain(&predicted("nothing_to_merge"));
+        let expected = "mode Observe: batching is not worth it here: nearly every call would be forwarded as it is now, since the server runs at least 64 at once; batching would";
+        assert!(text.starts_with(expected) && !text.contains("guess"), "{text}");
+        assert_eq!(numbers["benefit"], "nothing_to_merge");
+        assert!(
+            explain(&predicted("slower"))
+                .0
+                .starts_with("mode Observe: batching is not worth it here: calls would be answered later")
+        );
+    }
+}

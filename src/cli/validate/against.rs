@@ -1,0 +1,275 @@
+//! `groupage validate --against URL`: asks a server whether it takes what the routes of a policy declare.
+//!
+//! For each route one call is sent alone and one with its items twice, as a batch of two callers would be; the answer is split as the proxy splits it, and the
+//! part of one caller is compared with the lone answer in shape. Nothing else is sent, and no proxy runs.
+//!
+//! What it leaves out: whether values are equal (models batch with other rounding), and load.
+
+mod sample;
+mod shape;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode, header};
+use serde_json::{Value, json};
+use tokio::time::timeout_at;
+
+use self::sample::Sample;
+pub(super) use self::sample::Samples;
+use super::super::compose;
+use crate::body::Body;
+use crate::buffer::BufferBudget;
+use crate::clock::Clock;
+use crate::config::{self, Given, Loaded, Machine, Overrides, Policy};
+use crate::error::FailureKind;
+use crate::gather::{Bounds, Gathered, gather};
+use crate::protocol::{Call, Endpoint, Reason, Secret};
+use crate::proxy::Table;
+use crate::telemetry::Metrics;
+use crate::upstream::Upstream;
+
+/// Longest wait for one answer: a cold model may load first.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// Most bytes of an answer that are read: the default bound of the proxy.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// What became of one route.
+#[derive(Debug)]
+pub(super) struct RouteResult {
+    /// The route as the policy writes it.
+    route: String,
+    /// The path of the calls.
+    path: String,
+    /// Bytes of the call that was sent alone; 0 where nothing was sent.
+    bytes: usize,
+    lone: Option<StatusCode>,
+    merged: Option<StatusCode>,
+    /// What to know, and whether it is wrong.
+    verdict: Verdict,
+}
+
+/// Whether a route can be merged.
+#[derive(Debug)]
+enum Verdict {
+    Fits,
+    /// Nothing can be said.
+    Untried(String),
+    Wrong(String),
+}
+
+/// An answer.
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+/// The server, and how it is asked.
+struct Asker {
+    upstream: Upstream,
+    clock: Clock,
+    buffers: BufferBudget,
+    authority: String,
+    table: Table,
+    secret: Secret,
+}
+
+/// Tries every declared route, and every path that a sample names.
+///
+/// # Errors
+/// What went wrong before anything was sent, in words.
+pub(super) fn run(loaded: &Loaded, url: &str, samples: &Samples) -> Result<Vec<RouteResult>, String> {
+    let overrides = Overrides { upstream: Some(Given::flag("--against", url.to_owned())), ..Overrides::default() };
+    let policy = config::build(Some(loaded), &overrides, &Machine::default()).map_err(|errors| errors.render(false))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+    runtime.block_on(async {
+        let asker = Asker::new(&policy)?;
+        if !asker.upstream.accepts().await {
+            return Err(format!("cannot connect to {url}"));
+        }
+        let mut results = Vec::new();
+        for sample in samples.calls(&policy) {
+            results.push(asker.try_route(sample).await);
+        }
+        Ok(results)
+    })
+}
+
+// === impl Asker ===
+
+impl Asker {
+    fn new(policy: &Policy) -> Result<Self, String> {
+        let buffers = BufferBudget::new(2 * ANSWER_BYTES_MAX);
+        let metrics = Arc::new(Metrics::new("validate"));
+        let clock = Clock::start();
+        let upstream = compose::upstream_alone(policy, clock, buffers.clone(), metrics)?;
+        let authority = match &policy.proxy.upstream {
+            Some(config::Upstream::Http { authority, .. }) => authority.clone(),
+            _ => "localhost".to_owned(),
+        };
+        Ok(Self { upstream, clock, buffers, authority, table: compose::recognised(policy)?, secret: Secret::random() })
+    }
+
+    async fn try_route(&self, sample: Sample) -> RouteResult {
+        let Sample { route, method, path, body } = sample;
+        let mut result = RouteResult { route, path, bytes: 0, lone: None, merged: None, verdict: Verdict::Fits };
+        result.verdict = match body {
+            Ok(body) => self.compare(&method, &body, &mut result).await,
+            Err(why) => Verdict::Untried(why),
+        };
+        result
+    }
+
+    async fn compare(&self, method: &Method, body: &Bytes, result: &mut RouteResult) -> Verdict {
+        let path = result.path.clone();
+        let Some(endpoint) = self.table.routes.recognise(method, &path) else {
+            let why = match Reason::of_unrecognised(&path) {
+                Reason::OpenInference => "KServe V2 calls are not merged yet and pass through",
+                _ => "no adapter takes this path, so its calls pass through",
+            };
+            return Verdict::Untried(why.to_owned());
+        };
+        let Some(call) = self.read(&endpoint, method, &path, body) else {
+            return Verdict::Untried("the path makes no request".to_owned());
+        };
+        if let Some(reason) = call.alone() {
+            return Verdict::Untried(format!("calls such as the sample are never merged: `{}`", reason.as_str()));
+        }
+        result.bytes = body.len();
+        let lone = self.send(method, &path, call.head.headers.clone(), body.clone()).await;
+        let lone = match lone {
+            Ok(answer) => answer,
+            Err(kind) => return Verdict::Untried(format!("alone, the sample got no answer: {}", kind.message())),
+        };
+        result.lone = Some(lone.status);
+        if !lone.status.is_success() {
+            let why = format!(
+                "the server answers the sample alone with {}: give a call that it takes, --sample {path}=FILE",
+                lone.status.as_u16()
+            );
+            return Verdict::Untried(why);
+        }
+        self.merge(&endpoint, &call, &lone, result).await
+    }
+
+    /// Sends the items of the sample twice in one call.
+    async fn merge(&self, endpoint: &Endpoint, call: &Call, lone: &Answer, result: &mut RouteResult) -> Verdict {
+        let members = [call, call];
+        let sent = endpoint.write_batch(&members, None);
+        let answer = match self.send(&sent.method, &sent.target, sent.headers.clone(), sent.body.clone()).await {
+            Ok(answer) => answer,
+            Err(kind) => {
+                return Verdict::Wrong(format!(
+                    "a call with two items gets no answer ({}), one with one item does: set `mode: Passthrough`",
+                    kind.message()
+                ));
+            }
+        };
+        result.merged = Some(answer.status);
+        if !answer.status.is_success() {
+            return Verdict::Wrong(format!(
+                "the server answers a call with two items with {} and one with one item with {}: every batch would fail \
+                 and be sent again alone, until merging ends; set `mode: Passthrough`, or correct the route",
+                answer.status.as_u16(),
+                lone.status.as_u16()
+            ));
+        }
+        match endpoint.split_batch(&members, &sent, answer.status, &answer.headers, &answer.body) {
+            Err(mismatch) => Verdict::Wrong(format!(
+                "the answer to two items cannot be split (`{}`): correct the route",
+                mismatch.what.as_str()
+            )),
+            Ok(replies) => {
+                let part = replies.first().map(|reply| reply.body.clone()).unwrap_or_default();
+                match shape::difference(&lone.body, &part) {
+                    None => Verdict::Fits,
+                    Some(difference) => Verdict::Wrong(format!(
+                        "a merged caller would get an answer of another shape than alone: {difference}"
+                    )),
+                }
+            }
+        }
+    }
+
+    fn read(&self, endpoint: &Endpoint, method: &Method, path: &str, body: &Bytes) -> Option<Call> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, &self.authority)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::ACCEPT, "application/json")
+            .body(())
+            .ok()?;
+        let (head, ()) = request.into_parts();
+        Some(endpoint.read(&head, body.clone(), &self.secret))
+    }
+
+    async fn send(
+        &self,
+        method: &Method,
+        target: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Answer, FailureKind> {
+        let mut request =
+            Request::builder().method(method).uri(target).body(Body::full(body)).map_err(|_| FailureKind::Internal)?;
+        *request.headers_mut() = headers;
+        let until = self.clock.instant(self.clock.now().after(ANSWER_LIMIT));
+        let response = timeout_at(until, self.upstream.forward().alone(request)).await;
+        let response = response.map_err(|_| FailureKind::UpstreamTimeout)?.map_err(|failure| failure.kind)?;
+        let (head, mut body) = response.into_parts();
+        let bounds = Bounds { max: ANSWER_BYTES_MAX, idle: ANSWER_LIMIT, until: Some(until) };
+        match gather(&mut body, bounds, &self.buffers).await {
+            Gathered::Whole { bytes, .. } => Ok(Answer { status: head.status, headers: head.headers, body: bytes }),
+            Gathered::Stopped { .. } => Err(FailureKind::UpstreamBroken),
+        }
+    }
+}
+
+// === impl RouteResult ===
+
+impl RouteResult {
+    pub(super) const fn is_wrong(&self) -> bool {
+        matches!(self.verdict, Verdict::Wrong(_))
+    }
+
+    /// One line for people.
+    pub(super) fn text(&self) -> String {
+        let Self { route, path, bytes, lone, merged, verdict } = self;
+        let (mark, said) = match verdict {
+            Verdict::Fits => ("√", "one item and two are answered in one shape"),
+            Verdict::Untried(why) => ("‼", why.as_str()),
+            Verdict::Wrong(why) => ("×", why.as_str()),
+        };
+        let status =
+            |status: &Option<StatusCode>| status.map_or("no answer".to_owned(), |status| status.as_u16().to_string());
+        let sent = match (bytes, lone) {
+            (0, _) | (_, None) => String::new(),
+            (bytes, Some(_)) if merged.is_none() => format!("; sent {bytes} bytes alone: {}", status(lone)),
+            (bytes, Some(_)) => {
+                format!("; sent {bytes} bytes alone: {}, its items twice: {}", status(lone), status(merged))
+            }
+        };
+        format!("{mark} {route} ({path}): {said}{sent}\n")
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let (verdict, why) = match &self.verdict {
+            Verdict::Fits => ("fits", None),
+            Verdict::Untried(why) => ("untried", Some(why)),
+            Verdict::Wrong(why) => ("wrong", Some(why)),
+        };
+        json!({
+            "route": self.route,
+            "path": self.path,
+            "sent_bytes": self.bytes,
+            "alone_status": self.lone.map(|status| status.as_u16()),
+            "merged_status": self.merged.map(|status| status.as_u16()),
+            "verdict": verdict,
+            "why": why,
+        })
+    }
+}

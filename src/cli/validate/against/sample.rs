@@ -1,0 +1,157 @@
+//! The calls that are sent: given by the user, or made for protocols whose items are known.
+
+use bytes::Bytes;
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::config::{Mode, Policy, Route};
+use crate::protocol::{Named, PathPattern};
+
+/// Most bytes of a sample: sixteen times the default bound of a call that is merged.
+const SAMPLE_BYTES_MAX: u64 = 16 << 20;
+/// The text of made samples.
+const TEXT: &str = "groupage validate";
+
+/// A call for one route.
+#[derive(Debug)]
+pub(super) struct Sample {
+    pub(super) route: String,
+    pub(super) method: Method,
+    pub(super) path: String,
+    /// The body, or why there is none.
+    pub(super) body: Result<Bytes, String>,
+}
+
+/// The samples that the user gave.
+#[derive(Debug, Default)]
+pub(in super::super) struct Samples {
+    /// For every route that has none of its own.
+    any: Option<Bytes>,
+    by_path: Vec<(String, Bytes)>,
+}
+
+// === impl Samples ===
+
+impl Samples {
+    /// Reads `FILE` and `PATH=FILE`.
+    ///
+    /// # Errors
+    /// Which file cannot be read, and why.
+    pub(in super::super) fn read(given: &[String]) -> Result<Self, String> {
+        let mut samples = Self::default();
+        for text in given {
+            match text.split_once('=').filter(|(path, _)| path.starts_with('/')) {
+                Some((path, file)) => samples.by_path.push((path.to_owned(), read_body(file)?)),
+                None => samples.any = Some(read_body(text)?),
+            }
+        }
+        Ok(samples)
+    }
+
+    /// A call for each route of the policy, and for each path that a sample names.
+    pub(super) fn calls(&self, policy: &Policy) -> Vec<Sample> {
+        let named = self.by_path.iter().map(|(path, body)| {
+            let route = policy.routes.iter().find(|route| matches(route, path));
+            Sample {
+                route: route.map_or_else(|| "default".to_owned(), |route| route.path.clone()),
+                method: route.map_or(Method::POST, |route| route.method.clone()),
+                path: path.clone(),
+                body: Ok(body.clone()),
+            }
+        });
+        let is_named = |route: &Route| self.by_path.iter().any(|(path, _)| matches(route, path));
+        let is_merged = |route: &Route| {
+            route.mode != Mode::Passthrough && !matches!(route.protocol, Named::PassThrough | Named::LlamaCpp)
+        };
+        let others = policy.routes.iter().filter(|route| is_merged(route) && !is_named(route));
+        named.chain(others.map(|route| self.declared(route))).collect()
+    }
+
+    /// The call for a route that no sample names.
+    fn declared(&self, route: &Route) -> Sample {
+        let path = concrete_path(route);
+        let body = match &path {
+            None => Err(format!(
+                "`{}` stands for many paths: name a call with --sample PATH=FILE, such as --sample \
+                 /v1/models/NAME:predict=call.json",
+                route.path
+            )),
+            Some(path) => self.any.clone().map_or_else(|| generated(route, path), Ok),
+        };
+        let path = path.unwrap_or_else(|| route.path.clone());
+        Sample { route: route.path.clone(), method: route.method.clone(), path, body }
+    }
+}
+
+/// A body for a protocol whose items are known.
+fn generated(route: &Route, path: &str) -> Result<Bytes, String> {
+    let value = match &route.generic {
+        Some(spec) => match &spec.items[..] {
+            [items] if !items.tokens().is_empty() => nested(items.tokens()),
+            _ => return Err(format!("its items are in several lists: give a call with --sample {path}=FILE")),
+        },
+        None if path.ends_with("/embeddings") => json!({"model": "default", "input": TEXT}),
+        None if path.ends_with("/embed") => json!({"inputs": TEXT}),
+        None if path.contains(':') => json!({"instances": [[1.0, 2.0, 3.0, 4.0]]}),
+        None => return Err(format!("no call is known for this path: give one with --sample {path}=FILE")),
+    };
+    Ok(Bytes::from(value.to_string()))
+}
+
+fn matches(route: &Route, path: &str) -> bool {
+    PathPattern::parse(&route.path).is_ok_and(|pattern| pattern.matches(path))
+}
+
+/// A path that a route stands for: its own, or the one of a protocol that has one path.
+fn concrete_path(route: &Route) -> Option<String> {
+    if !route.path.ends_with("/*") {
+        return Some(route.path.clone());
+    }
+    let known: &[&str] = match route.protocol {
+        Named::Auto | Named::Tei => &["/v1/embeddings", "/embed"],
+        Named::OpenAi | Named::Vllm | Named::SgLang | Named::Infinity | Named::Ollama | Named::Voyage | Named::Jina => {
+            &["/v1/embeddings"]
+        }
+        Named::PassThrough | Named::Generic | Named::KServeV1 | Named::TfServing | Named::LlamaCpp => &[],
+    };
+    known.iter().find(|path| matches(route, path)).map(|path| (*path).to_owned())
+}
+
+/// A document with one text in the list at a pointer.
+fn nested(tokens: &[String]) -> Value {
+    tokens.iter().rev().fold(json!([TEXT]), |inner, name| json!({name.as_str(): inner}))
+}
+
+fn read_body(file: &str) -> Result<Bytes, String> {
+    let size = std::fs::metadata(file).map_err(|error| format!("{file}: {error}"))?.len();
+    if size > SAMPLE_BYTES_MAX {
+        return Err(format!("{file}: larger than {SAMPLE_BYTES_MAX} bytes"));
+    }
+    std::fs::read(file).map(Bytes::from).map_err(|error| format!("{file}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Machine, Overrides};
+
+    #[test]
+    fn each_declared_route_gets_a_call_of_its_protocol() {
+        let text = "routes: [{path: /v1/embeddings/*}, {path: /v1/*, protocol: OpenAI}, {path: /g, protocol: Generic, \
+                    generic: {items: /in/texts, results: /v}}, {path: '/v1/models/m:predict'}, {path: /x, protocol: \
+                    PassThrough}, {path: /v1/models/*, protocol: KServeV1}]";
+        let loaded = config::load(text, "p").unwrap();
+        let policy = config::build(Some(&loaded), &Overrides::default(), &Machine::default()).unwrap();
+        let calls = Samples::default().calls(&policy);
+        let paths: Vec<&str> = calls.iter().map(|call| call.path.as_str()).collect();
+        assert_eq!(paths, ["/v1/embeddings/*", "/v1/embeddings", "/g", "/v1/models/m:predict", "/v1/models/*"]);
+        let body = |at: usize| calls[at].body.clone().map(|body| String::from_utf8(body.to_vec()).unwrap());
+        assert_eq!(body(2).as_deref(), Ok(r#"{"in":{"texts":["groupage validate"]}}"#));
+        assert!(body(3).unwrap().contains("instances"));
+        assert!(body(4).unwrap_err().contains("--sample PATH=FILE"));
+        let own = Samples { by_path: vec![("/v1/models/a:predict".to_owned(), Bytes::new())], any: None };
+        let calls = own.calls(&policy);
+        assert_eq!((calls[0].path.as_str(), calls[0].route.as_str()), ("/v1/models/a:predict", "/v1/*"));
+        assert!(calls.iter().all(|call| call.path != "/v1/models/*"), "a sample names it");
+    }
+}

@@ -1,0 +1,74 @@
+//! The shape of two JSON answers compared: which fields, lists and kinds of values, whatever the values are.
+
+use serde_json::Value;
+
+/// Elements of a list that are looked at: results of one kind.
+const ELEMENTS_MAX: usize = 16;
+/// Deepest level that is compared: answers of models are far flatter.
+const DEPTH_MAX: usize = 32;
+
+/// The first difference in shape between a lone answer and a merged caller's part; `None` where there is none.
+pub(super) fn difference(lone: &[u8], part: &[u8]) -> Option<String> {
+    let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
+    match (read(lone), read(part)) {
+        (Some(lone), Some(part)) => differ(&lone, &part, "", DEPTH_MAX),
+        (None, Some(_)) => Some("alone it is no JSON".to_owned()),
+        (_, None) => Some("merged it is no JSON".to_owned()),
+    }
+}
+
+fn differ(lone: &Value, part: &Value, at: &str, depth: usize) -> Option<String> {
+    let place = if at.is_empty() { "the answer".to_owned() } else { format!("`{at}`") };
+    match (lone, part) {
+        // Optional fields are null in one answer and not in the next.
+        (Value::Null, _) | (_, Value::Null) => None,
+        _ if depth == 0 => None,
+        (Value::Object(one), Value::Object(other)) => {
+            if let Some(name) = one.keys().find(|name| !other.contains_key(*name)) {
+                return Some(format!("{place} has no `{name}` merged"));
+            }
+            if let Some(name) = other.keys().find(|name| !one.contains_key(*name)) {
+                return Some(format!("{place} has `{name}` merged only"));
+            }
+            one.iter().find_map(|(name, value)| differ(value, other.get(name)?, &format!("{at}/{name}"), depth - 1))
+        }
+        (Value::Array(one), Value::Array(other)) => {
+            if one.is_empty() != other.is_empty() {
+                return Some(format!("{place} is empty in one of both"));
+            }
+            let first = one.first()?;
+            let inner = format!("{at}/0");
+            other.iter().take(ELEMENTS_MAX).find_map(|value| differ(first, value, &inner, depth - 1))
+        }
+        _ if kind(lone) == kind(part) => None,
+        _ => Some(format!("{place} is {} alone and {} merged", kind(lone), kind(part))),
+    }
+}
+
+const fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_differ_and_shapes_do_not() {
+        let same = |one: &str, other: &str| difference(one.as_bytes(), other.as_bytes());
+        assert_eq!(same(r#"{"v":[[1,2]],"id":"a"}"#, r#"{"v":[[3,4.5]],"id":"b"}"#), None);
+        assert_eq!(same(r#"{"v":null}"#, r#"{"v":[1]}"#), None);
+        assert_eq!(same(r#"{"v":1}"#, r#"{"v":[1]}"#).unwrap(), "`/v` is a number alone and a list merged");
+        assert_eq!(same(r#"{"v":[[1]]}"#, r#"{"v":[1]}"#).unwrap(), "`/v/0` is a list alone and a number merged");
+        assert_eq!(same(r#"{"v":1,"n":2}"#, r#"{"v":1}"#).unwrap(), "the answer has no `n` merged");
+        assert_eq!(same("[1]", "[]").unwrap(), "the answer is empty in one of both");
+        assert_eq!(same("text", "[]").unwrap(), "alone it is no JSON");
+    }
+}

@@ -1,0 +1,121 @@
+//! What a wrong value was probably meant as: plausible spellings from other tools, and how the same is written here.
+
+use super::schema::Shape;
+use super::text::{ADDRESS, ADDRESS_OR_OFF, LOCAL_OR_OFF, POINTER, RESULT_WEIGHT, ROUTE_PATH, Text, WEIGHT};
+
+/// Names under which people know the protocol of `/v2/models/*/infer`, in lower case and without signs.
+const OPEN_INFERENCE: [&str; 9] =
+    ["kservev2", "kfservingv2", "v2", "oip", "oipv2", "openinference", "openinferenceprotocol", "triton", "mlserver"];
+
+/// Advice on a scalar that a shape does not take; `None` where nothing better is known than what is allowed.
+pub(super) fn hint(shape: &Shape, path: &str, text: &str) -> Option<String> {
+    match shape {
+        Shape::Word(..) if path.ends_with(".protocol") => protocol(text),
+        Shape::Text(rule) if is(rule, &ROUTE_PATH) => route_path(text),
+        Shape::Text(rule) if [&POINTER, &WEIGHT, &RESULT_WEIGHT].iter().any(|known| is(rule, known)) => pointer(text),
+        Shape::Text(rule) if is(rule, &ADDRESS) || is(rule, &ADDRESS_OR_OFF) => {
+            port(text).map(|port| format!("write \":{port}\", or \"127.0.0.1:{port}\" for this machine alone"))
+        }
+        Shape::Text(rule) if is(rule, &LOCAL_OR_OFF) => port(text).map(|port| format!("write \"127.0.0.1:{port}\"")),
+        _ => None,
+    }
+}
+
+/// What a single value in the place of a list becomes as the one element.
+pub(super) fn element(shape: &Shape, text: &str) -> String {
+    match shape {
+        Shape::Text(rule) if is(rule, &ADDRESS) => {
+            port(text).map_or_else(|| text.to_owned(), |port| format!(":{port}"))
+        }
+        _ => text.to_owned(),
+    }
+}
+
+fn is(rule: &Text, known: &Text) -> bool {
+    rule.allowed == known.allowed
+}
+
+fn port(text: &str) -> Option<u16> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten().filter(|port| *port > 0)
+}
+
+fn protocol(text: &str) -> Option<String> {
+    let letters: String = text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
+    OPEN_INFERENCE.contains(&letters.as_str()).then(|| {
+        "calls of the Open Inference Protocol (KServe V2, `/v2/models/*/infer`) are not merged yet and pass through: \
+         leave the route out"
+            .to_owned()
+    })
+}
+
+/// A `*` elsewhere than at the end.
+fn route_path(text: &str) -> Option<String> {
+    let before = text.split_once('*')?.0;
+    let prefix = before.get(..=before.rfind('/')?)?;
+    prefix.starts_with('/').then(|| {
+        format!(
+            "`*` stands only at the end, after `/`: write {prefix}*, of which only calls that the protocol takes are merged"
+        )
+    })
+}
+
+/// JSON Path and bare names as a JSON Pointer.
+fn pointer(text: &str) -> Option<String> {
+    let path = text.strip_prefix('$').unwrap_or(text);
+    let path = path.strip_suffix("[*]").unwrap_or(path).trim_start_matches('.');
+    let plain =
+        |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+    if path.is_empty() && text.starts_with('$') {
+        return Some("a JSON Pointer begins with `/`; the whole document is \"\"".to_owned());
+    }
+    path.split('.').all(plain).then(|| format!("a JSON Pointer begins with `/`: write /{}", path.replace('.', "/")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_paths_and_bare_names_become_pointers() {
+        for (text, pointer) in [
+            ("$.texts", "/texts"),
+            ("$.inputs.texts", "/inputs/texts"),
+            ("$.texts[*]", "/texts"),
+            ("texts", "/texts"),
+            ("a.b", "/a/b"),
+        ] {
+            let hint = hint(&Shape::Text(&POINTER), "routes[0].generic.items", text).unwrap();
+            assert!(hint.ends_with(&format!("write {pointer}")), "{hint}");
+        }
+        assert!(pointer("$").unwrap().contains("\"\""));
+        assert_eq!(pointer("$.a[0].b c"), None);
+    }
+
+    #[test]
+    fn a_star_inside_a_path_becomes_a_prefix() {
+        let hint = route_path("/v1/models/*:predict").unwrap();
+        assert!(hint.contains("write /v1/models/*,"), "{hint}");
+        assert!(route_path("/v2/models/*/infer").unwrap().contains("write /v2/models/*,"));
+        assert!(route_path("/*/x").unwrap().contains("write /*,"));
+        assert_eq!((route_path("*"), route_path("v1/*")), (None, None));
+    }
+
+    #[test]
+    fn kserve_v2_is_not_taken_for_v1() {
+        for word in ["KServeV2", "kserve-v2", "V2", "OIP", "Triton"] {
+            assert!(protocol(word).unwrap().contains("leave the route out"), "{word}");
+        }
+        assert_eq!(protocol("KServV1"), None);
+    }
+
+    #[test]
+    fn a_bare_port_becomes_an_address() {
+        assert_eq!(element(&Shape::Text(&ADDRESS), "15080"), ":15080");
+        assert_eq!(element(&Shape::Text(&ADDRESS), "0.0.0.0:1"), "0.0.0.0:1");
+        let hint = |rule, text| hint(&Shape::Text(rule), "p", text);
+        assert!(hint(&ADDRESS, "15080").unwrap().starts_with("write \":15080\""));
+        assert_eq!(hint(&LOCAL_OR_OFF, "9191").unwrap(), "write \"127.0.0.1:9191\"");
+        assert_eq!(hint(&ADDRESS, "70000"), None);
+    }
+}

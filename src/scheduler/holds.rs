@@ -1,0 +1,86 @@
+//! What calls waited for before they were sent, for metrics and `Server-Timing`.
+//!
+//! It decides nothing: the core reports why a batch left when it did, and from that follows what kept it.
+
+use std::time::Duration;
+
+use crate::batching::{Cause, Tick};
+use crate::telemetry::Metrics;
+use crate::telemetry::names::HoldReason;
+
+/// A shorter wait is no hold: the scheduler's task itself takes some tens of microseconds under load.
+const HELD_MIN: Duration = Duration::from_micros(100);
+
+/// What held the members of one batch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Holds {
+    cause: Cause,
+    /// The end of the last pause of their merge key.
+    paused_until: Option<Tick>,
+}
+
+// === impl Holds ===
+
+impl Holds {
+    pub(super) const fn new(cause: Cause, paused_until: Option<Tick>) -> Self {
+        Self { cause, paused_until }
+    }
+
+    /// What a call waited for that arrived then and leaves now.
+    pub(super) fn reason(&self, now: Tick, arrived: Tick) -> Option<HoldReason> {
+        if now.since(arrived) < HELD_MIN {
+            return None;
+        }
+        if self.paused_until.is_some_and(|until| arrived < until) {
+            return Some(HoldReason::Pause);
+        }
+        Some(match self.cause {
+            Cause::Delay | Cause::Deadline => HoldReason::Company,
+            // Nothing else waits beside a free slot.
+            Cause::Full | Cause::Weight | Cause::Bytes | Cause::Idle | Cause::Lead | Cause::Probe | Cause::Drain => {
+                HoldReason::Limit
+            }
+        })
+    }
+
+    /// Counts the calls of a batch that leaves now.
+    pub(super) fn count(&self, metrics: &Metrics, now: Tick, arrived: impl Iterator<Item = Tick>) {
+        let mut held = [0_u64; HoldReason::ALL.len()];
+        for reason in arrived.filter_map(|arrived| self.reason(now, arrived)) {
+            held[reason as usize] += 1;
+        }
+        for reason in HoldReason::ALL {
+            if held[reason as usize] > 0 {
+                metrics.calls_held(reason, held[reason as usize]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_follows_from_cause_pause_and_wait() {
+        let (now, long) = (Tick::from_millis(100), Tick::from_millis(40));
+        let just = Tick(now.0 - 50_000);
+        let reason = |cause, pause, arrived| Holds::new(cause, pause).reason(now, arrived);
+        assert_eq!(reason(Cause::Idle, None, just), None, "it left at once");
+        assert_eq!(reason(Cause::Idle, None, long), Some(HoldReason::Limit));
+        assert_eq!(reason(Cause::Delay, None, long), Some(HoldReason::Company));
+        assert_eq!(reason(Cause::Idle, Some(Tick::from_millis(90)), long), Some(HoldReason::Pause));
+        assert_eq!(reason(Cause::Idle, Some(Tick::from_millis(30)), long), Some(HoldReason::Limit), "it was over");
+    }
+
+    #[test]
+    fn calls_are_counted_by_reason() {
+        let metrics = Metrics::new("local");
+        let holds = Holds::new(Cause::Idle, Some(Tick::from_millis(10)));
+        holds.count(&metrics, Tick::from_millis(20), [5, 8, 12, 20].map(Tick::from_millis).into_iter());
+        let text = metrics.render();
+        for line in ["{reason=\"pause\"} 2", "{reason=\"limit\"} 1", "{reason=\"company\"} 0"] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! End-to-end latency of calls, by route and outcome.
+//!
+//! A histogram is registered with its first sample, since every bucket is a series and most routes
+//! see two of the six outcomes.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use metrics::{Histogram, Label, Recorder};
+
+use super::names::{Metric, OTHER_ROUTE, Outcome};
+use super::registry::{METADATA, Metrics, Shared, key};
+
+/// Most values of the label `route` in the life of a process, adapters among them: a quarter of the
+/// routes that a policy may have. Reloads add values and never take one away.
+const ROUTES_MAX: usize = 64;
+
+/// The values of the label `route` that were given out.
+#[derive(Debug, Default)]
+pub(super) struct RouteLabels(Mutex<BTreeSet<String>>);
+
+/// The latency histograms of one route.
+#[derive(Clone)]
+pub struct RouteDurations(Arc<Histograms>);
+
+struct Histograms {
+    shared: Arc<Shared>,
+    route: String,
+    by_outcome: [OnceLock<Histogram>; Outcome::ALL.len()],
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// The latency histograms of a route: as the policy names it, or the adapter where no route is written.
+    #[must_use]
+    pub fn route_durations(&self, route: &str) -> RouteDurations {
+        let route = self.shared.routes.take(route);
+        RouteDurations(Arc::new(Histograms {
+            shared: self.shared.clone(),
+            route,
+            by_outcome: [const { OnceLock::new() }; Outcome::ALL.len()],
+        }))
+    }
+}
+
+// === impl RouteLabels ===
+
+impl RouteLabels {
+    /// The label value for a route; beyond the bound all further routes share one.
+    fn take(&self, route: &str) -> String {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.contains(route) && known.len() >= ROUTES_MAX {
+            return OTHER_ROUTE.to_owned();
+        }
+        known.insert(route.to_owned());
+        route.to_owned()
+    }
+}
+
+// === impl RouteDurations ===
+
+impl RouteDurations {
+    /// Records a call that ended.
+    pub fn record(&self, outcome: Outcome, latency: Duration) {
+        let Histograms { shared, route, by_outcome } = &*self.0;
+        let histogram = by_outcome[outcome as usize].get_or_init(|| {
+            let labels = vec![Label::new("route", route.clone()), Label::new("outcome", outcome.as_str())];
+            shared.recorder.register_histogram(&key(Metric::CallDuration, labels), &METADATA)
+        });
+        histogram.record(latency.as_secs_f64());
+        shared.sampled(1);
+    }
+}
+
+impl fmt::Debug for RouteDurations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RouteDurations").field(&self.0.route).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latency_is_shown_by_route_and_outcome_and_only_where_there_is_some() {
+        let metrics = Metrics::new("local");
+        let (one, other) = (metrics.route_durations("/v1/embeddings"), metrics.route_durations("none"));
+        one.record(Outcome::Served, Duration::from_millis(30));
+        one.record(Outcome::Served, Duration::from_secs(33));
+        other.record(Outcome::Passed, Duration::from_micros(300));
+        let text = metrics.render();
+        let name = Metric::CallDuration.name();
+        for line in [
+            "_count{route=\"/v1/embeddings\",outcome=\"served\"} 2",
+            "_bucket{route=\"/v1/embeddings\",outcome=\"served\",le=\"0.05\"} 1",
+            "_bucket{route=\"/v1/embeddings\",outcome=\"served\",le=\"60\"} 2",
+            "_count{route=\"none\",outcome=\"passed\"} 1",
+        ] {
+            assert!(text.contains(&format!("{name}{line}")), "{line}: {text}");
+        }
+        assert!(!text.contains(&format!("{name}_count{{route=\"none\",outcome=\"served\"")), "{text}");
+    }
+
+    #[test]
+    fn label_values_are_bounded_and_a_known_route_keeps_its_own() {
+        let labels = RouteLabels::default();
+        let given: BTreeSet<String> = (0..1000).map(|route| labels.take(&format!("/{route}"))).collect();
+        assert_eq!(given.len(), ROUTES_MAX + 1);
+        assert!(given.contains(OTHER_ROUTE) && labels.take("/3") == "/3" && labels.take("/999") == OTHER_ROUTE);
+    }
+}
