@@ -307,7 +307,7 @@ impl Adaptive {
         let in_flight = model.flow.flights();
         let share = match permit {
             Permit::Forward => {
-                let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls, lone: 0 };
+                let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
                 return Answer::Do(self.single(&line, mixed && !head.call.alone, Kind::Forward));
             }
             Permit::Pair => return Answer::Do(Next::Send { key, items: 2, cause: Cause::Probe, kind: Kind::Pair }),
@@ -342,7 +342,7 @@ impl Adaptive {
         let limit = model.slots.in_use();
         let send = |items, cause| Answer::Do(Next::Send { key, items, cause, kind });
         if lonely {
-            let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls, lone: 0 };
+            let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
             return Answer::Do(self.single(&line, mixed && !head.call.alone, kind));
         }
         // Where several may be in flight, each takes an equal share of what is here.
@@ -355,8 +355,7 @@ impl Adaptive {
         let (weighs, cap) = (room < cap, room);
         let items = fair::counted(ctx, key);
         let wait = model.slots.wait(in_flight, earliest_due, now);
-        let lone = model.lone_nanos().unwrap_or_else(|| model.cost.time(1));
-        let line = Line { ctx, key, head, items, cap, wait, walls, lone };
+        let line = Line { ctx, key, head, items, cap, wait, walls };
         let fillers = mixed && ctx.limits.have_fillers();
         // It looks at all who wait, so it is asked only where a hold is thought of.
         let hold_max = || {

@@ -405,11 +405,10 @@ impl Adaptive {
         model.lone_nanos().map(|lone| Duration::from_nanos(model.cost.late(lone)))
     }
 
-    /// The same for decisions, which need a number: where nothing ran alone, what the cost curve expects.
+    /// What the cost curve expects of a lone item but once in fifty times, as decisions on a line take it.
     pub(in super::super) fn lone_expected(&self, class: CostClassId) -> Option<Duration> {
         let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
-        let lone = model.lone_nanos().unwrap_or_else(|| model.cost.time(1));
-        Some(Duration::from_nanos(model.cost.late(lone)))
+        Some(Duration::from_nanos(model.cost.late(model.cost.time(1))))
     }
 
     /// Nanoseconds that a batch sent now is expected to wait upstream.

@@ -23,8 +23,6 @@ pub(super) struct Line<'a> {
     /// What a batch sent now is expected to wait upstream.
     pub(super) wait: u64,
     pub(super) walls: Walls,
-    /// What a call takes that has the server for itself, in nanoseconds.
-    pub(super) lone: u64,
 }
 
 // === impl Line ===
@@ -46,14 +44,14 @@ impl Line<'_> {
         Some(deadline.at.0.saturating_sub(self.head.arrived.0))
     }
 
-    /// Whether nothing is shed: the SLO is shorter than what a call takes that has the server for itself, so that no shedding can save it.
+    /// Whether nothing is shed: the SLO is shorter than one execution, so that no shedding can save it.
     pub(super) fn infeasible(&self, cost: &Cost) -> bool {
         if self.ctx.missing.has(Skill::Shedding) {
             return true;
         }
         let slo = self.head.call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
         // Without the wait of a batch that leaves early: it passes, and one that is sent as if nothing could be saved makes everybody late.
-        slo.is_some_and(|slo| slo.at.0.saturating_sub(self.head.arrived.0) < cost.late(self.lone))
+        slo.is_some_and(|slo| slo.at.0.saturating_sub(self.head.arrived.0) < cost.late(cost.time(1)))
     }
 
     /// The head, if even alone it would be answered too late.
