@@ -9,7 +9,8 @@ mod tuning;
 use std::collections::BTreeMap;
 
 use crate::batching::{
-    BatchId, Batcher, CallId, Cause, Decision, Isolation, Limits, Observed, ObservedOutcome, ReplayBudget, Tick, Verdict,
+    BatchId, Batcher, CallId, Cause, Decision, Isolation, Limits, Observed, ObservedOutcome, ReplayBudget, Tick,
+    Verdict,
 };
 
 use super::desk::Desk;

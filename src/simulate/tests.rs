@@ -136,8 +136,7 @@ fn every_call_that_came_ends_exactly_once() {
             let run = run(&row, policy.as_mut(), 2);
             let unanswered = run.calls.iter().filter(|ended| ended.outcome == Outcome::Unanswered).count();
             let name = policy.name();
-            let may_leave_some =
-                ["static", "direct", "window", "KServe"].iter().any(|kind| name.starts_with(kind));
+            let may_leave_some = ["static", "direct", "window", "KServe"].iter().any(|kind| name.starts_with(kind));
             assert!(unanswered == 0 || may_leave_some, "{} {name}: {unanswered}", row.name);
             assert!(run.calls.iter().all(|ended| ended.at >= ended.arrival.at));
         }

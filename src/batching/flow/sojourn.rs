@@ -78,6 +78,7 @@ impl Sojourns {
         }
         let high = |sojourn: &&Sojourn| f64::from(sojourn.beside) >= STEADY_PART * f64::from(top);
         let at_top: u64 = recent().take(entries).filter(high).map(|sojourn| u64::from(sojourn.items)).sum();
-        (float(at_top) >= STEADY_SHARE * float(items)).then(|| Before { mean: sum / float(counted), here: here / float(counted) })
+        (float(at_top) >= STEADY_SHARE * float(items))
+            .then(|| Before { mean: sum / float(counted), here: here / float(counted) })
     }
 }

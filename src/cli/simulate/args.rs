@@ -199,7 +199,10 @@ impl Args {
 
     fn table(&self) -> Result<Vec<Job>, String> {
         if self.alters() || self.seconds.is_some() {
-            return Err("--table is what the design measured: it takes --seeds, --small, --no-harm, --only, -o and --svg".to_owned());
+            return Err(
+                "--table is what the design measured: it takes --seeds, --small, --no-harm, --only, -o and --svg"
+                    .to_owned(),
+            );
         }
         if self.no_harm {
             let words = self.only.as_deref().unwrap_or_default();

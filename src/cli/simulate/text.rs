@@ -48,7 +48,11 @@ pub(super) fn totals(totals: &Totals) -> String {
         &mut text,
         format_args!(
             "{rows} rows: rate below 0.97 in {}, below 0.9 in {far_below}; mean above 1.05 in {}, above 1.2 in {}; p99 above 1.05 in {}, above 1.2 in {}",
-            below.len(), mean.0, mean.1, p99.0, p99.1
+            below.len(),
+            mean.0,
+            mean.1,
+            p99.0,
+            p99.1
         ),
     );
     text

@@ -44,8 +44,7 @@ pub fn capacity(upstream: usize) -> Option<Capacity> {
     let window = |millis| Baseline::Window { items: 32, delay: Duration::from_millis(millis) };
     let greedy = |slots| Baseline::greedy(slots, cap, false);
     let (cork, asbs) = (Baseline::Cork { items: cap }, Baseline::Asbs { items: cap });
-    let others =
-        [Baseline::Direct, window(5), window(20), Baseline::Aimd, cork, asbs, greedy(1), greedy(2), greedy(4)];
+    let others = [Baseline::Direct, window(5), window(20), Baseline::Aimd, cork, asbs, greedy(1), greedy(2), greedy(4)];
     let mut rates = vec![("ours".to_owned(), largest(upstream, || Box::new(Ours::unbounded(cap, SEED))))];
     rates.extend(others.map(|baseline| (baseline.to_string(), largest(upstream, || baseline.build()))));
     let (best, most) = rates.iter().skip(1).max_by(|a, b| a.1.total_cmp(&b.1)).cloned()?;

@@ -121,7 +121,8 @@ fn change(windows: &[Ratio], phases: &[Phase], width: Duration) -> Vec<Verdict> 
         } else if phase.queues {
             let batched = from(BATCHED_SOJOURNS * phase.sojourn).next();
             let of = |place| format!("direct's, less room, window {}", place + 1);
-            verdicts.extend(batched.map(|(place, ratio)| at_least(Quantity::RateOf, ratio.rate, BATCHED_RATE, of(place))));
+            verdicts
+                .extend(batched.map(|(place, ratio)| at_least(Quantity::RateOf, ratio.rate, BATCHED_RATE, of(place))));
         }
     }
     verdicts

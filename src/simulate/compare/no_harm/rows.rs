@@ -94,10 +94,7 @@ pub(super) fn all() -> Vec<Task> {
 
 /// Callers of a closed loop: 0.1 to 0.3 ms between answer and next call.
 pub(super) fn callers(count: u32) -> Arrivals {
-    Arrivals::Closed {
-        clients: count,
-        think: Think::Uniform(Duration::from_micros(100), Duration::from_micros(300)),
-    }
+    Arrivals::Closed { clients: count, think: Think::Uniform(Duration::from_micros(100), Duration::from_micros(300)) }
 }
 
 /// The window of so many callers of a server that answers `capacity` calls a millisecond, each in `time` or more.

@@ -29,7 +29,8 @@ pub(super) fn tested(tests: &[Vec<Tick>], direct: &[Window], width: Duration) ->
     let mut tested = vec![false; direct.len()];
     for at in tests.iter().flatten() {
         let first = window(*at, width);
-        let sojourn = direct.get(first).map_or(0.0, |window| (TEST_SOJOURNS * window.p99).min(width.as_secs_f64() * 1e3));
+        let sojourn =
+            direct.get(first).map_or(0.0, |window| (TEST_SOJOURNS * window.p99).min(width.as_secs_f64() * 1e3));
         let last = window(at.after(Duration::from_secs_f64(sojourn / 1e3)), width);
         tested.iter_mut().take(last + 1).skip(first).for_each(|tested| *tested = true);
     }
