@@ -368,12 +368,12 @@ impl Flow {
             return;
         }
         if f64::from(limit) > REFINE_MAX * self.refine_from + 1.0 {
-            if now < self.schedule.room_from {
-            } else if self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX) {
-                self.open_for_room(now);
-            } else {
+            let early = now < self.schedule.room_from;
+            match self.limit {
+                _ if early => {}
+                Some(limit) if limit <= PROBE_LIMIT_MAX => self.open_for_room(now),
                 // Batches that share a processor overlap without room: a trial decides.
-                self.schedule.look_for_room(now);
+                _ => self.schedule.look_for_room(now),
             }
             return;
         }
