@@ -62,6 +62,9 @@ pub trait Lane: Send + Sync + fmt::Debug {
     fn send(self: Arc<Self>, request: http::Request<Body>)
     -> BoxFuture<'static, Result<http::Response<Body>, Failure>>;
 
+    /// Whether the last call of a client that speaks HTTP/1 went over a connection that had carried another, which the server may have closed meanwhile.
+    fn was_reused(&self) -> bool;
+
     /// The client speaks HTTP/2, so the server may be asked whether it does.
     fn client_speaks_http2(&self);
 
@@ -83,6 +86,6 @@ pub trait Forward: Send + Sync + fmt::Debug {
     /// A connection of its own, to be used as it is.
     fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn Duplex>>>;
 
-    /// Carries one recognised call that goes alone, on a connection where no answer of another call can be.
-    fn alone(&self, request: http::Request<Body>) -> BoxFuture<'static, Result<http::Response<Body>, Failure>>;
+    /// Records what the head of an answer to a recognised call shows of the server's identity.
+    fn observe_answer(&self, headers: &http::HeaderMap);
 }

@@ -1,4 +1,5 @@
-//! A recognised call that goes alone: its original bytes, on a slot of its own, and the upstream's answer as it came.
+//! A recognised call that goes alone: its original bytes, on a slot of its own and the connection that is pinned to its client's, as a call that passes
+//! through, and the upstream's answer as it came.
 //!
 //! The answer is read to the cap, so a slow client never keeps the slot; a larger one streams on and frees it. A stream of events is given on as it comes.
 
@@ -11,6 +12,7 @@ use http::{HeaderMap, Request, Response, StatusCode, response};
 use tokio::time::{Instant, timeout_at};
 
 use super::Proxy;
+use crate::backend::Lane;
 use crate::batching::ObservedOutcome;
 use crate::body::Body;
 use crate::error::FailureKind;
@@ -20,11 +22,20 @@ use crate::protocol::headers::retry_after;
 use crate::scheduler::Grant;
 
 /// The call as it came.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Lonely {
     pub(super) head: Parts,
     pub(super) bytes: Bytes,
     pub(super) trailers: Option<HeaderMap>,
+}
+
+// === impl Lonely ===
+
+impl Lonely {
+    fn into_request(self) -> Request<Body> {
+        let Self { head, bytes, trailers } = self;
+        Request::from_parts(head, Body::full(bytes).with_trailers(trailers))
+    }
 }
 
 // === impl Proxy ===
@@ -34,27 +45,27 @@ impl Proxy {
     /// streams; without one the call ends with its caller or its connection.
     pub(super) async fn alone(
         self: &Arc<Self>,
+        lane: Arc<dyn Lane>,
         lonely: Lonely,
         mut grant: Grant,
         (endpoint, limit): (&Endpoint, Option<Duration>),
         streaming: bool,
     ) -> Result<Response<Body>, FailureKind> {
-        let Lonely { head, bytes, trailers } = lonely;
-        let request = Request::from_parts(head, Body::full(bytes).with_trailers(trailers));
         let until = limit.map(|limit| self.clock.instant(self.clock.now().after(limit)));
-        let send = self.forward.alone(request);
+        let send = send(lane, lonely, endpoint.idempotent);
         let response = match until {
             Some(until) => timeout_at(until, send).await,
             None => Ok(send.await),
         };
         let response = match response {
             Err(_) => Err(FailureKind::UpstreamTimeout),
-            Ok(Err(failure)) => Err(failure.kind),
+            Ok(Err(kind)) => Err(kind),
             Ok(Ok(response)) => Ok(response),
         };
         let response = response.inspect_err(|_| grant.observed(ObservedOutcome::Failed))?;
         grant.first_byte();
         let (mut head, body) = response.into_parts();
+        self.forward.observe_answer(&head.headers);
         if streaming || is_event_stream(&head.headers) {
             grant.observed(ObservedOutcome::Ok);
             let body = body.idle_after(self.config.answer_idle_timeout, None).keeping(grant);
@@ -83,6 +94,19 @@ impl Proxy {
             Gathered::Stopped { why: Stop::Slow, .. } => Err(FailureKind::UpstreamTimeout),
             Gathered::Stopped { why: Stop::Broken, .. } => Err(FailureKind::UpstreamBroken),
         }
+    }
+}
+
+/// Sends a call over its client's lane. A kept connection may break while the call is on its way to a server that closed it: where the call may be sent
+/// again, a fresh connection carries it.
+async fn send(lane: Arc<dyn Lane>, lonely: Lonely, idempotent: bool) -> Result<Response<Body>, FailureKind> {
+    let again = idempotent.then(|| lonely.clone());
+    match lane.clone().send(lonely.into_request()).await {
+        Err(failure) if failure.kind == FailureKind::UpstreamBroken && lane.was_reused() => match again {
+            Some(again) => lane.send(again.into_request()).await.map_err(|failure| failure.kind),
+            None => Err(failure.kind),
+        },
+        sent => sent.map_err(|failure| failure.kind),
     }
 }
 

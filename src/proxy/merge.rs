@@ -125,7 +125,7 @@ impl Proxy {
         match collected.unwrap_or(Collected::Refused(FailureKind::Draining)) {
             Collected::Whole { bytes, trailers, held } => {
                 let lonely = Lonely { head, bytes, trailers };
-                let response = self.merge(table, endpoint, lonely, (arrived, ending)).await;
+                let response = self.merge(table, endpoint, lane, lonely, (arrived, ending)).await;
                 drop(held);
                 response
             }
@@ -147,6 +147,7 @@ impl Proxy {
         self: &Arc<Self>,
         table: &Table,
         endpoint: &Arc<Endpoint>,
+        lane: Arc<dyn Lane>,
         lonely: Lonely,
         (arrived, mut ending): (Tick, Ending),
     ) -> Response<Body> {
@@ -218,7 +219,7 @@ impl Proxy {
                 }
                 let ticket = grant.ticket;
                 let answered = self
-                    .until(times.caller, self.alone(lonely, grant, (endpoint, route.timeout), call.streaming))
+                    .until(times.caller, self.alone(lane, lonely, grant, (endpoint, route.timeout), call.streaming))
                     .await;
                 ending.ticket(&ticket);
                 match answered.flatten() {

@@ -36,6 +36,8 @@ pub(super) struct PinnedWire {
     moved: Moved,
     /// The connection was closed since a request did not move for too long.
     stalled: AtomicBool,
+    /// The last call went over a connection that had carried another.
+    reused: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -61,7 +63,10 @@ impl PinnedWire {
         request: Request<Body>,
     ) -> Result<impl Future<Output = SendResult> + Send + use<>, Request<Body>> {
         match &mut *self.open() {
-            Some(open) if open.sender.is_ready() => Ok(open.sender.try_send_request(request)),
+            Some(open) if open.sender.is_ready() => {
+                self.reused.store(true, Ordering::Relaxed);
+                Ok(open.sender.try_send_request(request))
+            }
             _ => Err(request),
         }
     }
@@ -79,6 +84,7 @@ impl PinnedWire {
     /// Replaces the connection by one on this stream, and sends on it.
     pub(super) async fn connect(&self, io: Io, request: Request<Body>) -> Result<SendResult, SendError> {
         let (mut sender, connection) = shake_http1(io).await?;
+        self.reused.store(false, Ordering::Relaxed);
         let sent = sender.try_send_request(request);
         *self.open() = Some(OpenWire { sender, connection, upload: None });
         self.driver.wake();
@@ -88,6 +94,11 @@ impl PinnedWire {
     /// The signs of life of the call that is sent next.
     pub(super) fn moved(&self) -> Moved {
         self.moved.clone()
+    }
+
+    /// Whether the last call went over a connection that had carried another.
+    pub(super) fn was_reused(&self) -> bool {
+        self.reused.load(Ordering::Relaxed)
     }
 
     /// Whether the call failed since its request did not move for too long.
