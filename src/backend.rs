@@ -86,6 +86,9 @@ pub trait Forward: Send + Sync + fmt::Debug {
     /// A connection of its own, to be used as it is.
     fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn Duplex>>>;
 
+    /// Carries one call on a connection of its own, without a client's connection to pin it to.
+    fn alone(&self, request: http::Request<Body>) -> BoxFuture<'static, Result<http::Response<Body>, Failure>>;
+
     /// Records what the head of an answer to a recognised call shows of the server's identity.
     fn observe_answer(&self, headers: &http::HeaderMap);
 }

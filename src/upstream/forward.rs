@@ -49,6 +49,10 @@ impl Forward for Lanes {
         async move { Ok(Box::new(inner.connect(Speak::Http1).await?) as Box<dyn Duplex>) }.boxed()
     }
 
+    fn alone(&self, request: Request<Body>) -> BoxFuture<'static, Result<Response<Body>, Failure>> {
+        alone(self.0.clone(), request).boxed()
+    }
+
     fn observe_answer(&self, headers: &HeaderMap) {
         self.0.heard.answered(headers);
     }
@@ -134,6 +138,23 @@ impl Pinned {
         let limit = self.inner.config.pass_through_idle_timeout;
         response.map(|body| Body::from(body).idle_after(limit, Some(self.wire.moved())))
     }
+}
+
+/// Carries a call on a connection of its own, which no earlier answer can linger on.
+async fn alone(inner: Arc<Inner>, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
+    let version = request.version();
+    if version == Version::HTTP_2 {
+        inner.learn_http2().await;
+    }
+    prepare(&mut request, None);
+    frame(&mut request);
+    let response = inner.send_as(request, version == Version::HTTP_2).await;
+    let (mut head, incoming) = response.map_err(SendError::failure)?.into_parts();
+    inner.heard.answered(&head.headers);
+    headers::strip_hop_by_hop(&mut head.headers);
+    head.version = if version == Version::HTTP_2 { Version::HTTP_2 } else { Version::HTTP_11 };
+    head.extensions.clear();
+    Ok(Response::from_parts(head, Body::from(incoming)))
 }
 
 /// Makes a client's head fit to be sent on: origin form, one `Host`, no hop-by-hop headers, no

@@ -245,7 +245,8 @@ impl Adaptive {
             }
         }
         let answered = observed.outcome == ObservedOutcome::Ok && batch.kind != Kind::Plain;
-        let done = Completion::new(answered, batch.calls, batch.first, batch.last, queued, items_max);
+        let done = Completion::new(answered, batch.calls, batch.first, batch.last, queued, items_max)
+            .with_first_byte(observed.first_byte);
         let before = model.flow.limit();
         model.flow.on_completion(now, &mark, done);
         if let Some(limit) = model.flow.limit().filter(|limit| before != Some(*limit)) {
@@ -259,8 +260,10 @@ impl Adaptive {
                 _ => {}
             }
         }
+        // What cannot be merged may stream, for as long as it has to say something.
+        let took = observed.first_byte.filter(|_| batch.alone).unwrap_or(observed.duration);
         observed.outcome == ObservedOutcome::Ok
-            && self.learn(now, (&flight, had_server), &batch, nanos(observed.duration), before.map(|_| queued))
+            && self.learn(now, (&flight, had_server), &batch, nanos(took), before.map(|_| queued))
     }
 
     /// What a batch that was answered well teaches; true if that is that the server is another one.

@@ -1,7 +1,9 @@
 //! What an answer teaches the limiter: evidence for a jump while open; sizes, probes and the level while limited; and when a trial begins and ends.
 
+use std::time::Duration;
+
 use super::super::math::float;
-use super::super::tick::Tick;
+use super::super::tick::{Tick, nanos};
 use super::curve::Knee;
 use super::growth::{Base, Growing, Growth};
 use super::level::span;
@@ -17,6 +19,9 @@ const JUMP_KNEES: f64 = 2.0;
 const JUMP_HELD: f64 = 0.5;
 /// A server that needs more than this many times the expected time to drain to the new limit has no queue.
 const DRAIN: f64 = 1.5;
+/// Lone calls under the new limit that take so many times what they would by the base latency show that it was measured
+/// before a change of the server: beyond the noise of some calls, as for the cells of the load curve.
+const BASE_STALE: f64 = 1.5;
 /// Lone calls under the new limit, by Little's law, must have this part of the rate before, where the limit is high enough for a mean of some answers.
 const RATE_KEPT: f64 = 0.8;
 const RATE_LIMIT_MIN: f64 = 4.0;
@@ -82,6 +87,8 @@ pub(in super::super) struct Completion {
     pub(super) items: u32,
     /// Items that were here until now, itself included.
     pub(super) here: u64,
+    /// Nanoseconds to the first byte of its answer, where that was seen.
+    pub(super) first_byte: Option<f64>,
 }
 
 // === impl Completion ===
@@ -95,7 +102,12 @@ impl Completion {
         queued: u64,
         items_max: u32,
     ) -> Self {
-        Self { answered, calls, first, last, queued, items_max, items: 1, here: 1 }
+        Self { answered, calls, first, last, queued, items_max, items: 1, here: 1, first_byte: None }
+    }
+
+    /// The same with the time to the first byte of its answer: a call that streams shows by it how busy the server is.
+    pub(in super::super) fn with_first_byte(self, first_byte: Option<Duration>) -> Self {
+        Self { first_byte: first_byte.map(|time| float(nanos(time))), ..self }
     }
 
     /// The items whose calls arrived from `from` on, with their mean time until now: as if arrivals were spread evenly.
@@ -135,7 +147,8 @@ impl Flow {
             return;
         }
         self.answered_calls += u64::from(done.calls);
-        let latency = span(mark.sent, now);
+        // A stream lasts as long as it has to say something; the server was busy with others until its first byte.
+        let latency = done.first_byte.filter(|_| mark.alone).unwrap_or_else(|| span(mark.sent, now));
         let limited = self.limit.is_some();
         if done.calls == 1 && mark.clean && (!limited || mark.alone) && self.trial.is_none() {
             self.learn_lone(now, mark, latency);
@@ -336,6 +349,7 @@ impl Flow {
             }
             Growing::Base { latency, items } => {
                 (self.level.lone, self.level.lone_items) = (latency, items);
+                self.renew_base(limit, latency);
                 self.level.restart();
             }
             Growing::Larger => {
@@ -347,6 +361,16 @@ impl Flow {
                 self.rest_jumps(now);
                 self.release(now, OpenReason::NoGain { permille: super::super::math::whole(ratio * 1000.0) });
             }
+        }
+    }
+
+    /// Replaces a base latency that was measured before the server changed: lone calls under the limit wait for those that it
+    /// has above the knee, and no longer. Beside a base that is too small, no batch pays.
+    fn renew_base(&mut self, limit: f64, latency: f64) {
+        if let Some(knee) = &mut self.knee
+            && latency > BASE_STALE * knee.base * (limit / knee.at).max(1.0)
+        {
+            knee.base = latency;
         }
     }
 
