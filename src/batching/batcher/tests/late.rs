@@ -191,7 +191,9 @@ impl Watch {
                         self.passed_by = 0;
                     } else if waited(batcher) {
                         self.passed_by += 1;
-                        prop_assert!(self.passed_by <= 9, "late calls starve");
+                        // A call whose turn it is may be held for a moment by what the limiter measures: a pair, a lead.
+                        let most = if self.predicts { 2 * 9 } else { 9 };
+                        prop_assert!(self.passed_by <= most, "late calls starve");
                     } else {
                         self.passed_by = 0;
                     }
