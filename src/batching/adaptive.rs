@@ -16,6 +16,7 @@ mod line;
 mod lone;
 mod rejoin;
 mod show;
+mod silent;
 mod turns;
 mod want;
 
@@ -321,17 +322,19 @@ impl Adaptive {
             }
             Permit::Share(items) | Permit::Probe(items) => items,
             Permit::Hold(_) => 1,
+            Permit::Full if self.has_silent_room(class_id, merge, now) => 1,
             Permit::Full => {
+                let silent = self.silent_until(class_id, merge, now);
                 let earliest_due = self.earliest_due(class_id);
                 match self.lead(ctx, class_id, earliest_due, testing) {
                     Slot::Free => self.models.get(&class_id).map_or(1, |model| model.flow.lead_share(ask.queued)),
                     Slot::At(at) => {
                         self.note_hold(key, Hold::SlotBusy);
-                        return Answer::NoSlot(Some(at));
+                        return Answer::NoSlot(silent.into_iter().chain([at]).min());
                     }
                     Slot::No => {
                         self.note_hold(key, Hold::SlotBusy);
-                        return Answer::NoSlot(None);
+                        return Answer::NoSlot(silent);
                     }
                 }
             }
