@@ -35,7 +35,8 @@ impl Adaptive {
     fn trial_ends(&self, class: CostClassId, merge: Bound) -> impl Iterator<Item = Tick> {
         let lone = self.models.get(&class).and_then(|model| model.lone_nanos()).unwrap_or(self.mean_time);
         let patience = SILENT_FACTOR.saturating_mul(lone);
-        let tries = move |sent: &&Sent| merge == Bound::Alone(None) && sent.batch.class == class && sent.batch.calls > 1;
+        let tries =
+            move |sent: &&Sent| merge == Bound::Alone(None) && sent.batch.class == class && sent.batch.calls > 1;
         self.flights.values().filter(tries).map(move |sent| Tick(sent.flight.sent_at().0.saturating_add(patience)))
     }
 }

@@ -41,8 +41,6 @@ struct Seen {
     size: f64,
     /// The largest batch.
     largest: usize,
-    /// Calls upstream beside a new one.
-    beside: f64,
     refused: usize,
     /// Changes of the slots in use, and of the learned ceiling.
     slots: Vec<u32>,
@@ -99,12 +97,10 @@ impl Live {
         let refused = all.iter().filter(|arrival| arrival.refused).count();
         let taken: Vec<_> = all.iter().filter(|arrival| !arrival.refused).collect();
         let items: usize = taken.iter().map(|arrival| arrival.items).sum();
-        let mean = |sum: f64| sum / (taken.len().max(1) as f64);
         Seen {
             rate: items as f64 / (span.end - span.start).as_secs_f64(),
-            size: mean(items as f64),
+            size: items as f64 / (taken.len().max(1) as f64),
             largest: taken.iter().map(|arrival| arrival.items).max().unwrap_or_default(),
-            beside: mean(taken.iter().map(|arrival| arrival.beside as f64).sum()),
             refused,
             slots,
             ceilings,
