@@ -309,6 +309,9 @@ impl Adaptive {
         let share = match permit {
             Permit::Forward => {
                 let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
+                if let Some(late) = line.late_for_caller(model.lone_nanos()) {
+                    return Answer::Do(Next::Expire { id: late, reason: Expiry::LatePredicted });
+                }
                 return Answer::Do(self.single(&line, mixed && !head.call.alone, Kind::Forward));
             }
             Permit::Pair => return Answer::Do(Next::Send { key, items: 2, cause: Cause::Probe, kind: Kind::Pair }),

@@ -64,6 +64,15 @@ impl Line<'_> {
         (self.slack(self.head) < self.wait.saturating_add(alone)).then_some(call.id)
     }
 
+    /// The head, if its caller's own deadline is nearer than what a call takes that has the server for itself: its answer
+    /// would be of no use.
+    pub(super) fn late_for_caller(&self, lone: Option<u64>) -> Option<CallId> {
+        let call = &self.head.call;
+        let own = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Caller)?;
+        let shed = !self.ctx.missing.has(Skill::Shedding);
+        (shed && own.at.0.saturating_sub(self.ctx.now.0) < lone?).then_some(call.id)
+    }
+
     /// Under a preset that spends slack on size: until when an idle upstream may wait.
     pub(super) fn spend(&self, cost: &Cost) -> Option<Tick> {
         let share = u64::from(self.ctx.hold_permille);

@@ -44,6 +44,9 @@ pub struct MockConfig {
     pub slots: usize,
     /// Share of calls without poison that are met by a fault.
     pub fault_share: f64,
+    /// Strays also after lone calls. A proxy sends these on their own client's connection, where a stray answer can reach that
+    /// client only, as it would without the proxy; so this is for clients that come directly.
+    pub stray_alone: bool,
     /// The proxy's cap for one answer; F13 goes beyond it.
     pub answer_bytes_max: usize,
     /// Seconds that 429 and 503 ask to wait.
@@ -322,9 +325,8 @@ impl Shared {
         let mut rng = SmallRng::seed_from_u64(self.key ^ spread(drawn));
         if rng.random_bool(self.config.fault_share.clamp(0.0, 1.0)) {
             let fault = self.deck.card(self.faults.fetch_add(1, Ordering::Relaxed));
-            // A lone call travels on its own client's connection: a stray answer there can reach that client only, as it
-            // would without the proxy.
-            let fault = if fault.unasked_after().is_some() && call.members < 2 { Fault::IndexShuffled } else { fault };
+            let harmless = fault.unasked_after().is_some() && call.members < 2 && !self.config.stray_alone;
+            let fault = if harmless { Fault::IndexShuffled } else { fault };
             if let Some(at) = Fault::ALL.iter().position(|&kind| kind == fault) {
                 add(&self.by_kind[at], 1);
             }

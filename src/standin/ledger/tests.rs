@@ -42,7 +42,8 @@ async fn cancelled_and_poisoned_calls_are_nobodys_fault() {
 
 #[tokio::test]
 async fn every_fault_is_met_and_what_reaches_a_client_is_told_apart() {
-    let mock = MockConfig { fault_share: 0.2, silence_max: Duration::from_millis(40), ..MockConfig::default() };
+    let silence_max = Duration::from_millis(40);
+    let mock = MockConfig { fault_share: 0.2, silence_max, stray_alone: true, ..MockConfig::default() };
     let report = direct(mock, |config| config.patience = Duration::from_millis(500)).await;
     assert!(report.faults.iter().all(|&(_, met)| met > 0), "{report:?}");
     // Nobody stands between: resets and silence lose calls, unasked answers come through, the rest says what it is.
