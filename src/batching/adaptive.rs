@@ -325,7 +325,9 @@ impl Adaptive {
             }
             Permit::Share(items) | Permit::Probe(items) => items,
             Permit::Hold(_) => 1,
-            Permit::Full if self.has_silent_room(class_id, merge, now) => 1,
+            Permit::Full if self.has_silent_room(class_id, merge, now) => {
+                self.models.get(&class_id).map_or(1, |model| model.flow.lead_share(ask.queued))
+            }
             Permit::Full => {
                 let silent = self.silent_until(class_id, merge, now);
                 let earliest_due = self.earliest_due(class_id);

@@ -164,6 +164,11 @@ struct Probe {
     next: Tick,
     /// When a batch may be cut in two for one.
     split: Tick,
+    /// When its first batch left, and the requests that were in flight beside it and are not answered yet.
+    sent: Tick,
+    companions: u32,
+    /// How many times what was expected the slowest of these took: a server without an order may answer the probe first.
+    slowed: f64,
 }
 
 /// What follows a jump: the server drains to the limit.
@@ -247,6 +252,14 @@ pub(super) enum Permit {
     Full,
 }
 
+// === impl Pairs ===
+
+impl Pairs {
+    const fn new() -> Self {
+        Self { count: 0, cost: 1.0, cheap: None, next: PAIR_FIRST, hold_until: None }
+    }
+}
+
 // === impl Flow ===
 
 impl Flow {
@@ -264,7 +277,7 @@ impl Flow {
             growth: Growth::whole(),
             sojourns: Sojourns::default(),
             trial: None,
-            pairs: Pairs { count: 0, cost: 1.0, cheap: None, next: PAIR_FIRST, hold_until: None },
+            pairs: Pairs::new(),
             probe: Probe::default(),
             draining: None,
             knee: None,
@@ -371,7 +384,10 @@ impl Flow {
             let early = now < self.schedule.room_from;
             match self.limit {
                 _ if early => {}
-                Some(limit) if limit <= PROBE_LIMIT_MAX => self.open_for_room(now),
+                // Executions that overlap are a hint; a probe decides, which a server that runs one at a time slows down.
+                Some(limit) if limit <= PROBE_LIMIT_MAX => {
+                    (self.probe.next, self.probe.split) = (self.probe.next.min(now), self.probe.split.min(now));
+                }
                 // Batches that share a processor overlap without room: a trial decides.
                 _ => self.schedule.look_for_room(now),
             }
@@ -535,6 +551,9 @@ impl Flow {
         if queued == 0 {
             self.gate = None;
         }
+        if matches!(permit, Permit::Probe(_)) && self.probe.sent == Tick::default() {
+            (self.probe.sent, self.probe.companions) = (now, self.flights - 1);
+        }
         let free = self.is_open() && self.gate.is_none();
         let lone = calls == 1 && clean && free;
         let wave = lone.then(|| self.wave.on_send(now, self.flights));
@@ -589,6 +608,8 @@ impl Flow {
         self.growth = Growth::whole();
         self.level.restart();
         self.probe = Probe { id: self.probe.id.wrapping_add(1), ..Probe::default() };
+        // A pair that was sent among others, or beside a queue that is gone, says nothing of now.
+        self.pairs = Pairs { next: self.answered + PAIR_FIRST, ..Pairs::new() };
     }
 
     /// Opens since the server was measured to have room for more.

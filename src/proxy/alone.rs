@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, StatusCode, response};
+use http::{HeaderMap, Request, Response, StatusCode, Version, response};
 use tokio::time::{Instant, timeout_at};
 
 use super::Proxy;
-use crate::backend::Lane;
+use crate::backend::{Forward, Lane};
 use crate::batching::ObservedOutcome;
 use crate::body::Body;
 use crate::error::FailureKind;
@@ -52,7 +52,7 @@ impl Proxy {
         streaming: bool,
     ) -> Result<Response<Body>, FailureKind> {
         let until = limit.map(|limit| self.clock.instant(self.clock.now().after(limit)));
-        let send = send(lane, lonely, endpoint.idempotent);
+        let send = send(&*self.forward, lane, lonely, endpoint.idempotent);
         let response = match until {
             Some(until) => timeout_at(until, send).await,
             None => Ok(send.await),
@@ -66,9 +66,11 @@ impl Proxy {
         grant.first_byte();
         let (mut head, body) = response.into_parts();
         self.forward.observe_answer(&head.headers);
+        // In place of the limit for what passes through.
+        let body = body.idle_after(self.config.answer_idle_timeout, None);
         if streaming || is_event_stream(&head.headers) {
             grant.observed(ObservedOutcome::Ok);
-            let body = body.idle_after(self.config.answer_idle_timeout, None).keeping(grant);
+            let body = body.keeping(grant);
             return Ok(Response::from_parts(head, body));
         }
         let body = self.read_answer(body, until).await.inspect_err(|_| grant.observed(ObservedOutcome::Failed))?;
@@ -97,15 +99,24 @@ impl Proxy {
     }
 }
 
-/// Sends a call over its client's lane. A kept connection may break while the call is on its way to a server that closed it: where the call may be sent
-/// again, a fresh connection carries it.
-async fn send(lane: Arc<dyn Lane>, lonely: Lonely, idempotent: bool) -> Result<Response<Body>, FailureKind> {
-    let again = idempotent.then(|| lonely.clone());
+/// Sends a call that may be sent again over its client's lane, since a kept connection may break while the call is on its way to a server that closed it:
+/// then a fresh one carries it. Any other call has a fresh connection from the start.
+async fn send(
+    forward: &dyn Forward,
+    lane: Arc<dyn Lane>,
+    lonely: Lonely,
+    idempotent: bool,
+) -> Result<Response<Body>, FailureKind> {
+    if !idempotent {
+        return forward.alone(lonely.into_request()).await.map_err(|failure| failure.kind);
+    }
+    let again = lonely.clone();
+    // Of HTTP/2 clients calls run side by side, each over any connection of the lane.
+    let beside = lonely.head.version == Version::HTTP_2;
     match lane.clone().send(lonely.into_request()).await {
-        Err(failure) if failure.kind == FailureKind::UpstreamBroken && lane.was_reused() => match again {
-            Some(again) => lane.send(again.into_request()).await.map_err(|failure| failure.kind),
-            None => Err(failure.kind),
-        },
+        Err(failure) if failure.kind == FailureKind::UpstreamBroken && (beside || lane.was_reused()) => {
+            forward.alone(again.into_request()).await.map_err(|failure| failure.kind)
+        }
         sent => sent.map_err(|failure| failure.kind),
     }
 }

@@ -195,7 +195,13 @@ impl Merging {
                 self.lone_answered = true;
                 return None;
             }
-            Evidence::None => return None,
+            Evidence::None => {
+                // The retest showed nothing: the next one waits as long as the first.
+                if let Some(suspension) = self.suspension.as_mut().filter(|_| trial) {
+                    suspension.retest = now.after(base);
+                }
+                return None;
+            }
             Evidence::Refused(refusal) => (refusal, true),
             Evidence::Doubtful(refusal) => (refusal, false),
         };

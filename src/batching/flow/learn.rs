@@ -323,6 +323,10 @@ impl Flow {
 
     /// A request was answered under a limit that is not on trial.
     fn learn_limited(&mut self, now: Tick, mark: &FlightMark, latency: f64, done: &Completion) {
+        self.learn_companion(now, mark, latency);
+        if self.limit.is_none() {
+            return;
+        }
         match mark.permit {
             Permit::Probe(_) => return self.learn_probe(now, mark, latency),
             _ if mark.sent < self.schedule.since => return,
@@ -400,17 +404,36 @@ impl Flow {
         }
         self.probe.left = 0;
         self.probe.count += 1;
-        let expected = match mark.expected {
-            0 => self.level.predict(f64::from(mark.items), self.pairs.cost).max(1.0),
-            expected => float(expected),
-        };
-        self.probe.sum += latency / expected;
+        self.probe.sum += latency / self.expect(mark);
+        self.conclude_probe(now);
+    }
+
+    /// Takes the answer to a request that was in flight when the probe left.
+    fn learn_companion(&mut self, now: Tick, mark: &FlightMark, latency: f64) {
+        let beside = self.probe.companions > 0 && mark.sent <= self.probe.sent;
+        if beside && !matches!(mark.permit, Permit::Probe(_)) {
+            self.probe.companions -= 1;
+            self.probe.slowed = self.probe.slowed.max(latency / self.expect(mark));
+            self.conclude_probe(now);
+        }
+    }
+
+    /// What a request takes with its slot idle, in nanoseconds, at least one. Of what was learned of its size and what the line through
+    /// lone calls and recent batches gives, the less: sizes that only probes have were learned while they waited.
+    fn expect(&self, mark: &FlightMark) -> f64 {
+        let line = self.level.predict(f64::from(mark.items), self.pairs.cost).max(1.0);
+        if mark.expected == 0 { line } else { float(mark.expected).min(line).max(1.0) }
+    }
+
+    /// Concludes from a probe, once it and those beside it are answered.
+    fn conclude_probe(&mut self, now: Tick) {
         let half = (self.limit.unwrap_or(1.0) / 2.0).ceil();
-        if f64::from(self.probe.count) < half {
+        if self.probe.done || f64::from(self.probe.count) < half || self.probe.companions > 0 {
             return;
         }
         self.probe.done = true;
-        if self.probe.sum / f64::from(self.probe.count) >= PROBE_HIT {
+        let ratio = (self.probe.sum / f64::from(self.probe.count)).max(self.probe.slowed);
+        if ratio >= PROBE_HIT {
             self.probe.hits = 0;
             return;
         }
