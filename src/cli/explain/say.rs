@@ -342,6 +342,10 @@ fn apart(kind: &Kind) -> Option<(String, Value)> {
 
 fn curve(kind: &Kind, slots: Option<Slots>) -> Option<(String, Value)> {
     let point = kind.point?;
+    // Calls are forwarded as they come: how many batches run side by side was not learned.
+    if slots.is_some_and(|slots| !slots.fixed && slots.learned == 0) {
+        return None;
+    }
     let count = slots.map_or(1, |slots| slots.learned).max(1);
     let batches = if count == 1 { "one batch at a time".to_owned() } else { format!("{count} batches side by side") };
     let fixed = slots.is_some_and(|slots| slots.fixed);
