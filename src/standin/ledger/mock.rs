@@ -129,6 +129,7 @@ impl Default for MockConfig {
             per_item: Duration::from_micros(10),
             slots: 4,
             fault_share: 0.02,
+            stray_alone: false,
             answer_bytes_max: 256 * 1024,
             retry_after: 0,
             refuse_for: Duration::from_millis(2),
