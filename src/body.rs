@@ -152,6 +152,13 @@ impl Body {
         self
     }
 
+    /// Takes off the limit on idle time: it is bounded where the body is read.
+    #[must_use]
+    pub fn without_idle(mut self) -> Self {
+        self.idle = None;
+        self
+    }
+
     /// Marks every frame of a request, and its end.
     pub fn mark(&mut self, moved: Moved) {
         moved.set_uploaded(self.is_end_stream());

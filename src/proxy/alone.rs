@@ -66,11 +66,11 @@ impl Proxy {
         grant.first_byte();
         let (mut head, body) = response.into_parts();
         self.forward.observe_answer(&head.headers);
-        // In place of the limit for what passes through.
-        let body = body.idle_after(self.config.answer_idle_timeout, None);
+        // The limit for what passes through is none for a recognised call.
+        let body = body.without_idle();
         if streaming || is_event_stream(&head.headers) {
             grant.observed(ObservedOutcome::Ok);
-            let body = body.keeping(grant);
+            let body = body.idle_after(self.config.answer_idle_timeout, None).keeping(grant);
             return Ok(Response::from_parts(head, body));
         }
         let body = self.read_answer(body, until).await.inspect_err(|_| grant.observed(ObservedOutcome::Failed))?;

@@ -183,9 +183,8 @@ async fn try_part(
     let answer = match inner.exchange(http, left).await {
         Ok(answer) => answer,
         Err(kind) => {
-            // Refused: nothing was sent, and alone it would be refused too. A timeout is never sent again. An answer over the cap is: alone each may fit.
-            let too_large = matches!(kind, FailureKind::AnswerTooLarge | FailureKind::BytesFull);
-            let again = (kind == FailureKind::UpstreamBroken || too_large) && endpoint.idempotent;
+            // Refused: nothing was sent, and alone it would be refused too. A timeout is never sent again, an answer over the cap neither.
+            let again = kind == FailureKind::UpstreamBroken && endpoint.idempotent;
             return Judged::Again {
                 verdict: Verdict::Failed,
                 or: kind,
