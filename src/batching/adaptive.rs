@@ -295,11 +295,13 @@ impl Adaptive {
             model.flow.open_unmergeable(now);
         }
         let permit = model.flow.permit(&ask);
+        let overdue = permit == Permit::Full && self.has_silent_room(class_id, merge, now);
+        let Some(model) = self.models.get_mut(&class_id) else { return Answer::Skip };
         if let Some(limit) = model.flow.limit() {
             model.slots.set_count(limit);
         }
-        // A probe that waits for anything is none.
-        let testing = model.flow.is_testing(ask.queued) || matches!(permit, Permit::Probe(_));
+        // A probe that waits for anything is none; nor is a hold bounded beside requests that are overdue, as no place is free.
+        let testing = model.flow.is_testing(ask.queued) || overdue || matches!(permit, Permit::Probe(_));
         let growing = model.flow.is_growing(ask.queued);
         let mixed = ctx.queue.is_mixed(key);
         let scope = ctx.limits.scope(head.call.scope);
@@ -325,9 +327,7 @@ impl Adaptive {
             }
             Permit::Share(items) | Permit::Probe(items) => items,
             Permit::Hold(_) => 1,
-            Permit::Full if self.has_silent_room(class_id, merge, now) => {
-                self.models.get(&class_id).map_or(1, |model| model.flow.lead_share(ask.queued))
-            }
+            Permit::Full if overdue => self.models.get(&class_id).map_or(1, |model| model.flow.lead_share(ask.queued)),
             Permit::Full => {
                 let silent = self.silent_until(class_id, merge, now);
                 let earliest_due = self.earliest_due(class_id);
