@@ -1,10 +1,10 @@
-//! The `kserve` server with a forest trained here, behind the adapter that the proxy finds by itself: no policy file.
+//! The `kserve` server with a forest trained here, behind the adapter that the proxy finds by itself: its policy names no route.
 
 use std::time::Duration;
 
 use super::calls::{CALLERS, Call, Counted, Tally, compare};
 use super::passed::{self, Plain};
-use super::python::{Python, Server};
+use super::python::{Python, Server, folder};
 use super::{Bench, Verdict};
 
 const PREDICT: &str = "/v1/models/digits:predict";
@@ -56,7 +56,7 @@ pub(crate) async fn batches(bench: &Bench, model: &Model) -> Verdict {
     let callers: Vec<Vec<_>> = (0..CALLERS)
         .map(|at| (0..CALLS).map(|turn| model.predict(7 * at + 131 * turn, if at % 16 == 5 { 3 } else { 1 })).collect())
         .collect();
-    let mut proxy = bench.proxy(model.server.address, None).await?;
+    let mut proxy = bench.proxy(model.server.address, Some(&folder().join("merging.yaml"))).await?;
     let compared = compare(model.server.address, proxy.listen, RUNS, &callers).await?;
     let numbers = compared.verdict()?;
     compared.tells_apart()?;
@@ -73,7 +73,7 @@ pub(crate) async fn bad_item(bench: &Bench, model: &Model) -> Verdict {
             (0..2).map(one).collect()
         })
         .collect();
-    let mut proxy = bench.proxy(model.server.address, None).await?;
+    let mut proxy = bench.proxy(model.server.address, Some(&folder().join("merging.yaml"))).await?;
     let compared = compare(model.server.address, proxy.listen, RUNS, &callers).await?;
     let numbers = compared.verdict()?;
     compared.statuses(2 * CALLERS - bad.len(), bad.len())?;

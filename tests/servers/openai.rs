@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::calls::{Counted, listed};
-use super::python::Server;
+use super::python::{Server, folder};
 use super::support::proxy::Proxy;
 use super::{Bench, Verdict};
 
@@ -17,14 +17,14 @@ const BAD: u64 = 2;
 
 /// One text a call for most, in the client's default form, and batches of them.
 pub(crate) async fn batches(bench: &Bench, server: &Server) -> Verdict {
-    let mut proxy = bench.proxy(server.address, None).await?;
+    let mut proxy = bench.proxy(server.address, Some(&folder().join("merging.yaml"))).await?;
     let (numbers, runs) = calls(bench, server, &proxy, 0).await?;
     Ok(format!("{numbers}, {}", Counted::of(&mut proxy).await?.verdict(runs)?))
 }
 
 /// Two callers get the client's exception for 400, all others their vectors.
 pub(crate) async fn bad_item(bench: &Bench, server: &Server) -> Verdict {
-    let mut proxy = bench.proxy(server.address, None).await?;
+    let mut proxy = bench.proxy(server.address, Some(&folder().join("merging.yaml"))).await?;
     let (numbers, runs) = calls(bench, server, &proxy, BAD).await?;
     let Counted { shared, .. } = Counted::of(&mut proxy).await?;
     if shared == 0 {
