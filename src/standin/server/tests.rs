@@ -234,7 +234,7 @@ async fn one_that_takes_one_item_a_call_answers_it_and_refuses_a_list_in_its_way
             (ListRefusal::Reset, Err(_)) => {}
             (ListRefusal::First, Ok(answer)) => assert_eq!(answer.body, Route::Embed.results(&[r#""a""#]).as_bytes()),
             (ListRefusal::NotJson, Ok(answer)) => {
-                assert_eq!((answer.status, answer.body), (200, &b"one item a call"[..]))
+                assert_eq!((answer.status, answer.body), (200, &b"one item a call"[..]));
             }
             (refusal, answer) => panic!("{refusal:?}: {answer:?}"),
         }
