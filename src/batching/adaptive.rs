@@ -14,9 +14,9 @@ mod late;
 mod learn;
 mod line;
 mod lone;
+mod overdue;
 mod rejoin;
 mod show;
-mod silent;
 mod turns;
 mod want;
 
@@ -50,6 +50,7 @@ use explore::Exploration;
 use fair::{Clocks, Room};
 use learn::{Model, Sent, Watched};
 use line::Line;
+use overdue::SpareRoom;
 use turns::Order;
 use want::Want;
 
@@ -295,13 +296,15 @@ impl Adaptive {
             model.flow.open_unmergeable(now);
         }
         let permit = model.flow.permit(&ask);
-        let overdue = permit == Permit::Full && self.has_silent_room(class_id, merge, now);
+        let full = permit == Permit::Full;
+        let spare = if full { self.spare_room(class_id, merge, now) } else { SpareRoom::None(None) };
         let Some(model) = self.models.get_mut(&class_id) else { return Answer::Skip };
         if let Some(limit) = model.flow.limit() {
             model.slots.set_count(limit);
         }
         // A probe that waits for anything is none; nor is a hold bounded beside requests that are overdue, as no place is free.
-        let testing = model.flow.is_testing(ask.queued) || overdue || matches!(permit, Permit::Probe(_));
+        let testing =
+            model.flow.is_testing(ask.queued) || spare == SpareRoom::Lost || matches!(permit, Permit::Probe(_));
         let growing = model.flow.is_growing(ask.queued);
         let mixed = ctx.queue.is_mixed(key);
         let scope = ctx.limits.scope(head.call.scope);
@@ -327,19 +330,23 @@ impl Adaptive {
             }
             Permit::Share(items) | Permit::Probe(items) => items,
             Permit::Hold(_) => 1,
-            Permit::Full if overdue => self.models.get(&class_id).map_or(1, |model| model.flow.lead_share(ask.queued)),
+            Permit::Full if spare == SpareRoom::OneCall => {
+                let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
+                return Answer::Do(self.single(&line, mixed && !head.call.alone, Kind::Batch));
+            }
+            Permit::Full if spare == SpareRoom::Lost => model.flow.lead_share(ask.queued),
             Permit::Full => {
-                let silent = self.silent_until(class_id, merge, now);
+                let overdue = if let SpareRoom::None(next) = spare { next } else { None };
                 let earliest_due = self.earliest_due(class_id);
                 match self.lead(ctx, class_id, earliest_due, testing) {
                     Slot::Free => self.models.get(&class_id).map_or(1, |model| model.flow.lead_share(ask.queued)),
                     Slot::At(at) => {
                         self.note_hold(key, Hold::SlotBusy);
-                        return Answer::NoSlot(silent.into_iter().chain([at]).min());
+                        return Answer::NoSlot(overdue.into_iter().chain([at]).min());
                     }
                     Slot::No => {
                         self.note_hold(key, Hold::SlotBusy);
-                        return Answer::NoSlot(silent);
+                        return Answer::NoSlot(overdue);
                     }
                 }
             }

@@ -328,6 +328,11 @@ impl Flow {
         !self.growth.is_whole() && self.limit.is_some_and(|limit| all / limit.max(1.0) > f64::from(self.growth.cap()))
     }
 
+    /// Whether the server still has the requests of before a jump, and may.
+    pub(super) fn is_draining(&self, now: Tick) -> bool {
+        self.draining.is_some_and(|draining| now <= draining.until)
+    }
+
     /// Requests in flight.
     pub(super) fn flights(&self) -> u32 {
         self.flights

@@ -63,6 +63,8 @@ pub(super) struct Model {
     pub(super) planned: Option<(Tick, u64)>,
     pub(super) due: Due,
     pub(super) batches: u64,
+    /// When the request left that was sent last of those that were answered.
+    pub(super) answered_sent: Tick,
     /// Most items that were answered together.
     pub(super) worked: u32,
     pub(super) used: u64,
@@ -238,6 +240,9 @@ impl Adaptive {
         }
         let in_flight = self.in_flight();
         let Some(model) = self.models.get_mut(&batch.class).filter(|model| model.born == born) else { return false };
+        if observed.outcome == ObservedOutcome::Ok {
+            model.answered_sent = model.answered_sent.max(flight.sent_at());
+        }
         if !model.flow.is_open() {
             for other in self.flights.values_mut().filter(|other| other.batch.class == batch.class) {
                 other.due = model.slots.due_after_return(&other.flight, other.due, now, other.alone);
@@ -366,6 +371,7 @@ impl Adaptive {
             planned: None,
             due: Due::new(),
             batches: 0,
+            answered_sent: Tick::default(),
             worked: 1,
             used: 0,
         };

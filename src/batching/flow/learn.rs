@@ -413,7 +413,9 @@ impl Flow {
         let beside = self.probe.companions > 0 && mark.sent <= self.probe.sent;
         if beside && !matches!(mark.permit, Permit::Probe(_)) {
             self.probe.companions -= 1;
-            self.probe.slowed = self.probe.slowed.max(latency / self.expect(mark));
+            // A usual size: what was learned of it is sound.
+            let expected = if mark.expected == 0 { self.expect(mark) } else { float(mark.expected) };
+            self.probe.slowed = self.probe.slowed.max(latency / expected);
             self.conclude_probe(now);
         }
     }
