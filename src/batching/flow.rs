@@ -333,6 +333,11 @@ impl Flow {
         self.draining.is_some_and(|draining| now <= draining.until)
     }
 
+    /// The last change of state: what was sent before says nothing of the limit.
+    pub(super) fn settled_since(&self) -> Tick {
+        self.schedule.since
+    }
+
     /// Requests in flight.
     pub(super) fn flights(&self) -> u32 {
         self.flights
@@ -613,8 +618,10 @@ impl Flow {
         self.growth = Growth::whole();
         self.level.restart();
         self.probe = Probe { id: self.probe.id.wrapping_add(1), ..Probe::default() };
-        // A pair that was sent among others, or beside a queue that is gone, says nothing of now.
-        self.pairs = Pairs { next: self.answered + PAIR_FIRST, ..Pairs::new() };
+        // A pair that was sent beside a queue that is gone says nothing of now; where batches do not pay it is one more reason.
+        if !matches!(reason, OpenReason::NoGain { .. }) {
+            self.pairs = Pairs { next: self.answered + PAIR_FIRST, ..Pairs::new() };
+        }
     }
 
     /// Opens since the server was measured to have room for more.

@@ -41,7 +41,8 @@ impl Adaptive {
         let lone = model.lone_nanos().unwrap_or(self.mean_time);
         let own = self.flights.values().filter(|sent| sent.batch.class == class);
         let (mut count, mut overdue, mut lost, mut next) = (0_u32, 0_u32, 0_u32, None);
-        for at in own.map(|sent| overdue_from(sent, merge, lone)) {
+        let settled = model.flow.settled_since();
+        for at in own.map(|sent| overdue_from(sent, settled, merge, lone)) {
             count += 1;
             overdue += u32::from(at <= now);
             lost += u32::from(at <= now && model.answered_sent >= at);
@@ -57,11 +58,13 @@ impl Adaptive {
     }
 }
 
-/// The instant at which a request becomes overdue; `lone`: nanoseconds of a lone call.
-fn overdue_from(sent: &Sent, merge: Bound, lone: u64) -> Tick {
-    let began = sent.flight.sent_at();
+/// The instant at which a request becomes overdue; `lone`: nanoseconds of a lone call. One that was sent before the limit was
+/// `settled` has waited for what was there then.
+fn overdue_from(sent: &Sent, settled: Tick, merge: Bound, lone: u64) -> Tick {
+    let sent_at = sent.flight.sent_at();
+    let began = sent_at.max(settled);
     // A server that takes no lists may never answer one: what a call alone takes is known.
     let tries = merge == Bound::Alone(None) && sent.batch.calls > 1;
-    let (expected, least) = if tries { (lone, 0) } else { (sent.due.0.saturating_sub(began.0), nanos(OVERDUE_MIN)) };
+    let (expected, least) = if tries { (lone, 0) } else { (sent.due.0.saturating_sub(sent_at.0), nanos(OVERDUE_MIN)) };
     Tick(began.0.saturating_add(OVERDUE_FACTOR.saturating_mul(expected).max(least)))
 }
