@@ -48,6 +48,8 @@ const PAIR_REST: (f64, f64) = (10e9, 300e9);
 /// A probe hit if its batches took less than this many times what was expected; one that queued behind another takes 1.5 times and more. So many in a row open.
 const PROBE_HIT: f64 = 1.15;
 const PROBE_HITS: u32 = 2;
+/// A request in flight when the probe left was slowed by it if it took so many times what was expected: half of the probe.
+const COMPANION_SLOWED: f64 = 1.4;
 /// Room was found if the next limit is this many times the one before; otherwise probes rest.
 const ROOM_FOUND: f64 = 2.0;
 /// Without an answer to mergeable calls for so many batches, and at least so long, a limit has nothing to gain.
@@ -413,18 +415,17 @@ impl Flow {
         let beside = self.probe.companions > 0 && mark.sent <= self.probe.sent;
         if beside && !matches!(mark.permit, Permit::Probe(_)) {
             self.probe.companions -= 1;
-            // A usual size: what was learned of it is sound.
-            let expected = if mark.expected == 0 { self.expect(mark) } else { float(mark.expected) };
-            self.probe.slowed = self.probe.slowed.max(latency / expected);
+            self.probe.slowed = self.probe.slowed.max(latency / self.expect(mark));
             self.conclude_probe(now);
         }
     }
 
-    /// What a request takes with its slot idle, in nanoseconds, at least one. Of what was learned of its size and what the line through
-    /// lone calls and recent batches gives, the less: sizes that only probes have were learned while they waited.
+    /// What a request takes with its slot idle, in nanoseconds, at least one.
     fn expect(&self, mark: &FlightMark) -> f64 {
-        let line = self.level.predict(f64::from(mark.items), self.pairs.cost).max(1.0);
-        if mark.expected == 0 { line } else { float(mark.expected).min(line).max(1.0) }
+        match mark.expected {
+            0 => self.level.predict(f64::from(mark.items), self.pairs.cost).max(1.0),
+            expected => float(expected),
+        }
     }
 
     /// Concludes from a probe, once it and those beside it are answered.
@@ -434,8 +435,8 @@ impl Flow {
             return;
         }
         self.probe.done = true;
-        let ratio = (self.probe.sum / f64::from(self.probe.count)).max(self.probe.slowed);
-        if ratio >= PROBE_HIT {
+        let ratio = self.probe.sum / f64::from(self.probe.count);
+        if ratio >= PROBE_HIT || self.probe.slowed >= COMPANION_SLOWED {
             self.probe.hits = 0;
             return;
         }
