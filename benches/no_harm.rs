@@ -1,20 +1,21 @@
-//! What the proxy costs callers wherever batching cannot help, and what it gives where it can: `just
-//! bench-no-harm`, or `cargo bench --bench no_harm`.
+//! What the proxy costs callers wherever batching cannot help, and what it gives where it can:
+//! `just bench-no-harm`, or `cargo bench --bench no_harm`.
 //!
 //! 1. Rows: servers that are serial, run 4 to 256 calls at once, cost by the item, batch by themselves
 //!    or take seconds, under closed loops of 1 to 200 callers with one API key, four, or one each.
 //! 2. `change`: servers that change while they serve.
 //! 3. `refusing`: servers that take one item a call.
 //!
-//! Each row is measured directly and through a proxy that starts cold with the default policy, in one
-//! run: at once, each before a server of its own, or in turns where the processor would be shared.
-//! Servers and proxies are processes of their own. Streams are answered in one piece.
+//! Each row is measured directly and through a proxy that starts cold with the default policy, in
+//! one run: at once, each before a server of its own, or in turns where the processor would be
+//! shared. Servers and proxies are processes of their own. Streams are answered in one piece.
 //!
-//! `--pass` takes the same proxy in mode `Passthrough` for the direct way: where the processor is the
-//! bottleneck any proxy takes from the server, and what is left is due to batching. `--seconds N` for each row; `--test` (as `cargo test` calls it) runs a few rows tiny and judges only
+//! `--pass` takes the same proxy in mode `Passthrough` for the direct way: where the processor is
+//! the bottleneck any proxy takes from the server, and what is left is due to batching. `--seconds
+//! N` for each row; `--test` (as `cargo test` calls it) runs a few rows tiny and judges only
 //! answers. Arguments other than flags select rows by a part of their name. `GROUPAGE_BINARY=PATH`
-//! measures another build of the proxy. The last line counts bars met and missed; where one is missed
-//! the limiter's state and the share by seconds stand below the row.
+//! measures another build of the proxy. The last line counts bars met and missed; where one is
+//! missed the limiter's state and the share by seconds stand below the row.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 #![expect(clippy::cast_precision_loss, reason = "counts of a bench")]
@@ -44,7 +45,7 @@ use measure::{Tally, after, figures, loads, seconds, share};
 use process::{StandIn, exchange};
 use row::{Pace, Row, rows};
 
-/// How long a row is measured unless an argument says otherwise.
+/// The time for which a row is measured without an argument.
 const SECONDS: u64 = 15;
 /// Turns of direct, pass-through and proxy where they are not measured at once.
 const TURNS: u32 = 5;

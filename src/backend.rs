@@ -62,7 +62,8 @@ pub trait Lane: Send + Sync + fmt::Debug {
     fn send(self: Arc<Self>, request: http::Request<Body>)
     -> BoxFuture<'static, Result<http::Response<Body>, Failure>>;
 
-    /// Whether the last call of a client that speaks HTTP/1 went over a connection that had carried another, which the server may have closed meanwhile.
+    /// Whether the last call of a client that speaks HTTP/1 went over a connection that had carried
+    /// another, which the server may have closed meanwhile.
     fn was_reused(&self) -> bool;
 
     /// The client speaks HTTP/2, so the server may be asked whether it does.

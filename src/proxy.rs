@@ -160,7 +160,8 @@ pub struct RouteSettings {
     pub mode: Mode,
     /// Most bytes of a body that is read.
     pub item_bytes_max: usize,
-    /// The latency histograms of a written route; those of its adapter otherwise. Set by the proxy that takes the table.
+    /// The latency histograms of a written route; those of its adapter otherwise. Set by the proxy
+    /// that takes the table.
     pub durations: Option<RouteDurations>,
 }
 

@@ -112,7 +112,8 @@ pub struct Ticket {
     pub queue_delay: Duration,
     /// What it waited for, if it did.
     pub held: Option<HoldReason>,
-    /// What the concurrency limiter of its cost class did then; `None` under a policy that has none.
+    /// What the concurrency limiter of its cost class did then; `None` under a policy that has
+    /// none.
     pub mode: Option<FlowMode>,
     /// Why a mergeable call went alone.
     pub lone: Option<Lone>,

@@ -73,7 +73,8 @@ pub struct Observation {
     pub shift_permille: u32,
     /// Batches that the server was found to run side by side.
     pub slots: u32,
-    /// What a call takes but once in fifty times with nothing else in flight; `None` while that is not known.
+    /// What a call takes but once in fifty times with nothing else in flight; `None` while that is
+    /// not known.
     pub lone_late: Option<Duration>,
     /// The least weight ceiling that the sidecar learned from refusals or failures.
     pub weight_ceiling: Option<u64>,

@@ -103,7 +103,8 @@ impl Rig {
         let scope = ScopeLimits { batch_items_max: load.batch_max, ..ScopeLimits::default() };
         let limits = Limits {
             policy: Policy::Adaptive { hold_permille: 0 },
-            // The server runs one at a time. Without a wall all that is queued would be in flight before the first answer.
+            // The server runs one at a time. Without a wall all that is queued would be in flight
+            // before the first answer.
             slots: 1,
             queue_items_max: 2048,
             scopes: vec![scope],

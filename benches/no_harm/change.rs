@@ -1,5 +1,5 @@
-//! Servers that change while they serve: both ways see the same changes at the same moments, and are
-//! compared window by window.
+//! Servers that change while they serve: both ways see the same changes at the same moments, and
+//! are compared window by window.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ const CLIENTS: usize = 12;
 /// The least share of direct in a window, and in the first one after a change.
 const BAR: f64 = 0.9;
 const BAR_CHANGED: f64 = 0.85;
-/// More room is used within this, or so many answers where that is longer.
+/// More room is used within this, or this many answers where that is longer.
 const MORE_ROOM_MAX: Duration = Duration::from_secs(3);
 const MORE_ROOM_ANSWERS: u32 = 5;
 /// Of the direct rate: room that is used, and batches that pay.
 const USED: f64 = 0.9;
 const PAYS: f64 = 1.5;
-/// Less room is batched for within so many times that what callers wait directly.
+/// Less room is batched for within this many times that what callers wait directly.
 const LESS_ROOM_SOJOURNS: f64 = 15.0;
-/// Slices whose mean tells whether room is used or batched for.
+/// Slices whose mean shows whether room is used or batched for.
 const LOOK: usize = 4;
 
 /// A time in which the server stays as it is.
@@ -154,7 +154,7 @@ fn judge_phase(
     }
 }
 
-/// How long after a change the rate reaches so much of the direct rate that the phase ends with.
+/// How long after a change the rate reaches this much of the direct rate that the phase ends with.
 fn reached(
     tally: &mut Tally,
     what: &str,

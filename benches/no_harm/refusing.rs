@@ -89,7 +89,8 @@ async fn one(
     let proxy = Process::groupage(&servers[1].url(), &policy);
     let (to, _passing) = referred(reference, &servers[0]);
     let crowds = [Crowd::of(CLIENTS, Keys::One)];
-    // One run, so that no client starts anew; the counts of its first part are left out of the rate only.
+    // One run, so that no client starts anew; the counts of its first part are left out of the rate
+    // only.
     let whole = first + rest;
     let time = (Duration::ZERO, whole);
     let (direct, proxied) = tokio::join!(loads(to, route, &crowds, time), loads(proxy.listen, route, &crowds, time));

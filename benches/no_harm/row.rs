@@ -1,10 +1,10 @@
-//! The rows: which server, and who calls it.
+//! The rows: servers and their callers.
 
 use std::time::Duration;
 
 use super::process::Model;
 
-/// Who calls, all with one item a call.
+/// The callers, all with one item a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Crowd {
     pub(crate) clients: usize,
@@ -16,7 +16,7 @@ pub(crate) struct Crowd {
 /// Which callers may share a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// All: nobody sends a key.
+    /// All callers: no call has a key.
     One,
     /// Those of one of four API keys.
     Four,

@@ -54,7 +54,8 @@ async fn manifests_are_injected_serve_through_batches_and_are_as_before_after(sp
     ))
 }
 
-/// The manifest with sidecars that merge from the first call on. No controller is needed for it, nor that the cluster knows policies: this one is in the files alone.
+/// The manifest with sidecars that merge from the first call on. No controller is needed for it,
+/// nor that the cluster knows policies: this one is in the files alone.
 async fn injected(space: &Space, manifest: &str, more: &[&str]) -> Result<String, Fault> {
     let image = &space.cluster.kit.images.groupage.reference;
     let inject = ["inject", "--file", "-", "--namespace", &space.name, "--image", image, "--controller", "off"];

@@ -87,7 +87,8 @@ pub(super) fn batched(replicas: u32, model_args: &str, sidecar_args: &str, lifec
         .replace("LIFECYCLE", lifecycle)
 }
 
-/// A manifest of [`batched`] whose sidecar merges from the first call on: `Adaptive` forwards until it has learned what a batch saves.
+/// A manifest of [`batched`] whose sidecar merges from the first call on: `Adaptive` forwards until
+/// it has learned what a batch saves.
 pub(super) fn merged(manifest: &str) -> String {
     let policy = r#"[{name: GROUPAGE_POLICY, value: '{"scheduling": {"policy": "WorkConserving"}}'}]"#;
     manifest.replace(

@@ -1,4 +1,5 @@
-//! A sidecar does no harm: a model that becomes slow answers no less than beside it without one, and a model that takes one item a call loses nothing.
+//! A sidecar does no harm: a model that becomes slow answers no less than beside it without one,
+//! and a model that takes one item a call loses nothing.
 
 use std::time::Duration;
 
@@ -39,7 +40,8 @@ const RATE: f64 = 80.0;
 /// Looks at both loads, and the time of each: many answers of the slow model.
 const LOOKS: usize = 8;
 const LOOK: Duration = Duration::from_secs(3);
-/// The part of the rate without a sidecar that is asked of each look, and of the first one after the change.
+/// The part of the rate without a sidecar that each look requires, and of the first one after the
+/// change.
 const KEPT: f64 = 0.9;
 const KEPT_FIRST: f64 = 0.85;
 /// Reports come every five seconds, a status is written every fifteen at most.
@@ -118,8 +120,8 @@ async fn compared(load: &Running<'_>, direct: &Running<'_>) -> Result<String, Fa
     Ok(format!("answers through the sidecar and without one in {} s each {}", LOOK.as_secs(), told.join(" ")))
 }
 
-/// Whether the status and the Events say what is so while the model is slow: late, and not out of reach, since a call alone takes 61 ms. What the status says of
-/// merging.
+/// Checks that the status and the Events are right while the model is slow: late, and not out of
+/// reach, since a call alone takes 61 ms. What the status has of merging.
 async fn right(space: &Space, pod: &str, missed: &str) -> Result<String, Fault> {
     let found = status(space, "model").await?;
     let merging = found.conditions.iter().find(|one| one.type_ == "Merging").ok_or("no condition Merging")?;
@@ -129,7 +131,8 @@ async fn right(space: &Space, pod: &str, missed: &str) -> Result<String, Fault> 
     let infeasible = tunings.iter().any(|one| one.reason.as_deref() == Some("Infeasible"));
     let wrong = ["MergeRefused", "Infeasible", "ConfigRefused", "SteppedAside", "CrashGuard"];
     let told = format!("Merging={} ({}); Events {events}; {tunings:?}", merging.status, merging.message);
-    // Whether a batch pays is measured anew after the change, so that is not asked for while it may still be open.
+    // Whether a batch pays is measured anew after the change, so that is not required while it may
+    // still be open.
     if merging.reason == "MergeRefused" || infeasible || !missed.contains("(slo 100ms)") {
         return Err(told.into());
     }
@@ -148,7 +151,8 @@ async fn drained(load: &Running<'_>) -> Result<(), Fault> {
     .await
 }
 
-/// A list is refused without a number in the answer: only that its members are answered alone tells why.
+/// A list is refused without a number in the answer: only that its members are answered alone shows
+/// why.
 const ONE_ITEM: &str = ", --base, 5ms, --items-max, '1', --refuse-bare, --queue, '100000'";
 /// More than the model can do one by one, for a moment: calls wait, and are tried in company.
 const BUSY: f64 = 150.0;

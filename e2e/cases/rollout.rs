@@ -17,7 +17,8 @@ pub(super) const CASES: &[Case] = &[
 /// Calls in a second: far below what the models can do, so that nothing is refused for want of capacity.
 const RATE: f64 = 200.0;
 
-/// A model whose queue refuses nothing: kept connections may all lead to the one pod that is there already.
+/// A model whose queue refuses nothing: kept connections may all lead to the one pod that is there
+/// already.
 const QUICK: &str = ", --base, 5ms, --queue, '100000'";
 
 /// An application with a hook of its own, which the injector leaves to it: the endpoint goes first, the model some seconds later, and the sidecar is told of

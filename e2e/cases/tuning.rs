@@ -165,7 +165,8 @@ async fn found_worse(space: &Space, limit: Duration) -> Result<String, Fault> {
     .await
 }
 
-/// Sixteen calls at once, set by hand and named as a wall, of a server that runs one after the other: each of them waits for fifteen others there.
+/// Sixteen calls at once, set by hand and named as a wall, of a server that runs one after the
+/// other: each of them waits for fifteen others there.
 const PROMISE: &str = "
 apiVersion: groupage.dev/v1alpha1
 kind: BatchPolicy

@@ -58,8 +58,8 @@ use want::Want;
 const MEAN_TIME_FIRST: u64 = 5_000_000;
 /// Cost classes at their limit that are remembered within a decision; lines of others are asked again, which costs time only.
 const WITHOUT_MAX: usize = 8;
-/// Batches' worth of calls in fair order that a group by weight is chosen from where several flows wait: a flow that is
-/// passed over for its weight stays within a few batches of its share.
+/// Batches' worth of calls in fair order that a group by weight is chosen from where several flows
+/// wait: a flow that is passed over for its weight stays within a few batches of its share.
 const GROUP_BATCHES: u32 = 4;
 /// Lines asked for one decision: more than commonly are open at once, and a bound.
 const LINES_MAX: usize = 256;
@@ -302,7 +302,8 @@ impl Adaptive {
         if let Some(limit) = model.flow.limit() {
             model.slots.set_count(limit);
         }
-        // A probe that waits for anything is none; nor is a hold bounded beside requests that are overdue, as no place is free.
+        // A probe that waits for anything is none; nor is a hold bounded beside requests that are
+        // overdue, as no place is free.
         let testing =
             model.flow.is_testing(ask.queued) || spare == SpareRoom::Lost || matches!(permit, Permit::Probe(_));
         let growing = model.flow.is_growing(ask.queued);
@@ -439,8 +440,8 @@ impl Adaptive {
             return Answer::Do(Next::Chosen { key, cause: cause(leading, waited), kind });
         }
         if growing {
-            // Deadlines would have smaller sizes sent for ever, and the larger one that meets more of them is never measured. The
-            // limiter allows few of it at once.
+            // Deadlines would have smaller sizes sent for ever, and the larger one that meets more
+            // of them is never measured. The limiter allows few of it at once.
             return send(want, cause(leading, waited));
         }
         let Some(model) = self.models.get(&class_id) else { return Answer::Skip };

@@ -352,7 +352,8 @@ impl Batcher {
         self.classes.replay_room(self.now.max(now))
     }
 
-    /// Whether a limit, or what a batch costs, is being tested: some calls take longer for it. For models that compare latencies.
+    /// Whether a limit, or what a batch costs, is being tested: some calls take longer for it. For
+    /// models that compare latencies.
     #[must_use]
     pub fn is_testing(&self) -> bool {
         self.adaptive.is_testing()

@@ -46,10 +46,12 @@ const OPEN_MIN: u32 = 12;
 const PAIR_FIRST: u64 = 200;
 const PAIR_EVERY: u64 = 400;
 const PAIR_AGAIN: u64 = 20;
-/// The part of a lone call's latency for which a call may be held: for a partner, and by a trial that lowers an open limit. Twice as much costs twice as much
-/// where nothing is found, and finds no more.
+/// The part of a lone call's latency for which a call may be held: for a partner, and by a trial
+/// that lowers an open limit. Twice as much costs twice as much where nothing is found, and finds
+/// no more.
 const HOLD: f64 = 1.0 / 32.0;
-/// A pair that costs this many lone calls or more ends trials and jumps for a while: what is merged would gain too little.
+/// A pair that costs this many lone calls or more ends trials and jumps for a while: what is merged
+/// would gain too little.
 const PAIR_COST_MAX: f64 = 1.3;
 /// Limits up to this are probed upward by as many requests more; larger ones by trials.
 const PROBE_LIMIT_MAX: f64 = 2.0;
@@ -58,7 +60,8 @@ const PROBE_EARLY: f64 = 0.4;
 /// Time between probes in batches, and at least.
 const PROBE_GAP: f64 = 5.0;
 const PROBE_GAP_MIN: f64 = 500e6;
-/// A probe of few items leaves too few for the next batch: it is sent so much later, in nanoseconds, if none of more was sent by then.
+/// A probe of few items leaves too few for the next batch: it is sent this much later, in
+/// nanoseconds, if none of more was sent by then.
 const PROBE_FEW: f64 = 3e9;
 /// Where one batch takes all callers, nothing is queued beside it to probe with. Then a batch is cut in two, the second half being the probe: so seldom,
 /// in batches, and at least this long after the last. A serial server loses the fixed cost of a batch for it.
@@ -76,7 +79,8 @@ const GATE_FIRST: f64 = 2.0;
 const GATE_STEP_SATURATED: f64 = 0.25;
 const GATE_STEP: f64 = 1.0;
 
-/// Where room that was looked for was not found, it is looked for after so long, in nanoseconds: at first, and at most.
+/// Where room that was looked for was not found, it is looked for after this long, in nanoseconds:
+/// at first, and at most.
 const ROOM_REST: (f64, f64) = (5e9, 300e9);
 
 /// The limiter of one cost class.
@@ -164,10 +168,12 @@ struct Probe {
     next: Tick,
     /// When a batch may be cut in two for one.
     split: Tick,
-    /// When its first batch left, and the requests that were in flight beside it and are not answered yet.
+    /// When its first batch left, and the requests that were in flight beside it and are not
+    /// answered yet.
     sent: Tick,
     companions: u32,
-    /// How many times what was expected the slowest of these took: a server without an order may answer the probe first.
+    /// How many times what was expected the slowest of these took: a server without an order may
+    /// answer the probe first.
     slowed: f64,
 }
 
@@ -199,7 +205,8 @@ struct Schedule {
 }
 
 impl Schedule {
-    /// The next trial raises the limit, and is due. If nothing comes of it, it is looked for later each time.
+    /// The next trial raises the limit, and is due. If nothing comes of it, it is looked for later
+    /// each time.
     fn look_for_room(&mut self, now: Tick) {
         (self.upward, self.trial) = (true, now);
         self.room_gap = (self.room_gap * 2.0).clamp(ROOM_REST.0, ROOM_REST.1);
@@ -333,7 +340,7 @@ impl Flow {
         self.draining.is_some_and(|draining| now <= draining.until)
     }
 
-    /// The last change of state: what was sent before says nothing of the limit.
+    /// The last change of state: what was sent before is no evidence for the limit.
     pub(super) fn settled_since(&self) -> Tick {
         self.schedule.since
     }
@@ -394,7 +401,8 @@ impl Flow {
             let early = now < self.schedule.room_from;
             match self.limit {
                 _ if early => {}
-                // Executions that overlap are a hint; a probe decides, which a server that runs one at a time slows down.
+                // Executions that overlap are a hint; a probe decides, which a server that runs one
+                // at a time slows down.
                 Some(limit) if limit <= PROBE_LIMIT_MAX => {
                     (self.probe.next, self.probe.split) = (self.probe.next.min(now), self.probe.split.min(now));
                 }
@@ -519,7 +527,8 @@ impl Flow {
         may
     }
 
-    /// Items of a batch that leaves just before another returns: all that wait where one is in flight at a time, else an equal share.
+    /// Items of a batch that leaves just before another returns: all that wait where one is in
+    /// flight at a time, else an equal share.
     pub(super) fn lead_share(&self, queued: u64) -> u32 {
         match self.limit {
             Some(limit) if limit >= 2.0 => self.share(limit, queued),
@@ -618,7 +627,8 @@ impl Flow {
         self.growth = Growth::whole();
         self.level.restart();
         self.probe = Probe { id: self.probe.id.wrapping_add(1), ..Probe::default() };
-        // A pair that was sent beside a queue that is gone says nothing of now; where batches do not pay it is one more reason.
+        // A pair that was sent beside a queue that is gone is no evidence any more; where batches
+        // do not pay it is one more reason.
         if !matches!(reason, OpenReason::NoGain { .. }) {
             self.pairs = Pairs { next: self.answered + PAIR_FIRST, ..Pairs::new() };
         }

@@ -1,7 +1,8 @@
 //! What was decided and why, counted: for whoever asks what binds.
 //!
-//! Totals since the start are for counters. What binds *now* is in the counts of a cost class: they are halved now and then, so they cover its last one to
-//! two thousand batches or its last one to two minutes, whichever is less, and a change shows within as much.
+//! Totals since the start are for counters. What binds *now* is in the counts of a cost class: they
+//! are halved now and then, so they cover its last one to two thousand batches or its last one to
+//! two minutes, whichever is less, and a change shows within as much.
 //!
 //! What it leaves out: any say in a decision, and what is learned of the upstream (`adaptive`).
 
@@ -14,7 +15,8 @@ use super::tick::Tick;
 
 /// Batches that the counts of a class tell of, at least; they are halved at twice as many.
 const RECENT: u64 = 1000;
-/// The time that the counts of a class cover, at least, unless there are more batches in it than [`RECENT`]; they are halved at twice as much.
+/// The time that the counts of a class cover, at least, unless there are more batches in it than
+/// [`RECENT`]; they are halved at twice as much.
 const RECENT_TIME: Duration = Duration::from_secs(60);
 /// Fewer batches than this are kept whatever their age: means of less say little.
 const RECENT_MIN: u64 = 32;

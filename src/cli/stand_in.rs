@@ -18,7 +18,8 @@ use crate::standin::{ListRefusal, Target};
 /// What is answered after the end was asked for; a pod has 30 s by default.
 const DRAIN_MAX: Duration = Duration::from_secs(25);
 
-/// What the front end of a model that batches by itself takes for a call, and for each item of it: small beside any iteration.
+/// What the front end of a model that batches by itself takes for a call, and for each item of it:
+/// small beside any iteration.
 const FRONT: Duration = Duration::from_micros(100);
 const FRONT_ITEM: Duration = Duration::from_micros(20);
 
@@ -63,7 +64,8 @@ struct ModelArgs {
     /// Refuse more items than that without naming the limit
     #[arg(long)]
     refuse_bare: bool,
-    /// Batch by itself: one iteration at a time for each of the calls computed at once, of at most so many items
+    /// Batch by itself: one iteration at a time for each of the calls computed at once, of at most
+    /// this many items
     #[arg(long, value_name = "ITEMS")]
     inner: Option<usize>,
     /// A call whose body contains the text has this time in place of the base

@@ -29,10 +29,12 @@ pub(super) struct Args {
     /// Policy files, or - for standard input
     #[arg(value_name = "FILE", required_unless_present = "files")]
     more: Vec<PathBuf>,
-    /// Send one call alone and one with its items twice for each declared route to this server, and compare the shape of the answers: http(s)://HOST:PORT
+    /// Send one call alone and one with its items twice for each declared route to this server, and
+    /// compare the shape of the answers: http(s)://HOST:PORT
     #[arg(long, value_name = "URL")]
     against: Option<String>,
-    /// The body of the call to send, for every route or for one path; made up where a protocol is known
+    /// The body of the call to send, for every route or for one path; made up where a protocol is
+    /// known
     #[arg(long = "sample", value_name = "[PATH=]FILE", requires = "against")]
     samples: Vec<String>,
     /// How to print
@@ -40,7 +42,8 @@ pub(super) struct Args {
     output: Output,
 }
 
-/// The exit code when the server or a sample cannot be read (sysexits: `EX_NOINPUT`), as of `explain`.
+/// The exit code when the server or a sample cannot be read (sysexits: `EX_NOINPUT`), as of
+/// `explain`.
 const EXIT_NO_INPUT: u8 = 66;
 
 /// What `config` shows.

@@ -1,13 +1,16 @@
-//! What a wrong value was probably meant as: plausible spellings from other tools, and how the same is written here.
+//! What a wrong value was probably meant as: plausible spellings from other tools, and how the same
+//! is written here.
 
 use super::schema::Shape;
 use super::text::{ADDRESS, ADDRESS_OR_OFF, LOCAL_OR_OFF, POINTER, RESULT_WEIGHT, ROUTE_PATH, Text, WEIGHT};
 
-/// Names under which people know the protocol of `/v2/models/*/infer`, in lower case and without signs.
+/// Names under which people know the protocol of `/v2/models/*/infer`, in lower case and without
+/// signs.
 const OPEN_INFERENCE: [&str; 9] =
     ["kservev2", "kfservingv2", "v2", "oip", "oipv2", "openinference", "openinferenceprotocol", "triton", "mlserver"];
 
-/// Advice on a scalar that a shape does not take; `None` where nothing better is known than what is allowed.
+/// Advice on a scalar that a shape does not take; `None` where nothing better is known than what is
+/// allowed.
 pub(super) fn hint(shape: &Shape, path: &str, text: &str) -> Option<String> {
     match shape {
         Shape::Word(..) if path.ends_with(".protocol") => protocol(text),

@@ -1,7 +1,9 @@
 //! What is said of a policy: conditions and counts, from what was found. Pure; writing is `apply`'s.
 //!
-//! Seven conditions, each true when all is well: `Accepted` (it can be obeyed), `Programmed` (sidecars run what it says), `TrafficCaptured` (what comes to the
-//! pods goes through them), `SLOMet`, `Merging`, `RolloutHealthy`, and `Ready`, which sums them up. What cannot be said yet is `Unknown`, never a guess.
+//! Seven conditions, each true when all is well: `Accepted` (it can be obeyed), `Programmed`
+//! (sidecars run it), `TrafficCaptured` (what comes to the pods goes through them), `SLOMet`,
+//! `Merging`, `RolloutHealthy`, and `Ready`, which sums them up. What cannot be said yet is
+//! `Unknown`, never a guess.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -21,7 +23,8 @@ pub enum Type {
     Merging,
     /// What is being tried does no harm.
     RolloutHealthy,
-    /// All of it but `Merging`: where nothing is merged, pods serve as they would without a sidecar.
+    /// All of it but `Merging`: where nothing is merged, pods serve as they would without a
+    /// sidecar.
     Ready,
 }
 
@@ -105,8 +108,8 @@ impl Finding {
     }
 }
 
-/// `Ready` from all others but `Merging`: what is not so makes it not so, in the order of the types; what cannot be said makes it unsaid, but for a promise that
-/// nobody made.
+/// `Ready` from all others but `Merging`: what is not so makes it not so, in the order of the
+/// types; what cannot be said makes it unsaid, but for a promise that nobody made.
 #[must_use]
 pub fn ready(others: &[Finding]) -> Finding {
     let counts = |finding: &&Finding| finding.kind != Type::Merging && finding.reason != NO_SLO;

@@ -286,8 +286,8 @@ impl fmt::Debug for Reply {
 // === impl Mismatch ===
 
 impl Mismatch {
-    /// Whether merging stops for a while in this cost class: the answer was whole, and yet not one for these items. Wrong counters are no such answer: they
-    /// end merging as refusals do.
+    /// Whether merging stops for a while in this cost class: the answer was whole, and yet not one
+    /// for these items. Wrong counters are no such answer: they end merging as refusals do.
     #[must_use]
     pub const fn quarantines(&self) -> bool {
         matches!(self.what, MismatchKind::Count | MismatchKind::Index | MismatchKind::Shape)

@@ -109,7 +109,8 @@ impl Endpoint {
     }
 }
 
-/// Whether the server that answers is llama.cpp: of several inputs its `usage` counts the first alone, which nobody else can put right.
+/// Returns whether the server that answers is llama.cpp: of several inputs its `usage` counts the
+/// first alone.
 fn counts_first_item_only(headers: &HeaderMap) -> bool {
     headers.get(header::SERVER).is_some_and(|name| name.as_bytes().trim_ascii().eq_ignore_ascii_case(b"llama.cpp"))
 }

@@ -1,5 +1,6 @@
-//! A recognised call that goes alone: its original bytes, on a slot of its own and the connection that is pinned to its client's, as a call that passes
-//! through, and the upstream's answer as it came.
+//! A recognised call that goes alone: its original bytes, on a slot of its own and the connection
+//! that is pinned to its client's, as a call that passes through, and the upstream's answer as it
+//! came.
 //!
 //! The answer is read to the cap, so a slow client never keeps the slot; a larger one streams on and frees it. A stream of events is given on as it comes.
 
@@ -99,8 +100,9 @@ impl Proxy {
     }
 }
 
-/// Sends a call that may be sent again over its client's lane, since a kept connection may break while the call is on its way to a server that closed it:
-/// then a fresh one carries it. Any other call has a fresh connection from the start.
+/// Sends a call that may be sent again over its client's lane, since a kept connection may break
+/// while the call is on its way to a server that closed it: then a fresh one carries it. Any other
+/// call has a fresh connection from the start.
 async fn send(
     forward: &dyn Forward,
     lane: Arc<dyn Lane>,

@@ -4,9 +4,10 @@
 //! server-timing: queue;dur=0.412, upstream;dur=12.300, groupage;desc="way=merged batch=123 items=17 held=limit cause=idle mode=limited limit=4 predicted=11.900ms"
 //! server-timing: queue;dur=0.021, upstream;dur=9.841, groupage;desc="way=forwarded batch=124 items=1 cause=idle mode=open why=learning reason=item_form"
 //! ```
-//! `way` is what became of the call, `held` what it waited for, `mode` what the concurrency limiter of its kind of calls did when it left.
-//! The header is meant for this proxy: it is taken off here, whichever way the call goes. What the upstream says in `Server-Timing` stays before it. A
-//! call without the header costs one look into its head.
+//! `way` is what became of the call, `held` what it waited for, `mode` what the concurrency limiter
+//! of its kind of calls did when it left. The header is meant for this proxy: it is taken off here,
+//! whichever way the call goes. What the upstream says in `Server-Timing` stays before it. A call
+//! without the header costs one look into its head.
 //!
 //! What it leaves out: whose calls shared the batch; how many items it had is all that is told of them.
 

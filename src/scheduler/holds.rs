@@ -1,6 +1,7 @@
 //! What calls waited for before they were sent, for metrics and `Server-Timing`.
 //!
-//! It decides nothing: the core reports why a batch left when it did, and from that follows what kept it.
+//! It decides nothing: the core reports why a batch left when it did, and from that follows what
+//! kept it.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use crate::batching::{Cause, Tick};
 use crate::telemetry::Metrics;
 use crate::telemetry::names::HoldReason;
 
-/// A shorter wait is no hold: the scheduler's task itself takes some tens of microseconds under load.
+/// A shorter wait is no hold: the scheduler's task itself takes some tens of microseconds under
+/// load.
 const HELD_MIN: Duration = Duration::from_micros(100);
 
 /// What held the members of one batch.

@@ -12,7 +12,8 @@ const WINDOW: Duration = Duration::from_secs(60);
 const JUDGED_MIN: u64 = 100;
 /// Batching is worth it from this share of upstream calls saved on, in thousandths...
 const SAVED_MIN: u64 = 100;
-/// ...unless calls would be answered later than as they pass by more than this, in thousandths: noise of what is predicted.
+/// ...unless calls would be answered later than as they pass by more than this, in thousandths:
+/// noise of what is predicted.
 const SLOWER_MAX: u64 = 50;
 
 /// Counts of a recent span of time.

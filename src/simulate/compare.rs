@@ -1,9 +1,12 @@
 //! A row of the table: ours beside what others do with the same arrivals, and whether it is as good as the design asks.
 //!
-//! Every policy of a row meets the same calls and the same noise, seed by seed, from a cold start. Beside the baselines stand two oracles where they
-//! can be computed: the optimal table of an SMDP, played on the same arrivals, and the clairvoyant, who knows all arrivals of the first seconds. `bars`
-//! holds what is asked of each row (`scheduling.md` §5.1, §6), `gap` the curves and loads of §5.3, `capacity` the rates of §5.4, `case` what runs of ours
-//! say beside each other (§5.5, §5.4), `table` all of it as one list, `no_harm` ours beside calls that are forwarded at once, window by window.
+//! Every policy of a row meets the same calls and the same noise, seed by seed, from a cold start.
+//! Beside the baselines stand two oracles where they can be computed: the optimal table of an SMDP,
+//! played on the same arrivals, and the clairvoyant, who knows all arrivals of the first seconds.
+//! `bars` holds what is asked of each row (`scheduling.md` §5.1, §6), `gap` the curves and loads of
+//! §5.3, `capacity` the rates of §5.4, `case` what runs of ours say beside each other (§5.5, §5.4),
+//! `table` all of it as one list, `no_harm` ours beside calls that are forwarded at once, window by
+//! window.
 //!
 //! It leaves out threads and printing; a row is one call, so whoever prints may run several at once.
 

@@ -1,8 +1,8 @@
 //! The upstream as it behaves, which a policy never sees but through answers.
 //!
-//! Three kinds: a [`Server`] with slots, an [`Engine`] that batches by itself, and a [`Shared`] one that computes all requests at once. All are data; what
-//! they do in a run stands in their own files.
-//! They leave out other clients and what a network loses.
+//! Three kinds: a [`Server`] with slots, an [`Engine`] that batches by itself, and a [`Shared`] one
+//! that computes all requests at once. All are data; what they do in a run stands in their own
+//! files. They leave out other clients and what a network loses.
 
 mod engine;
 mod server;
@@ -123,7 +123,7 @@ pub struct Shared {
 /// How requests that are computed at once slow each other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Slowdown {
-    /// Not up to so many; beyond, they share these alike (processor sharing).
+    /// Not up to this many; beyond, they share these alike (processor sharing).
     Cores(u32),
     /// A step costs `1 − item + item × active items` (continuous batching).
     Step {

@@ -268,7 +268,7 @@ impl Tally {
         snapshot
     }
 
-    /// Counts a served call that ended so long after the beginning.
+    /// Counts a served call that ended this long after the beginning.
     fn record_slice(&self, after: Duration) {
         let slice = usize::try_from(after.as_nanos() / SLICE.as_nanos()).unwrap_or_default();
         let slices = &mut self.counts().slices;

@@ -34,7 +34,8 @@ struct Histograms {
 // === impl Metrics ===
 
 impl Metrics {
-    /// The latency histograms of a route: as the policy names it, or the adapter where no route is written.
+    /// The latency histograms of a route: as the policy names it, or the adapter where no route is
+    /// written.
     #[must_use]
     pub fn route_durations(&self, route: &str) -> RouteDurations {
         let route = self.shared.routes.take(route);

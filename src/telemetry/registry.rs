@@ -135,7 +135,8 @@ pub struct Stats {
     pub queue_items: AtomicU64,
     /// Executions in flight now.
     pub in_flight: AtomicU64,
-    /// The server's concurrency is still being learned, or another limit tried: latencies say nothing of later.
+    /// The server's concurrency is still being learned, or another limit tried: latencies say
+    /// nothing of later.
     pub settling: AtomicBool,
 }
 

@@ -117,7 +117,8 @@ impl Bounds {
         let weight = |weight: u64| self.weight.map(|(least, most)| weight.clamp(least, most));
         Settings {
             shift_permille: settings.shift_permille.min(self.shift_permille_max),
-            // What is absent is the limit, which may lie above the bounds. Where a policy names none there is no wall: one that was set is removed.
+            // What is absent is the limit, which may lie above the bounds. Where a policy names
+            // none there is no wall: one that was set is removed.
             slots_max: if self.names_slots() {
                 settings.slots_max.map_or_else(|| self.slots_said(u32::MAX), |own| Some(slots(own)))
             } else {

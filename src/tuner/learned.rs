@@ -30,9 +30,11 @@ pub struct Learned {
     pub profile: String,
     /// The accelerator or instance type.
     pub node_class: String,
-    /// Requests that the server runs side by side, with calls held and merged beyond; 0: calls are forwarded as they come.
+    /// Requests that the server runs side by side, with calls held and merged beyond; 0: calls are
+    /// forwarded as they come.
     pub slots: u32,
-    /// What the concurrency limiter concluded; `None` while that is being learned: then the entry keeps what it has.
+    /// What the concurrency limiter concluded; `None` while that is being learned: then the entry
+    /// keeps what it has.
     pub limiter: Option<Limiter>,
     /// By how much the next batch may leave before one comes back, in microseconds.
     pub lead_micros: u64,
@@ -53,7 +55,8 @@ pub struct Learned {
 pub struct Limiter {
     /// Latency of a lone call below the limit, in microseconds; 0: not known.
     pub base_micros: u64,
-    /// Calls are forwarded since a batch does not pay: cost of an item in one, in thousandths of a lone call; `None`: not so.
+    /// Calls are forwarded since a batch does not pay: cost of an item in one, in thousandths of a
+    /// lone call; `None`: not so.
     pub no_gain_permille: Option<u64>,
 }
 
@@ -117,7 +120,8 @@ pub fn start(learned: &[Learned], profile: &str, node_class: &str) -> Option<Sta
 #[must_use]
 pub fn update(entries: &[Learned], pods: &[Learned], keep: &[&str], now: u64) -> Option<Vec<Learned>> {
     let mut best: BTreeMap<(&str, &str), &Learned> = BTreeMap::new();
-    // Calls that are forwarded side by side teach the curve little; that merging does not pay was measured apart from it.
+    // Calls that are forwarded side by side teach the curve little; that merging does not pay was
+    // measured apart from it.
     let concluded = |pod: &Learned| pod.limiter.is_some_and(|limiter| limiter.no_gain_permille.is_some());
     let enough = |pod: &Learned| pod.batches >= BATCHES_MIN || concluded(pod);
     for pod in pods.iter().filter(|pod| enough(pod) && !pod.node_class.is_empty()) {
@@ -166,7 +170,8 @@ impl Learned {
         self
     }
 
-    /// With the limit of the entry before, while the pod has concluded nothing: it may be trying another one.
+    /// With the limit of the entry before, while the pod has concluded nothing: it may be trying
+    /// another one.
     fn after(self, before: &Self) -> Self {
         if self.limiter.is_some() {
             return self;

@@ -91,7 +91,8 @@ impl PodTuning {
     }
 }
 
-/// Nothing is wrong and nothing moves: a pod with few calls, or one that tries another limit now and then, reports one and the other in turns.
+/// Nothing is wrong and nothing moves: a pod with few calls, or one that tries another limit now
+/// and then, reports one and the other in turns.
 const fn quiet(word: Word) -> bool {
     matches!(word, Word::Held | Word::FewSamples | Word::Learning)
 }

@@ -51,7 +51,8 @@ fn nor_is_one_while_limits_policies_and_routes_are_edited() {
 /// How often the way changes in which shared calls are refused: some hundred calls are met by each.
 const REFUSE_EVERY: Duration = Duration::from_millis(20);
 
-/// The ledger's policy with other timeouts: lone calls of all clients wait for four slots, and what ends one shall not be the machine's pauses.
+/// The ledger's policy with other timeouts: lone calls of all clients wait for four slots, and what
+/// ends one shall not be the machine's pauses.
 fn patient(timeout: &str) -> String {
     ledger::POLICY.replace("timeout: 200ms", &format!("timeout: {timeout}"))
 }

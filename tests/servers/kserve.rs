@@ -1,4 +1,5 @@
-//! The `kserve` server with a forest trained here, behind the adapter that the proxy finds by itself: its policy names no route.
+//! The `kserve` server with a forest trained here, behind the adapter that the proxy finds by
+//! itself: its policy names no route.
 
 use std::time::Duration;
 

@@ -4,8 +4,8 @@
 //! clock shows least is served next, by its most urgent call. Idleness earns no credit, and whoever is alone gets everything. It decides at dispatch, not
 //! at arrival, so within a flow the order stays by deadline whatever came between.
 //!
-//! What it leaves out: shares of the queue (`batcher`), which line is asked first (`turns`), and which of the calls whose turn is near have like
-//! weights (`group`).
+//! What it leaves out: shares of the queue (`batcher`), which line is asked first (`turns`), and
+//! which of the calls whose turn is near have like weights (`group`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -232,8 +232,8 @@ pub(super) fn choose(
     room.0 = turns.into_vec();
 }
 
-/// Lists the next calls in fair order, up to `items` items, for a group by weight to be chosen from. Only calls of the
-/// first one's rank: grouping must not put a strict class behind others.
+/// Lists the next calls in fair order, up to `items` items, for a group by weight to be chosen
+/// from. Only calls of the first one's rank: grouping must not put a strict class behind others.
 pub(super) fn list_candidates(
     line: &Line<'_>,
     cost: &Cost,

@@ -62,8 +62,9 @@ struct All<'a> {
     shed: bool,
 }
 
-/// The calls to send together, the most urgent first; empty if there is nothing to choose. `in_turn`: the calls of several flows in fair order, the
-/// first of which has its turn whatever its weight; empty where the line is one flow.
+/// The calls to send together, the most urgent first; empty if there is nothing to choose.
+/// `in_turn`: the calls of several flows in fair order, the first of which has its turn whatever
+/// its weight; empty where the line is one flow.
 pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64, in_turn: &[CallId]) -> Vec<CallId> {
     let calls = candidates(line, in_turn);
     let shed = !line.infeasible(cost);

@@ -408,13 +408,15 @@ impl Adaptive {
         Some(cost.late(alone))
     }
 
-    /// What a lone item takes but once in fifty times with nothing else in flight; `None` where nothing supports it.
+    /// What a lone item takes but once in fifty times with nothing else in flight; `None` where
+    /// nothing supports it.
     pub(in super::super) fn lone(&self, class: CostClassId) -> Option<Duration> {
         let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
         model.lone_nanos().map(|lone| Duration::from_nanos(model.cost.late(lone)))
     }
 
-    /// What the cost curve expects of a lone item but once in fifty times, as decisions on a line take it.
+    /// What the cost curve expects of a lone item but once in fifty times, as decisions on a line
+    /// take it.
     pub(in super::super) fn lone_expected(&self, class: CostClassId) -> Option<Duration> {
         let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
         Some(Duration::from_nanos(model.cost.late(model.cost.time(1))))
@@ -430,7 +432,8 @@ impl Adaptive {
         self.models.iter().map(|(id, model)| (*id, model.cost.snapshot(), model.flow.snapshot())).collect()
     }
 
-    /// Takes up what was learned of a class. Who kept nothing of its limiter has kept a limit for all classes.
+    /// Takes up what was learned of a class. A snapshot without a limiter has one limit for all
+    /// classes.
     pub(in super::super) fn restore(
         &mut self,
         now: Tick,

@@ -64,8 +64,8 @@ impl Line<'_> {
         (self.slack(self.head) < self.wait.saturating_add(alone)).then_some(call.id)
     }
 
-    /// The head, if its caller's own deadline is nearer than what a call takes that has the server for itself: its answer
-    /// would be of no use.
+    /// The head, if its caller's own deadline is nearer than what a call takes that has the server
+    /// for itself: its answer would be of no use.
     pub(super) fn late_for_caller(&self, lone: Option<u64>) -> Option<CallId> {
         let call = &self.head.call;
         let own = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Caller)?;

@@ -1,9 +1,10 @@
 //! Requests that are overdue, and those that are lost.
 //!
-//! A call without a timeout stays in flight for as long as its caller waits. A server that loses an answer
-//! goes on, and a limit that counts the lost request would stop all others: at a limit of one, for ever.
-//! But a server that has become slow has lost nothing. So a request is lost only once one that was sent
-//! after it became overdue has been answered; where all in flight are overdue, one call goes to see.
+//! A call without a timeout stays in flight for as long as its caller waits. A server that loses an
+//! answer goes on, and a limit that counts the lost request would stop all others: at a limit of
+//! one, for ever. But a server that has become slow has lost nothing. So a request is lost only
+//! once one that was sent after it became overdue has been answered; where all in flight are
+//! overdue, one call goes to see.
 
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use super::super::tick::{Tick, nanos};
 use super::Adaptive;
 use super::learn::Sent;
 
-/// A request is overdue once it took so many times what was expected, and at least so long: the slowest
-/// of usual answers, and a pause of the machine, are below both.
+/// A request is overdue once it took this many times what was expected, and at least this long: the
+/// slowest of usual answers, and a pause of the machine, are below both.
 const OVERDUE_FACTOR: u64 = 4;
 const OVERDUE_MIN: Duration = Duration::from_secs(1);
 
@@ -58,8 +59,8 @@ impl Adaptive {
     }
 }
 
-/// The instant at which a request becomes overdue; `lone`: nanoseconds of a lone call. One that was sent before the limit was
-/// `settled` has waited for what was there then.
+/// The instant at which a request becomes overdue; `lone`: nanoseconds of a lone call. One that was
+/// sent before the limit was `settled` has waited for what was there then.
 fn overdue_from(sent: &Sent, settled: Tick, merge: Bound, lone: u64) -> Tick {
     let sent_at = sent.flight.sent_at();
     let began = sent_at.max(settled);

@@ -20,7 +20,8 @@ pub struct OperatingPoint {
     pub double_nanos: u64,
     /// What one item takes.
     pub lone_nanos: u64,
-    /// What one item takes, with nothing else in flight, no longer than in 49 of 50 cases: an SLO below it cannot be met. 0: nothing was alone in flight yet.
+    /// What one item takes, with nothing else in flight, no longer than in 49 of 50 cases: an SLO
+    /// below it cannot be met. 0: nothing was alone in flight yet.
     pub lone_late_nanos: u64,
     /// What a batch as large as the last one takes.
     pub last_nanos: u64,

@@ -129,7 +129,8 @@ impl Batcher {
             slots,
             lead_nanos,
             mean_nanos,
-            // Other policies keep to their settings: their limiters learn nothing, and hold nothing.
+            // Other policies keep to their settings: their limiters learn nothing, and hold
+            // nothing.
             flows: if self.is_adaptive() { flows } else { Vec::new() },
             classes,
             ceilings: self.ceilings(),

@@ -37,14 +37,18 @@ const FLAT: f64 = 0.9;
 const RESIDUAL: f64 = 0.5;
 /// Samples of that cell, where the knee is above 2.
 const LOADED_SAMPLES: f64 = 3.0;
-/// The line through the loaded cells meets zero requests below this part of the least latency: a queue has no intercept, while a server that slows down
-/// gently (continuous batching) keeps most of its base latency. The first waves of several workers are staircases with up to a half, which is enough once
-/// a pair has shown that a batch gains something; before, what is found late is less harm than a limit that is wrong.
+/// The line through the loaded cells meets zero requests below this part of the least latency: a
+/// queue has no intercept, while a server that slows down gently (continuous batching) keeps most
+/// of its base latency. The first waves of several workers are staircases with up to a half, which
+/// is enough once a pair has shown that a batch gains something; before, what is found late is less
+/// harm than a limit that is wrong.
 const INTERCEPT: f64 = 0.25;
 const INTERCEPT_PAIRED: f64 = 0.5;
-/// The same over the number in flight that a call saw on average: a queue shows up to a half, continuous batching nine tenths.
+/// The same over the number in flight that a call saw on average: a queue shows up to a half,
+/// continuous batching nine tenths.
 const INTERCEPT_SEEN: f64 = 0.6;
-/// Up to so many knees: in an overload of five times, calls see some three times as many as they were sent beside.
+/// Up to this many knees: in an overload of five times, calls see some three times as many as they
+/// were sent beside.
 const SEEN_KNEES: f64 = 64.0;
 /// Cells up to so many knees show it: in those beyond, the slope's error is larger than the intercept.
 const INTERCEPT_KNEES: f64 = 16.0;
@@ -103,8 +107,9 @@ impl LoadCurve {
         self.completions.clear();
     }
 
-    /// Takes the latency of a lone call, with the requests in flight when it was sent, itself included, and when it was answered, without it. True if the
-    /// server was judged another one by it: the cells begin anew.
+    /// Takes the latency of a lone call, with the requests in flight when it was sent, itself
+    /// included, and when it was answered, without it. True if the server was judged another one by
+    /// it: the cells begin anew.
     pub(super) fn observe(&mut self, (beside, after): (u32, u32), latency: f64) -> bool {
         let index = usize::try_from(beside.max(1).ilog2()).unwrap_or(0).min(CELLS - 1);
         let (cell, beside) = (&mut self.cells[index], f64::from(beside.max(1)));
@@ -125,7 +130,8 @@ impl LoadCurve {
         changed
     }
 
-    /// Whether the last sample of a cell was off: the server may be another one, and its cell a mean of both.
+    /// Whether the last sample of a cell was off: the server may be another one, and its cell a
+    /// mean of both.
     pub(super) fn is_unsettled(&self) -> bool {
         self.cells.iter().any(|cell| cell.off != 0)
     }
@@ -171,7 +177,8 @@ impl LoadCurve {
         Some(Knee { at: (rate * base).max(1.0), base, rate })
     }
 
-    /// The knee, where the curve shows that calls queue inside the server. `paired`: a batch of two was measured to be cheaper than two calls.
+    /// The knee, where the curve shows that calls queue inside the server. `paired`: a batch of two
+    /// was measured to be cheaper than two calls.
     pub(super) fn knee(&self, paired: bool) -> Option<Knee> {
         let knee = self.estimate()?;
         let loaded = self.cells().filter(|cell| cell.beside >= LOADED * knee.at);
@@ -192,7 +199,8 @@ impl LoadCurve {
         let sent = |cell: &Cell| cell.beside;
         let most = if paired { INTERCEPT_PAIRED } else { INTERCEPT };
         let meets = if near.clone().nth(1).is_some() { intercept(near, sent) } else { intercept(loaded.clone(), sent) };
-        // While the number in flight grows, a call is slowed by those that come after it, where it does not queue: what it was sent beside is too few.
+        // While the number in flight grows, a call is slowed by those that come after it, where it
+        // does not queue: what it was sent beside is too few.
         let seen = loaded.filter(|cell| cell.around <= SEEN_KNEES * knee.at);
         let seen = if seen.clone().nth(1).is_some() { intercept(seen, |cell| cell.around) } else { 0.0 };
         if meets > most * least || seen > INTERCEPT_SEEN * least {
@@ -245,7 +253,8 @@ impl Cell {
 mod tests {
     use super::*;
 
-    /// Calls that come faster than they are answered: the latency of one that was sent beside `sent` and saw `seen` on average.
+    /// Calls that come faster than they are answered: the latency of one that was sent beside
+    /// `sent` and saw `seen` on average.
     fn growing(latency: impl Fn(f64, f64) -> f64) -> LoadCurve {
         let mut curve = LoadCurve::default();
         for sent in 1..=80_u32 {
@@ -257,7 +266,8 @@ mod tests {
 
     #[test]
     fn a_server_that_slows_gently_has_no_knee_while_its_load_grows() {
-        // Continuous batching: a step costs 0.9 + 0.1 for each call inside; one that was sent early is slowed by those that came later.
+        // Continuous batching: a step costs 0.9 + 0.1 for each call inside; one that was sent early
+        // is slowed by those that came later.
         assert!(growing(|_, seen| 0.9 + 0.1 * seen).knee(true).is_none());
     }
 

@@ -19,8 +19,9 @@ const JUMP_KNEES: f64 = 2.0;
 const JUMP_HELD: f64 = 0.5;
 /// A server that needs more than this many times the expected time to drain to the new limit has no queue.
 const DRAIN: f64 = 1.5;
-/// Lone calls under the new limit that take so many times what they would by the base latency show that it was measured
-/// before a change of the server: beyond the noise of some calls, as for the cells of the load curve.
+/// Lone calls under the new limit that take this many times what they would by the base latency
+/// show that it was measured before a change of the server: beyond the noise of some calls, as for
+/// the cells of the load curve.
 const BASE_STALE: f64 = 1.5;
 /// Lone calls under the new limit, by Little's law, must have this part of the rate before, where the limit is high enough for a mean of some answers.
 const RATE_KEPT: f64 = 0.8;
@@ -32,7 +33,8 @@ const STEP_DOWN_STEEP: f64 = 0.5;
 const STEP_UP: f64 = 1.5;
 /// A limit whose increase gained nearly in proportion is raised once more at once.
 const STEP_STEEP: f64 = 1.5;
-/// A limit is lowered where so many items are here for each request of it: with fewer, calls that run at once would wait to be merged.
+/// A limit is lowered where this many items are here for each request of it: with fewer, calls that
+/// run at once would wait to be merged.
 const HELD_MIN: f64 = 1.2;
 /// Answers that a trial needs: one for each item in the system, between these; and an open limit is compared over this many times as many.
 const TRIAL_ANSWERS: (u64, u64) = (24, 256);
@@ -48,7 +50,8 @@ const PAIR_REST: (f64, f64) = (10e9, 300e9);
 /// A probe hit if its batches took less than this many times what was expected; one that queued behind another takes 1.5 times and more. So many in a row open.
 const PROBE_HIT: f64 = 1.15;
 const PROBE_HITS: u32 = 2;
-/// A request in flight when the probe left was slowed by it if it took so many times what was expected: half of the probe.
+/// A request in flight when the probe left was slowed by it if it took this many times what was
+/// expected: half of the probe.
 const COMPANION_SLOWED: f64 = 1.4;
 /// Room was found if the next limit is this many times the one before; otherwise probes rest.
 const ROOM_FOUND: f64 = 2.0;
@@ -107,7 +110,8 @@ impl Completion {
         Self { answered, calls, first, last, queued, items_max, items: 1, here: 1, first_byte: None }
     }
 
-    /// The same with the time to the first byte of its answer: a call that streams shows by it how busy the server is.
+    /// The same with the time to the first byte of its answer: a call that streams shows by it how
+    /// busy the server is.
     pub(in super::super) fn with_first_byte(self, first_byte: Option<Duration>) -> Self {
         Self { first_byte: first_byte.map(|time| float(nanos(time))), ..self }
     }
@@ -149,7 +153,8 @@ impl Flow {
             return;
         }
         self.answered_calls += u64::from(done.calls);
-        // A stream lasts as long as it has to say something; the server was busy with others until its first byte.
+        // A stream lasts as long as it has to say something; the server was busy with others until
+        // its first byte.
         let latency = done.first_byte.filter(|_| mark.alone).unwrap_or_else(|| span(mark.sent, now));
         let limited = self.limit.is_some();
         if done.calls == 1 && mark.clean && (!limited || mark.alone) && self.trial.is_none() {
@@ -370,8 +375,9 @@ impl Flow {
         }
     }
 
-    /// Replaces a base latency that was measured before the server changed: lone calls under the limit wait for those that it
-    /// has above the knee, and no longer. Beside a base that is too small, no batch pays.
+    /// Replaces a base latency that was measured before the server changed: lone calls under the
+    /// limit wait for those that it has above the knee, and no longer. Beside a base that is too
+    /// small, no batch pays.
     fn renew_base(&mut self, limit: f64, latency: f64) {
         if let Some(knee) = &mut self.knee
             && latency > BASE_STALE * knee.base * (limit / knee.at).max(1.0)

@@ -86,12 +86,14 @@ pub struct FlowReport {
     pub curve: Vec<LoadPoint>,
 }
 
-/// What is kept of a limiter across restarts, and handed to other processes before the same kind of server.
+/// What is kept of a limiter across restarts, and handed to other processes before the same kind of
+/// server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlowSnapshot {
     /// Requests that may be in flight; 0: no limit is in force.
     pub limit: u32,
-    /// Open since a batch does not pay: cost of an item in one, in thousandths of a lone call; 0: not so.
+    /// Open since a batch does not pay: cost of an item in one, in thousandths of a lone call; 0:
+    /// not so.
     pub no_gain_permille: u64,
     /// Latency of a lone call below the limit, in nanoseconds; 0 before it was measured.
     pub base_nanos: u64,
@@ -110,8 +112,8 @@ impl Flow {
         FlowSnapshot { limit, no_gain_permille, base_nanos: self.base_nanos() }
     }
 
-    /// A limiter that begins with what was kept, with low confidence: a limit is probed at once, and what was found not to pay is tried again after the
-    /// shortest rest.
+    /// A limiter that begins with what was kept, with low confidence: a limit is probed at once,
+    /// and what was found not to pay is tried again after the shortest rest.
     pub(in super::super) fn restored(now: Tick, kept: FlowSnapshot) -> Self {
         if kept.limit > 0 {
             return Self::limited(kept.limit, kept.base_nanos);
@@ -130,7 +132,8 @@ impl Flow {
         whole(self.knee.map_or(self.level.lone, |knee| knee.base))
     }
 
-    /// Whether its limit is still being found, or tried: what callers wait meanwhile says nothing of later.
+    /// Whether its limit is still being found, or tried: what callers wait meanwhile is no evidence
+    /// for later.
     pub(in super::super) fn is_settling(&self) -> bool {
         self.is_learning() || self.trial.is_some()
     }

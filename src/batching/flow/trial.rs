@@ -9,8 +9,9 @@ use super::{HOLD, after};
 
 /// A trial is kept if its mean sojourn is below this part of the base: between noise and the step of a saturated server.
 pub(super) const ACCEPT: f64 = 0.93;
-/// A trial ends early after so many answers if their mean is above this part of the base, and in any case after so many bases: the mean of twelve is known to
-/// two parts in a hundred where calls are alike, and one that is to be kept is below by ten and more.
+/// A trial ends early after this many answers if their mean is above this part of the base, and in
+/// any case after this many bases: the mean of twelve is known to two parts in a hundred where
+/// calls are alike, and one that is to be kept is below by ten and more.
 const BAD_ANSWERS: u64 = 12;
 const BAD: f64 = 1.02;
 const BASES_MAX: f64 = 8.0;
@@ -111,7 +112,8 @@ impl Trial {
             return None;
         }
         let bound = float(self.full) >= FULL_SHARE * float(self.count);
-        // Where fewer are here than before, they wait less whatever the limit: by Little's law, what is gained is the sojourn over their number.
+        // Where fewer are here than before, they wait less whatever the limit: by Little's law,
+        // what is gained is the sojourn over their number.
         let here = self.sum_here / float(self.count.max(1));
         let mean = if here > 0.0 { mean.max(mean * self.here / here) } else { mean };
         // A limit that did not bind was not tried.
@@ -129,7 +131,7 @@ impl Trial {
 mod tests {
     use super::*;
 
-    /// A lower limit under which each call took 8 of 10, with so many here.
+    /// A lower limit under which each call took 8 of 10, with this many here.
     fn kept(here: u64) -> bool {
         let before = Before { mean: 10e6, here: 20.0 };
         let mut trial = Trial::new(Tick(0), Some(20.0), 20.0, 14.0, before, 24);

@@ -1,17 +1,21 @@
-//! Up to how many calls in flight none waits inside the server: the load curve of a cost class, from calls that pass.
+//! Up to how many calls in flight none waits inside the server: the load curve of a cost class,
+//! from calls that pass.
 //!
-//! Where no call ever has the server to itself, those at such loads show what a lone call takes. The time between two answers shows it only where the server is
-//! known to run one call after the other: a server that runs many at once answers as often.
+//! Where no call ever has the server to itself, those at such loads show what a lone call takes.
+//! The time between two answers shows it only where the server is known to run one call after the
+//! other: a server that runs many at once answers as often.
 
 use super::super::math::float;
 
-/// Cells, one for each power of two of the number in flight: up to 8191, more than the calls that are followed.
+/// Cells, one for each power of two of the number in flight: up to 8191, more than the calls that
+/// are followed.
 const CELLS: usize = 13;
 /// Samples that the mean of a cell remembers.
 const MEMORY: f64 = 30.0;
 /// Samples of a cell that count.
 const SAMPLES_MIN: f64 = 2.0;
-/// What is left, on average, of the call in service when another one arrives beside it, as a part of one.
+/// What is left, on average, of the call in service when another one arrives beside it, as a part
+/// of one.
 const RESIDUAL: f64 = 0.5;
 /// A knee below this is that of a server that runs one call after the other...
 const SERIAL_MAX: f64 = 1.5;
@@ -50,7 +54,7 @@ struct Cell {
 // === impl LightLoads ===
 
 impl LightLoads {
-    /// Takes the latency of a call that was sent with so many in flight, itself among them.
+    /// Takes the latency of a call that was sent with this many in flight, itself among them.
     pub(super) fn judge(&mut self, beside: u32, nanos: u64) -> LoadVerdict {
         self.observe(beside, float(nanos));
         let Some(most) = self.most() else { return LoadVerdict::default() };
@@ -67,7 +71,8 @@ impl LightLoads {
         cell.beside += (f64::from(beside.max(1)) - cell.beside) / cell.samples;
     }
 
-    /// The calls in flight up to which none waits: the highest throughput times the latency at the lowest load.
+    /// The calls in flight up to which none waits: the highest throughput times the latency at the
+    /// lowest load.
     fn most(&self) -> Option<f64> {
         let first = self.cells().next()?;
         let rate = self.cells().map(Cell::throughput).fold(0.0, f64::max);

@@ -1,21 +1,24 @@
 //! How many calls a server runs at once, from calls that pass.
 //!
-//! By Little's law the work that was answered in a while (in times of lone calls) over the while is the number that ran side by side. Whether the server could
-//! run more shows in the calls that had company: those that were not slowed ran beside all the others.
+//! By Little's law the work that was answered in a while (in times of lone calls) over the while is
+//! the number that ran side by side. Whether the server could run more shows in the calls that had
+//! company: those that were not slowed ran beside all the others.
 
 use std::collections::VecDeque;
 
 /// Answers in a look: single ones come in any order.
 const LOOK_CALLS: u32 = 64;
-/// A look without company ends after so many: calls that are always alone show nothing of others.
+/// A look without company ends after this many: calls that are always alone show nothing of others.
 const LOOK_CALLS_MAX: u32 = 1024;
-/// Looks that are remembered: a server that was slow an hour ago may not be slow now, and one that was idle since then has not lost its workers.
+/// Looks that are remembered: a server that was slow an hour ago may not be slow now, and one that
+/// was idle since then has not lost its workers.
 const LOOKS: usize = 64;
 /// Looks at a queue inside the server of which the mean counts.
 const SATURATED: usize = 4;
 /// Calls with company that a look needs to show whether these were slowed.
 const ACCOMPANIED_MIN: u32 = 8;
-/// Up to this many thousandths of a lone call's time a call was not slowed: noise, and the little that sockets and threads share.
+/// Up to this many thousandths of a lone call's time a call was not slowed: noise, and the little
+/// that sockets and threads share.
 const SLOWED: u64 = 1200;
 
 /// A call that was answered well.
@@ -85,7 +88,8 @@ impl Load {
         self.looks.push_back(seen);
     }
 
-    /// Calls that may run at once: unbounded as long as no queue inside the server was seen. Absence of evidence means that calls go as they go without a proxy.
+    /// Calls that may run at once: unbounded as long as no queue inside the server was seen.
+    /// Absence of evidence means that calls go as they go without a proxy.
     pub(super) fn places(&self) -> usize {
         if self.looks.iter().any(|seen| seen.saturated) { self.side_by_side() } else { usize::MAX }
     }
@@ -95,7 +99,7 @@ impl Load {
         let queues = || self.looks.iter().rev().filter(|seen| seen.saturated).take(SATURATED);
         let count = u64::try_from(queues().count()).unwrap_or(0);
         let measured = queues().map(|seen| seen.milli).fold(0, u64::saturating_add).checked_div(count).unwrap_or(0);
-        // What ran at once since then shows that there is room for so many.
+        // What ran at once since then shows that there is room for this many.
         let since = self.looks.iter().rev().take_while(|seen| !seen.saturated);
         let most = since.map(|seen| seen.milli).fold(measured, u64::max).max(1000);
         usize::try_from(most.saturating_add(500) / 1000).unwrap_or(usize::MAX)

@@ -1,10 +1,12 @@
 //! The server of a [`super::Shadow`]: what an execution would take, learned from calls that pass one by one.
 //!
-//! A call that has the server for itself until its answer shows what it takes. Where calls never do, those at loads at which none waits inside the server stand
-//! for it (`light`), and where the server is measured to run one call after the other the time between two of its answers. A client's own batch shows what
-//! several items take; beyond the largest of those, [`Cost`] takes half of a lone call's time as shared by all items. How many calls the server runs side by
-//! side is measured too (`load`); where that is less than one, it is slower under load than lone calls say. Nothing is ever predicted to take less than the
-//! fastest call that was seen.
+//! A call that has the server for itself until its answer shows what it takes. Where calls never
+//! do, those at loads at which none waits inside the server stand for it (`light`), and where the
+//! server is measured to run one call after the other the time between two of its answers. A
+//! client's own batch shows what several items take; beyond the largest of those, [`Cost`] takes
+//! half of a lone call's time as shared by all items. How many calls the server runs side by side
+//! is measured too (`load`); where that is less than one, it is slower under load than lone calls
+//! say. Nothing is ever predicted to take less than the fastest call that was seen.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -69,7 +71,8 @@ struct Gathered {
     nanos: u64,
 }
 
-/// The least latency of the last calls, in nanoseconds: of those since the last turn, and of those before it.
+/// The least latency of the last calls, in nanoseconds: of those since the last turn, and of those
+/// before it.
 #[derive(Debug, Clone, Copy)]
 struct Fastest {
     calls: u32,

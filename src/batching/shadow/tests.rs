@@ -32,7 +32,7 @@ fn pass(real: Real, every: u64, calls: u64, items: fn(&mut Draw) -> u32, seed: u
     pass_keys(real, every, calls, items, (1, limits()), seed)
 }
 
-/// The same with calls of so many merge keys in turn, within these limits.
+/// The same with calls of this many merge keys in turn, within these limits.
 fn pass_keys(
     mut real: Real,
     every: u64,

@@ -83,10 +83,12 @@ pub(in crate::cli) struct Args {
     /// With --table: a part of it that is over soon
     #[arg(long, requires = "table")]
     small: bool,
-    /// With --table: the rows in which ours may do no harm instead, beside calls that are forwarded at once
+    /// With --table: the rows in which ours may do no harm instead, beside calls that are forwarded
+    /// at once
     #[arg(long, requires = "table")]
     no_harm: bool,
-    /// With --no-harm: rows whose names have these words, joined by commas, alternatives by |: k8,50ms,48
+    /// With --no-harm: rows whose names have these words, joined by commas, alternatives by |:
+    /// k8,50ms,48
     #[arg(long, requires = "no_harm", conflicts_with = "small", value_name = "WORDS")]
     only: Option<String>,
     /// Curves at loads instead: the mean beside the optimum

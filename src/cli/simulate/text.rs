@@ -122,7 +122,8 @@ fn row(row: &Row, seeds: u64) -> String {
     text
 }
 
-/// Ours ÷ direct: the worst window, and the rate of each, with an asterisk where something was tested.
+/// Ours ÷ direct: the worst window, and the rate of each, with an asterisk where something was
+/// tested.
 fn harm(harm: &Harm) -> String {
     let (rate, mean, p99) = harm.worst();
     let mut text = format!("{:<26} rate {rate:6.3}  mean {mean:6.3}  p99 {p99:6.3}  |", harm.name);

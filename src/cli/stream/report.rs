@@ -202,14 +202,16 @@ fn calls(name: &[u8]) -> String {
     }
 }
 
-/// The class that most calls were of lately: one with a few calls a day is never learned of, and nothing waits for that.
+/// The class that most calls were of lately: one with a few calls a day is never learned of, and
+/// nothing waits for that.
 fn busiest(why: &Why) -> Option<CostClassId> {
     let of_late =
         |tally: &crate::batching::Tally| tally.batches.saturating_add(tally.alone).saturating_add(tally.passed);
     why.core.classes.iter().max_by_key(|class| of_late(&class.tally)).map(|class| class.id)
 }
 
-/// Whether every class is forwarded, and whether the concurrency of the busiest is still being learned.
+/// Whether every class is forwarded, and whether the concurrency of the busiest is still being
+/// learned.
 fn concurrency(flows: &[(CostClassId, FlowReport)], busiest: Option<CostClassId>) -> Concurrency {
     let open = |(_, flow): &(CostClassId, FlowReport)| matches!(flow.mode, FlowMode::Open(_));
     let main = flows.iter().find(|(id, _)| Some(*id) == busiest).map(|(_, flow)| flow);

@@ -1,7 +1,9 @@
-//! `groupage validate --against URL`: asks a server whether it takes what the routes of a policy declare.
+//! `groupage validate --against URL`: asks a server whether it takes what the routes of a policy
+//! declare.
 //!
-//! For each route one call is sent alone and one with its items twice, as a batch of two callers would be; the answer is split as the proxy splits it, and the
-//! part of one caller is compared with the lone answer in shape. Nothing else is sent, and no proxy runs.
+//! For each route one call is sent alone and one with its items twice, as a batch of two callers
+//! would be; the answer is split as the proxy splits it, and the part of one caller is compared
+//! with the lone answer in shape. Nothing else is sent, and no proxy runs.
 //!
 //! What it leaves out: whether values are equal (models batch with other rounding), and load.
 
@@ -54,7 +56,7 @@ pub(super) struct RouteResult {
 #[derive(Debug)]
 enum Verdict {
     Fits,
-    /// Nothing can be said.
+    /// There is no evidence.
     Untried(String),
     Wrong(String),
 }
@@ -66,7 +68,7 @@ struct Answer {
     body: Bytes,
 }
 
-/// The server, and how it is asked.
+/// The server, and what is sent to it.
 struct Asker {
     upstream: Upstream,
     clock: Clock,

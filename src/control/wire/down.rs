@@ -82,7 +82,8 @@ pub struct Curve {
     pub tail_permille: u64,
     /// The mean weight of an item, in thousandths.
     pub weight_milli: u64,
-    /// The concurrency limiter of the class; absent where nothing was concluded, and from a controller without this field: then `slots` of the start counts.
+    /// The concurrency limiter of the class; absent where nothing was concluded, and from a
+    /// controller without this field: then `slots` of the start counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limiter: Option<Limiter>,
 }

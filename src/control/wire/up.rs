@@ -238,7 +238,8 @@ pub struct Learned {
     pub infeasible: Vec<Infeasible>,
 }
 
-/// What the concurrency limiters of a server do; `learning` and `trying` are of the busiest cost class.
+/// What the concurrency limiters of a server do; `learning` and `trying` are of the busiest cost
+/// class.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Concurrency {
@@ -256,7 +257,8 @@ pub struct Concurrency {
 pub struct LearnedClass {
     /// The class, as `u8::escape_ascii` writes its bytes.
     pub class: String,
-    /// The calls of the class for people: their path, and their model where they name one; empty from a sidecar without this field.
+    /// The calls of the class for people: their path, and their model where they name one; empty
+    /// from a sidecar without this field.
     pub calls: String,
     /// What a batch costs whatever is in it, in microseconds.
     pub batch_us: u64,
@@ -272,14 +274,17 @@ pub struct LearnedClass {
     pub weight_milli: u64,
     /// What a call alone takes, in microseconds; 0: not known.
     pub lone_us: u64,
-    /// The same with nothing else in flight, exceeded but once in fifty times; 0: nothing was alone in flight yet.
+    /// The same with nothing else in flight, exceeded but once in fifty times; 0: nothing was alone
+    /// in flight yet.
     pub lone_late_us: u64,
     /// Mean times by size: items, microseconds, samples.
     pub points: Vec<(u32, u64, u32)>,
-    /// Its concurrency limiter; absent while nothing was concluded, and from a sidecar without this field.
+    /// Its concurrency limiter; absent while nothing was concluded, and from a sidecar without this
+    /// field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limiter: Option<Limiter>,
-    /// Nothing is merged: the server refuses batches of calls that it answers alone, or takes one item a call.
+    /// Nothing is merged: the server refuses batches of calls that it answers alone, or takes one
+    /// item a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspended: Option<Suspended>,
 }
@@ -288,7 +293,8 @@ pub struct LearnedClass {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Suspended {
-    /// How the server answered the last batch, in one word: `status`, `too_large`, `mismatch`, `reset`, `silence`; `one_item` where its limit is one item.
+    /// How the server answered the last batch, in one word: `status`, `too_large`, `mismatch`,
+    /// `reset`, `silence`; `one_item` where its limit is one item.
     pub answer: String,
     /// The status of that answer, where it was one of an error.
     #[serde(skip_serializing_if = "Option::is_none")]

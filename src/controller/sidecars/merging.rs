@@ -1,6 +1,7 @@
 //! Whether calls of a policy's pods are merged, as its condition `Merging` reports it. Pure.
 //!
-//! Messages hold no numbers that move: a condition is written, and an Event sent, when something became otherwise.
+//! Messages hold no numbers that move: a condition is written, and an Event sent, when something
+//! became otherwise.
 
 use std::collections::BTreeSet;
 

@@ -47,8 +47,9 @@ pub(crate) fn code_points(raw: &[u8]) -> u64 {
     count + starts(rest)
 }
 
-/// How many bytes of JSON a text would have if what it escapes stood there in UTF-8: as `\u6c49` it has six, and weighs no more than the three of the
-/// character. Escapes of quotes, backslashes and controls count as one byte.
+/// How many bytes of JSON a text would have if what it escapes stood there in UTF-8: as `\u6c49` it
+/// has six, and weighs no more than the three of the character. Escapes of quotes, backslashes and
+/// controls count as one byte.
 pub(crate) fn unescaped_len(raw: &[u8]) -> usize {
     let mut saved = 0;
     let mut pos = 0;

@@ -24,7 +24,7 @@ const BULK_SHARE: f64 = 1.0 / 9.0 / 0.8;
 /// Who sends less than its share loses nothing to who floods (§5.5).
 const LIGHT_GOODPUT: f64 = 0.99;
 
-/// What is asked.
+/// The criteria.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Bar {
     /// a: goodput, as a share of the clairvoyant's.

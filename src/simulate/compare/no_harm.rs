@@ -1,9 +1,12 @@
-//! No harm: ours beside calls that are forwarded at once, window by window from a cold start, on the same arrivals.
+//! No harm: ours beside calls that are forwarded at once, window by window from a cold start, on
+//! the same arrivals.
 //!
-//! `rows` has servers, loads and merge keys in all combinations, `change` servers that become others under way, `windows` what is counted, `judge` the
-//! bars. A window is long enough that it counts a rate and not waves: a second, five services, two sojourns of direct callers.
+//! `rows` has servers, loads and merge keys in all combinations, `change` servers that become
+//! others under way, `windows` what is counted, `judge` the bars. A window is long enough that it
+//! counts a rate and not waves: a second, five services, two sojourns of direct callers.
 //!
-//! It leaves out the proxy's own cost, for which 0.3 ms are allowed, and gathering, SLOs and several cost classes, which other rows have.
+//! It leaves out the proxy's own cost, for which 0.3 ms are allowed, and gathering, SLOs and
+//! several cost classes, which other rows have.
 
 mod change;
 mod judge;
@@ -19,19 +22,19 @@ use super::super::scenario::Scenario;
 use super::super::{Run, run};
 use super::Verdict;
 use change::Change;
-use judge::Asked;
+use judge::Criteria;
 use windows::Window;
 
 pub use judge::Totals;
 
-/// What is run: a name, a scenario, and what is asked of it.
+/// A run: a name, a scenario, and its criteria.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Task {
     name: String,
     scenario: Scenario,
     window: Duration,
     windows: usize,
-    asked: Asked,
+    criteria: Criteria,
 }
 
 /// A row, run.
@@ -41,7 +44,7 @@ pub struct Harm {
     pub name: String,
     /// Ours ÷ direct, by window.
     pub windows: Vec<Ratio>,
-    /// What is asked and what came.
+    /// The criteria and what came of them.
     pub verdicts: Vec<Verdict>,
     /// It is one of the rows that are counted together; the others are changes.
     pub counted: bool,
@@ -62,7 +65,8 @@ pub struct Ratio {
     pub tested: bool,
 }
 
-/// All rows whose names have the words, which are joined by commas, alternatives by `|`; the changes too.
+/// All rows whose names have the words, which are joined by commas, alternatives by `|`; the
+/// changes too.
 pub(super) fn tasks(only: &str) -> Vec<Task> {
     let all = rows::all().into_iter().chain(Change::all().iter().map(Change::task));
     let named = |task: &Task| {
@@ -99,8 +103,8 @@ impl Task {
             .zip(tested)
             .map(|((direct, ours), tested)| direct.compare(ours, tested, seeds, self.window))
             .collect();
-        let verdicts = self.asked.judge(&windows, self.window);
-        Harm { name: self.name.clone(), windows, verdicts, counted: matches!(self.asked, Asked::Row { .. }) }
+        let verdicts = self.criteria.judge(&windows, self.window);
+        Harm { name: self.name.clone(), windows, verdicts, counted: matches!(self.criteria, Criteria::Row { .. }) }
     }
 }
 

@@ -110,7 +110,8 @@ impl Job {
         Parts::all().into_iter().map(|parts| Self(Work::Parts(parts))).collect()
     }
 
-    /// Rows in which ours may do no harm, and servers that change; those whose names have all the words that are joined by commas.
+    /// Rows in which ours may do no harm, and servers that change; those whose names have all the
+    /// words that are joined by commas.
     #[must_use]
     pub fn no_harm(only: &str) -> Vec<Self> {
         Self::harm(no_harm::tasks(only))

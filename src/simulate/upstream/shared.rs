@@ -1,6 +1,8 @@
-//! An upstream that computes all requests at once, at a speed that falls with their number, at work.
+//! An upstream that computes all requests at once, at a speed that falls with their number, at
+//! work.
 //!
-//! Virtual work: each request has an amount of it, and all that are inside advance alike, so one clock serves them all.
+//! Virtual work: each request has an amount of it, and all that are inside advance alike, so one
+//! clock serves them all.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,7 +19,8 @@ use super::{Shared, Slowdown, duration, millis, nanos};
 pub(in crate::simulate) struct State {
     spec: Shared,
     draw: Draw,
-    /// Requests inside by the virtual work, in nanoseconds, at which they are done, with the items that count as active.
+    /// Requests inside by the virtual work, in nanoseconds, at which they are done, with the items
+    /// that count as active.
     inside: BinaryHeap<Reverse<(u64, SentId, u32)>>,
     active: u32,
     /// Virtual work done so far, in milliseconds, and when that was.

@@ -44,8 +44,9 @@ pub struct MockConfig {
     pub slots: usize,
     /// Share of calls without poison that are met by a fault.
     pub fault_share: f64,
-    /// Strays also after lone calls. A proxy sends these on their own client's connection, where a stray answer can reach that
-    /// client only, as it would without the proxy; so this is for clients that come directly.
+    /// Strays also after lone calls. A proxy sends these on their own client's connection, where a
+    /// stray answer can reach that client only, as it would without the proxy; so this is for
+    /// clients that come directly.
     pub stray_alone: bool,
     /// The proxy's cap for one answer; F13 goes beyond it.
     pub answer_bytes_max: usize,

@@ -18,7 +18,8 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(5);
 /// A call without an answer is given up after this long; far beyond any timeout of a proxy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The parts of its time in which a closed load is counted apart, so that a change of the server can be seen.
+/// The parts of its time in which a closed load is counted apart, so that a change of the server
+/// can be seen.
 pub const SLICE: Duration = Duration::from_millis(250);
 
 /// A closed-loop load.

@@ -29,7 +29,7 @@ pub enum HoldReason {
     Limit,
     /// Other calls, to share a batch with.
     Company,
-    /// The end of a pause that the server asked for by `Retry-After`.
+    /// The end of a pause that the server set by `Retry-After`.
     Pause,
 }
 

@@ -1,4 +1,5 @@
-//! `groupage validate --against URL`: one call alone and one with its items twice for each declared route, and what is said of their answers.
+//! `groupage validate --against URL`: one call alone and one with its items twice for each declared
+//! route, and a report on their answers.
 
 use std::process::{Command, Output, Stdio};
 

@@ -16,11 +16,11 @@ use tokio::task::JoinHandle;
 
 use super::setup::{Proxy, learning, quiet, within};
 
-/// Fifteen times what a call takes without the proxy once one of four slots is left to 24 callers: so soon less room is
-/// batched for.
+/// Fifteen times what a call takes without the proxy once one of four slots is left to 24 callers:
+/// so soon less room is batched for.
 const LESS_ROOM: Duration = Duration::from_millis(15 * 24 * 10);
-/// How long a change is waited for: two seconds where nothing else runs, and twice the rest of a limiter that was wrong once
-/// on a machine whose cores others take.
+/// How long a change is waited for: two seconds where nothing else runs, and twice the rest of a
+/// limiter that was wrong once on a machine whose cores others take.
 const PATIENCE: Duration = Duration::from_secs(24);
 /// By then the first model has been learned.
 const WARM: Duration = Duration::from_millis(800);

@@ -178,7 +178,7 @@ async fn a_list_that_is_never_answered_costs_two_batches() {
         let others = drive(&proxy, adapter).await;
         let lists = lists.lock().unwrap().clone();
         assert!((1..=2).contains(&lists.len()), "{lists:?} were sent at {}", adapter.path);
-        // Who waits on the one slot behind such a batch may expire with it.
+        // Calls that wait on the one slot behind such a batch may expire with it.
         assert!(others.len() <= 2 * CALLERS && others.iter().all(|status| *status == Some(504)), "{others:?}");
         serving.abort();
     }

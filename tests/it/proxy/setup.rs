@@ -310,7 +310,7 @@ pub(super) fn assert_failure(answer: &Answer, status: u16, code: &str, reason: &
     assert_eq!(answer.status, Some(status), "{:.300}", String::from_utf8_lossy(&answer.body));
     assert_eq!(header(&answer.headers, "x-groupage-error"), code);
     assert_eq!(header(&answer.headers, "x-groupage-reason"), reason);
-    // Who waited in vain can see which key, or which header of its own, to change.
+    // The caller sees which key, or which header of its own, to change.
     assert!(status != 504 || !header(&answer.headers, "x-groupage-limit").is_empty());
     let overload = matches!(status, 429 | 503);
     let after = values(&answer.headers, "retry-after").len();

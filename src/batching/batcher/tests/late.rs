@@ -153,7 +153,8 @@ struct Watch {
     in_flight: BTreeMap<u64, BatchId>,
     /// Batches of calls in time since the last one of late calls, while some waited.
     passed_by: u32,
-    /// The policy predicts lateness: the poll that sends a late call may have found others late before their deadlines.
+    /// The policy predicts lateness: the poll that sends a late call may have found others late
+    /// before their deadlines.
     predicts: bool,
 }
 
@@ -191,7 +192,8 @@ impl Watch {
                         self.passed_by = 0;
                     } else if waited(batcher) {
                         self.passed_by += 1;
-                        // A call whose turn it is may be held for a moment by what the limiter measures: a pair, a lead.
+                        // A call whose turn it is may be held for a moment by what the limiter
+                        // measures: a pair, a lead.
                         let most = if self.predicts { 2 * 9 } else { 9 };
                         prop_assert!(self.passed_by <= most, "late calls starve");
                     } else {

@@ -7,7 +7,8 @@ use crate::cli::explain::facts::{Concurrency, Kind};
 
 /// Fewer items than this in recent batches, in thousandths: nothing was merged yet.
 const MERGED_MIN: u64 = 1500;
-/// Requests in flight from which on the curve shows that the server runs several at once, in thousandths.
+/// Requests in flight from which on the curve shows that the server runs several at once, in
+/// thousandths.
 const SEVERAL: u64 = 1500;
 
 /// A sentence on the concurrency of the server, with its numbers; none before anything was measured.
@@ -82,7 +83,8 @@ fn forwarded(flow: &Concurrency) -> Option<String> {
     Some(text)
 }
 
-/// How many requests the server was seen to run at once, in thousandths: throughput at the highest load times the latency of a lone call (Little's law).
+/// How many requests the server was seen to run at once, in thousandths: throughput at the highest
+/// load times the latency of a lone call (Little's law).
 fn at_once(flow: &Concurrency) -> Option<u64> {
     let most = flow.most_milli;
     let worked = u128::from(most) * u128::from(flow.lone_us) / u128::from(flow.most_us.max(1));

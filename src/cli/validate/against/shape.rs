@@ -1,4 +1,5 @@
-//! The shape of two JSON answers compared: which fields, lists and kinds of values, whatever the values are.
+//! The shape of two JSON answers compared: which fields, lists and kinds of values, whatever the
+//! values are.
 
 use serde_json::Value;
 
@@ -7,7 +8,8 @@ const ELEMENTS_MAX: usize = 16;
 /// Deepest level that is compared: answers of models are far flatter.
 const DEPTH_MAX: usize = 32;
 
-/// The first difference in shape between a lone answer and a merged caller's part; `None` where there is none.
+/// The first difference in shape between a lone answer and a merged caller's part; `None` where
+/// there is none.
 pub(super) fn difference(lone: &[u8], part: &[u8]) -> Option<String> {
     let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
     match (read(lone), read(part)) {

@@ -5,12 +5,13 @@ use crate::batching::Tick;
 use super::super::super::scenario::Scenario;
 use super::super::super::upstream::{Kind, Server};
 use super::super::super::workload::{Stream, Workload};
-use super::judge::{Asked, Phase};
+use super::judge::{Criteria, Phase};
 use super::{Task, rows, servers};
 
 /// Callers, of one key.
 const CALLERS: u32 = 48;
-/// Windows of a phase, and of the last one: what is lost by a change is found again in fifteen sojourns, which are no more than eight windows.
+/// Windows of a phase, and of the last one: what is lost by a change is found again in fifteen
+/// sojourns, which are no more than eight windows.
 const WINDOWS: usize = 6;
 const WINDOWS_LAST: usize = 12;
 
@@ -73,7 +74,7 @@ impl Change {
             more: phase > 0 && self.slots[phase] > self.slots[phase - 1],
             queues: self.slots[phase] < CALLERS,
         });
-        Task { name, scenario, window, windows, asked: Asked::Change(judged.collect()) }
+        Task { name, scenario, window, windows, criteria: Criteria::Change(judged.collect()) }
     }
 
     fn name(&self) -> String {

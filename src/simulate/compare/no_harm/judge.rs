@@ -1,32 +1,36 @@
-//! What is asked of a row, of a change, and of all rows together.
+//! The criteria of a row, of a change, and of all rows together.
 
 use std::time::Duration;
 
 use super::super::bars::{Quantity, Sense, Verdict};
 use super::{Harm, Ratio};
 
-/// No row has less than this part of direct's rate in any window, and only so many less than the second.
+/// No row has less than this part of direct's rate in any window, and only this many less than the
+/// second.
 const RATE_LEAST: f64 = 0.9;
 const RATE: f64 = 0.97;
 const BELOW_MAX: u32 = 40;
-/// Mean and p99 in direct's. Where something is tested, calls of a test take longer: in a server whose pairs are cheap they cost this much, else the pair.
+/// Mean and p99 in direct's. Where something is tested, calls of a test take longer: in a server
+/// whose pairs are cheap they cost this much, else the pair.
 const LATENCY_MAX: f64 = 1.05;
 const TESTED_MAX: f64 = 1.3;
 const PAIR_CHEAP: f64 = 1.3;
 const PAIR_MAX: f64 = 2.0;
 /// The least rate in the first window after a change.
 const CHANGED_LEAST: f64 = 0.85;
-/// More room is used after so many seconds, or services if that is more: from then on this part of direct's rate is reached.
+/// More room is used after this many seconds, or services if that is more: from then on this part
+/// of direct's rate is reached.
 const ROOM_SECONDS: f64 = 3.0;
 const ROOM_SERVICES: f64 = 5.0;
 const ROOM_RATE: f64 = 0.95;
-/// Batches are made for less room after so many sojourns of direct: this many times its rate, where ten and three times are possible.
+/// Batches are made for less room after this many sojourns of direct: this many times its rate,
+/// where ten and three times are possible.
 const BATCHED_SOJOURNS: f64 = 15.0;
 const BATCHED_RATE: f64 = 1.5;
 
-/// What is asked.
+/// The criteria.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Asked {
+pub(super) enum Criteria {
     /// No harm in any window; in the last four, this many times direct's rate.
     Row { pair: f64, reach: Option<f64> },
     /// No harm by changes, and what follows from each phase.
@@ -62,9 +66,9 @@ pub struct Totals {
     pub p99: (u32, u32),
 }
 
-// === impl Asked ===
+// === impl Criteria ===
 
-impl Asked {
+impl Criteria {
     pub(super) fn judge(&self, windows: &[Ratio], width: Duration) -> Vec<Verdict> {
         match self {
             Self::Row { pair, reach } => row(windows, *pair, *reach),
@@ -180,12 +184,12 @@ mod tests {
 
     #[test]
     fn a_window_with_a_test_may_have_a_longer_p99() {
-        let asked = |pair, windows: &[Ratio]| missed(&row(windows, pair, None));
-        assert_eq!(asked(1.06, &[ratio(1.0, 1.2, false)]), [Quantity::P99Of]);
-        assert_eq!(asked(1.06, &[ratio(1.0, 1.2, true)]), []);
-        assert_eq!(asked(1.06, &[ratio(1.0, 1.6, true)]), [Quantity::P99Of]);
-        assert_eq!(asked(2.0, &[ratio(1.0, 1.6, true)]), []);
-        assert_eq!(asked(2.0, &[ratio(0.89, 1.0, true)]), [Quantity::RateOf]);
+        let misses = |pair, windows: &[Ratio]| missed(&row(windows, pair, None));
+        assert_eq!(misses(1.06, &[ratio(1.0, 1.2, false)]), [Quantity::P99Of]);
+        assert_eq!(misses(1.06, &[ratio(1.0, 1.2, true)]), []);
+        assert_eq!(misses(1.06, &[ratio(1.0, 1.6, true)]), [Quantity::P99Of]);
+        assert_eq!(misses(2.0, &[ratio(1.0, 1.6, true)]), []);
+        assert_eq!(misses(2.0, &[ratio(0.89, 1.0, true)]), [Quantity::RateOf]);
     }
 
     #[test]

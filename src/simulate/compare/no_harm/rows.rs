@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::super::super::scenario::Scenario;
 use super::super::super::workload::{Arrivals, Budget, Mix, Spread, Stream, Think, Workload};
 use super::Task;
-use super::judge::Asked;
-use super::servers::{self, Named};
+use super::judge::Criteria;
+use super::servers::{self, NamedServer};
 
 /// Milliseconds of a lone call.
 const TIMES: [u32; 4] = [5, 50, 200, 2000];
@@ -15,12 +15,14 @@ const CALLERS: [u32; 4] = [1, 8, 48, 200];
 const SHARES: [u32; 3] = [30, 80, 120];
 /// Windows of a row.
 const WINDOWS: usize = 8;
-/// A window is at least so long, in milliseconds, in lone calls, and in sojourns of direct callers.
+/// A window is at least this long, in milliseconds, in lone calls, and in sojourns of direct
+/// callers.
 const WINDOW_MIN: f64 = 1000.0;
 const WINDOW_SERVICES: f64 = 5.0;
 const WINDOW_SOJOURNS: f64 = 2.0;
-/// What the best fixed limit and batch size give, in answers of direct, where batching pays, and the part of it that has to be found: the limit of a server
-/// that shares its processor is found by trials, one step after another.
+/// What the best fixed limit and batch size give, in answers of direct, where batching pays, and
+/// the part of it that has to be found: the limit of a server that shares its processor is found by
+/// trials, one step after another.
 const REACH: [(&str, u32, f64); 7] = [
     ("k1", 48, 10.0 * REACHED),
     ("k1", 200, 14.0 * REACHED),
@@ -80,7 +82,8 @@ pub(super) fn all() -> Vec<Task> {
         for time in TIMES {
             for load in loads() {
                 for keys in Keys::ALL {
-                    // Forty thousand calls a second of four keys show nothing that shared keys do not.
+                    // Forty thousand calls a second of four keys show nothing that shared keys do
+                    // not.
                     let many = time == 5 && server.is_unlimited() && load == Load::Callers(200);
                     if !(many && keys == Keys::Four) {
                         all.push(row(server, time, load, keys));
@@ -97,7 +100,8 @@ pub(super) fn callers(count: u32) -> Arrivals {
     Arrivals::Closed { clients: count, think: Think::Uniform(Duration::from_micros(100), Duration::from_micros(300)) }
 }
 
-/// The window of so many callers of a server that answers `capacity` calls a millisecond, each in `time` or more.
+/// The window of this many callers of a server that answers `capacity` calls a millisecond, each in
+/// `time` or more.
 pub(super) fn window(time: f64, callers: u32, capacity: f64) -> Duration {
     let sojourns = WINDOW_SOJOURNS * f64::from(callers) / capacity;
     Duration::from_secs_f64(WINDOW_MIN.max(WINDOW_SERVICES * time).max(sojourns) / 1e3)
@@ -108,7 +112,7 @@ pub(super) fn shared() -> Mix {
     Mix { budget: Budget::Unlimited, ..Mix::default() }
 }
 
-fn row(server: &Named, time: u32, load: Load, keys: Keys) -> Task {
+fn row(server: &NamedServer, time: u32, load: Load, keys: Keys) -> Task {
     let t1 = f64::from(time);
     let capacity = server.capacity(t1);
     let (label, in_loop) = match load {
@@ -133,7 +137,7 @@ fn row(server: &Named, time: u32, load: Load, keys: Keys) -> Task {
             (*name, load, keys, time) == (server.name, Load::Callers(*count), Keys::Shared, REACH_TIME)
         })
         .map(|(.., gain)| *gain);
-    Task { name, scenario, window, windows: WINDOWS, asked: Asked::Row { pair: server.pair(), reach } }
+    Task { name, scenario, window, windows: WINDOWS, criteria: Criteria::Row { pair: server.pair(), reach } }
 }
 
 // === impl Keys ===

@@ -17,7 +17,7 @@ const STEP_ITEM: f64 = 0.1;
 /// What computes, and how many at once.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Place {
-    /// First come, first served, by so many workers.
+    /// First come, first served, by this many workers.
     Workers(u32),
     /// Processor sharing.
     Cores(u32),
@@ -38,33 +38,34 @@ enum Cost {
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Named {
+pub(super) struct NamedServer {
     pub(super) name: &'static str,
     place: Place,
     cost: Cost,
 }
 
-/// All of them: what the name begins with says how many at once, what it ends with what a batch costs.
-pub(super) const ALL: [Named; 16] = [
-    Named { name: "k1", place: Place::Workers(1), cost: Cost::Affine(0.06) },
-    Named { name: "k1half", place: Place::Workers(1), cost: Cost::Affine(0.5) },
-    Named { name: "k1lin", place: Place::Workers(1), cost: Cost::Affine(1.0) },
-    Named { name: "k1pow2", place: Place::Workers(1), cost: Cost::Pow2(0.1) },
-    Named { name: "k4", place: Place::Workers(4), cost: Cost::Affine(0.06) },
-    Named { name: "k8", place: Place::Workers(8), cost: Cost::Affine(0.17) },
-    Named { name: "k8lin", place: Place::Workers(8), cost: Cost::Affine(1.0) },
-    Named { name: "k64", place: Place::Workers(64), cost: Cost::Affine(0.06) },
-    Named { name: "k64lin", place: Place::Workers(64), cost: Cost::Affine(0.5) },
-    Named { name: "inf", place: Place::Workers(u32::MAX), cost: Cost::Affine(0.06) },
-    Named { name: "inflin", place: Place::Workers(u32::MAX), cost: Cost::Affine(1.0) },
-    Named { name: "ps1", place: Place::Cores(1), cost: Cost::Affine(0.06) },
-    Named { name: "ps8", place: Place::Cores(8), cost: Cost::Affine(0.17) },
-    Named { name: "ps8lin", place: Place::Cores(8), cost: Cost::Affine(1.0) },
-    Named { name: "cont", place: Place::Steps, cost: Cost::Affine(0.0) },
-    Named { name: "inner", place: Place::Inner, cost: Cost::Affine(0.06) },
+/// All servers: a name begins with the calls computed at once and ends with what a batch costs.
+pub(super) const ALL: [NamedServer; 16] = [
+    NamedServer { name: "k1", place: Place::Workers(1), cost: Cost::Affine(0.06) },
+    NamedServer { name: "k1half", place: Place::Workers(1), cost: Cost::Affine(0.5) },
+    NamedServer { name: "k1lin", place: Place::Workers(1), cost: Cost::Affine(1.0) },
+    NamedServer { name: "k1pow2", place: Place::Workers(1), cost: Cost::Pow2(0.1) },
+    NamedServer { name: "k4", place: Place::Workers(4), cost: Cost::Affine(0.06) },
+    NamedServer { name: "k8", place: Place::Workers(8), cost: Cost::Affine(0.17) },
+    NamedServer { name: "k8lin", place: Place::Workers(8), cost: Cost::Affine(1.0) },
+    NamedServer { name: "k64", place: Place::Workers(64), cost: Cost::Affine(0.06) },
+    NamedServer { name: "k64lin", place: Place::Workers(64), cost: Cost::Affine(0.5) },
+    NamedServer { name: "inf", place: Place::Workers(u32::MAX), cost: Cost::Affine(0.06) },
+    NamedServer { name: "inflin", place: Place::Workers(u32::MAX), cost: Cost::Affine(1.0) },
+    NamedServer { name: "ps1", place: Place::Cores(1), cost: Cost::Affine(0.06) },
+    NamedServer { name: "ps8", place: Place::Cores(8), cost: Cost::Affine(0.17) },
+    NamedServer { name: "ps8lin", place: Place::Cores(8), cost: Cost::Affine(1.0) },
+    NamedServer { name: "cont", place: Place::Steps, cost: Cost::Affine(0.0) },
+    NamedServer { name: "inner", place: Place::Inner, cost: Cost::Affine(0.06) },
 ];
 
-/// A server of so many workers whose batches cost little more than a lone call, which takes `t1` milliseconds.
+/// A server of this many workers whose batches cost little more than a lone call, which takes `t1`
+/// milliseconds.
 pub(super) fn workers(count: u32, t1: f64) -> Server {
     server(count, Cost::Affine(0.06).curve(t1))
 }
@@ -73,9 +74,9 @@ fn server(count: u32, curve: Curve) -> Server {
     Server { slots: count, round_trip: Duration::ZERO, sigma: SIGMA, ..Server::new(curve) }
 }
 
-// === impl Named ===
+// === impl NamedServer ===
 
-impl Named {
+impl NamedServer {
     /// The server, with `t1` milliseconds for a lone call.
     pub(super) fn upstream(&self, t1: f64) -> Kind {
         let curve = self.cost.curve(t1);

@@ -11,7 +11,8 @@ use super::Ratio;
 const ANSWERS_MIN: u32 = 20;
 /// With fewer, a window shows ± one set of requests in flight, which is allowed.
 const ANSWERS_SURE: u32 = 100;
-/// A call of a test is answered within so many p99 of direct: a pair of a linear server takes two.
+/// A call of a test is answered within this many p99 of direct: a pair of a linear server takes
+/// two.
 const TEST_SOJOURNS: f64 = 2.0;
 /// What a proxy may cost a call, in milliseconds.
 const COST: f64 = 0.3;
@@ -24,7 +25,8 @@ pub(super) struct Window {
     p99: f64,
 }
 
-/// The windows in which something was tested, or so shortly before that calls of then were answered in them.
+/// The windows in which something was tested, or so shortly before that calls of then were answered
+/// in them.
 pub(super) fn tested(tests: &[Vec<Tick>], direct: &[Window], width: Duration) -> Vec<bool> {
     let mut tested = vec![false; direct.len()];
     for at in tests.iter().flatten() {

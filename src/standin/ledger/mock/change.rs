@@ -86,8 +86,8 @@ impl LedgerMock {
         self.shared.changes.items_max.store(items_max.unwrap_or(usize::MAX), Ordering::Relaxed);
     }
 
-    /// From now on a call that is made of several clients' calls is refused in this way, as a server does that takes what one client sends and nothing
-    /// larger; `None`: it is taken.
+    /// From now on a call that is made of several clients' calls is refused in this way, as a
+    /// server does that takes what one client sends and nothing larger; `None`: it is taken.
     pub fn refuse_shared(&self, how: Option<ListRefusal>) {
         *self.shared.changes.lists.lock().unwrap_or_else(PoisonError::into_inner) = how;
     }

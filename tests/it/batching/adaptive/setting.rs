@@ -68,7 +68,8 @@ pub(super) struct Setting {
 
 impl Setting {
     pub(super) fn new(draw: &mut Draw) -> Self {
-        // What is measured only after many calls needs the time: does the server batch by itself, does a batch pay?
+        // What is measured only after many calls needs the time: does the server batch by itself,
+        // does a batch pay?
         let long = draw.chance(60);
         let linear = long && draw.clone().chance(500);
         let nature = match long {
@@ -79,7 +80,8 @@ impl Setting {
         let work = nature.alone(1);
         let gap = work.mul_f64(*draw.pick(&[0.05, 0.3, 1.0, 3.0, 10.0]));
         let crowd = match draw.between(0, 6) {
-            // Below the largest wall on requests in flight, which would hold calls whatever was measured.
+            // Below the largest wall on requests in flight, which would hold calls whatever was
+            // measured.
             _ if linear => Crowd::Loop { clients: 14 },
             _ if long => Crowd::Loop { clients: *draw.pick(&[16, 40]) },
             0..=2 => Crowd::Poisson { gap },

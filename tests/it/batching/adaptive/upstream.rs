@@ -82,7 +82,8 @@ impl Nature {
         Self { batches: true, items_max: None, weight_max: None, running_max: None, stalls: 0, ..Self::new(draw) }
     }
 
-    /// It runs one call at a time, takes as long for each item in a batch as for one alone, and refuses nothing.
+    /// It runs one call at a time, takes as long for each item in a batch as for one alone, and
+    /// refuses nothing.
     pub(super) fn linear(draw: &mut Draw) -> Self {
         let (base, each) = (Duration::ZERO, 4 * MS);
         Self { slots: 1, batches: false, base, each, padded: 0, steps: false, noise: 4, ..Self::batching(draw) }

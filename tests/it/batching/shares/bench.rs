@@ -89,7 +89,8 @@ impl Bench {
         bench
     }
 
-    /// A core that knows a server which pads: it has answered batches of light, of heavy and of both kinds of calls.
+    /// A core that knows a server which pads: it has answered batches of light, of heavy and of
+    /// both kinds of calls.
     pub(super) fn padded(limits: Limits) -> Self {
         let core = Batcher::new(limits, 7).without(Skill::StandAside);
         let mut bench = Self { padded: true, ..Self::of(core) };
@@ -107,7 +108,7 @@ impl Bench {
         self.offer_weighing(1, of)
     }
 
-    /// A call whose items weigh so much each.
+    /// A call whose items weigh this much each.
     pub(super) fn offer_weighing(&mut self, weight: u64, of: impl FnOnce(Call) -> Call) -> CallId {
         let call = of(Call::new(CallId(self.calls)));
         let call = Call { weight: Weight { sum: weight * u64::from(call.items), max: weight }, ..call };
