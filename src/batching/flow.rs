@@ -181,6 +181,8 @@ struct Probe {
 #[derive(Debug, Clone, Copy)]
 struct Draining {
     until: Tick,
+    /// When it began, and the requests in flight then; `None` once the time was prolonged.
+    begun: Option<(Tick, u32)>,
 }
 
 /// When what may be tested next, and how long the next rest is, in nanoseconds.

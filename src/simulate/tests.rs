@@ -323,6 +323,32 @@ fn a_table_that_sends_all_is_greedy() {
 }
 
 #[test]
+fn a_server_that_becomes_slower_under_an_open_load_is_batched_for_within_seconds() {
+    // Lone calls overload it from then on, two to five times; batches do not.
+    let at = Tick::default().after(Duration::from_secs(8));
+    for (slots, millis, slower, load) in
+        [(1, 5.0, 8.0, 0.5), (1, 20.0, 10.0, 0.5), (4, 5.0, 8.0, 0.25), (8, 5.0, 3.0, 0.7)]
+    {
+        let curve = Curve::Affine { a: 0.95 * millis, b: 0.05 * millis };
+        let server =
+            Server { slots, round_trip: Duration::ZERO, sigma: 0.07, shift: Some((at, slower)), ..Server::new(curve) };
+        let row = Scenario::new("slower", Arrivals::Poisson { rate: f64::from(slots) * 1e3 / millis * load })
+            .server(server)
+            .lasting(Duration::from_secs(32));
+        for seed in 0..4 {
+            let ended = run(&row, &mut Ours::of(&row, seed), seed).calls;
+            let late: Vec<f64> = ended
+                .iter()
+                .filter(|ended| ended.arrival.at >= Tick::default().after(Duration::from_secs(24)))
+                .map(|ended| (ended.at.0 - ended.arrival.at.0) as f64 / 1e6)
+                .collect();
+            let mean = late.iter().sum::<f64>() / late.len() as f64;
+            assert!(mean < 8.0 * slower * millis, "{slots} slots, {millis} ms x {slower}, seed {seed}: {mean} ms");
+        }
+    }
+}
+
+#[test]
 fn a_controller_of_the_cap_by_p99_never_recovers_from_an_overload() {
     let row = named("overload, then mid");
     let last = Scope { from: Tick::from_millis(15_000), ..Scope::default() };

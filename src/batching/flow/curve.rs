@@ -16,11 +16,17 @@ const MEMORY: f64 = 30.0;
 const OFF_FACTOR: f64 = 1.5;
 const OFF_MAX: i32 = 4;
 const OFF_SAMPLES: f64 = 4.0;
+/// Samples of other cells after which one that was off is not waited for any more.
+const OFF_RECENT: u32 = 8;
 /// What a latency measured under a limit counts: two answers of a server that has changed outweigh it.
 const BEGIN_SAMPLES: f64 = 2.0;
 /// Completions whose times are remembered for the measured rate, and the fewest that give one.
 const COMPLETIONS: usize = 65;
 const COMPLETIONS_MIN: usize = 8;
+/// Completions that show the present rate: some waves of the requests that run at once, and at least.
+const COMPLETIONS_RECENT: (f64, f64) = (4.0, 16.0);
+/// Samples of a cell that show its latency well enough to judge the cells of fewer requests by it.
+const STALE_SAMPLES: f64 = 8.0;
 /// Fewest samples in all cells for a knee.
 const SAMPLES_MIN: f64 = 4.0;
 /// The first cell at this part of the knee or more belongs to the loaded ones...
@@ -35,7 +41,7 @@ const FLAT: f64 = 0.9;
 /// What is left, on average, of the request in service when another one arrives beside it, as a part of one: without it, throughput is overestimated
 /// where few are in flight.
 const RESIDUAL: f64 = 0.5;
-/// Samples of that cell, where the knee is above 2.
+/// Samples of a cell, where the knee is above 2.
 const LOADED_SAMPLES: f64 = 3.0;
 /// The line through the loaded cells meets zero requests below this part of the least latency: a
 /// queue has no intercept, while a server that slows down gently (continuous batching) keeps most
@@ -62,6 +68,8 @@ const BEYOND_SAMPLES: f64 = 2.0;
 pub(super) struct LoadCurve {
     cells: [Cell; CELLS],
     completions: VecDeque<Tick>,
+    /// Samples since one was off.
+    since_off: u32,
 }
 
 /// Requests that were sent with about as many in flight; latencies in nanoseconds.
@@ -122,18 +130,33 @@ impl LoadCurve {
             (_, true) => cell.off.min(0) - 1,
             _ => 0,
         };
+        self.since_off = if cell.off == 0 { self.since_off.saturating_add(1) } else { 0 };
         let changed = cell.off.abs() >= OFF_MAX;
         if changed {
             self.cells = [Cell::default(); CELLS];
         }
         self.cells[index].add(beside, (beside + f64::from(after) + 1.0) / 2.0, latency);
+        self.forget_stale(index);
         changed
     }
 
-    /// Whether the last sample of a cell was off: the server may be another one, and its cell a
-    /// mean of both.
+    /// Forgets the cells of fewer requests that this one shows to be of a server that was quicker:
+    /// more in flight are not answered less often.
+    fn forget_stale(&mut self, index: usize) {
+        let Some(recent) = self.recent_rate(1.0) else { return };
+        let (lower, rest) = self.cells.split_at_mut(index);
+        let Some(cell) = rest.first().filter(|cell| cell.samples >= STALE_SAMPLES) else { return };
+        let rate = cell.throughput().max(recent);
+        lower
+            .iter_mut()
+            .filter(|lower| lower.throughput() > OFF_FACTOR * rate)
+            .for_each(|lower| *lower = Cell::default());
+    }
+
+    /// Whether the last sample of a cell was off, some samples ago at most: the server may be
+    /// another one, and its cell a mean of both.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.cells.iter().any(|cell| cell.off != 0)
+        self.since_off < OFF_RECENT && self.cells.iter().any(|cell| cell.off != 0)
     }
 
     /// Records an answer for the measured rate.
@@ -161,6 +184,14 @@ impl LoadCurve {
         (self.completions.len() >= COMPLETIONS_MIN && span > 0.0).then(|| f64::from(count) / span)
     }
 
+    /// Items a nanosecond of the last answers alone, where so many requests run at once.
+    pub(super) fn recent_rate(&self, at: f64) -> Option<f64> {
+        let count = (COMPLETIONS_RECENT.0 * at).clamp(COMPLETIONS_RECENT.1, float(COMPLETIONS as u64 - 1)).floor();
+        let first = self.completions.iter().rev().nth(usize::try_from(super::super::math::whole(count)).ok()?)?;
+        let span = float(self.completions.back()?.0.saturating_sub(first.0));
+        (span > 0.0).then(|| count / span)
+    }
+
     /// The highest throughput and the base latency, whatever the shape; `None` before there are samples at two loads.
     pub(super) fn estimate(&self) -> Option<Knee> {
         let first = *self.cells().next()?;
@@ -181,7 +212,8 @@ impl LoadCurve {
     /// was measured to be cheaper than two calls.
     pub(super) fn knee(&self, paired: bool) -> Option<Knee> {
         let knee = self.estimate()?;
-        let loaded = self.cells().filter(|cell| cell.beside >= LOADED * knee.at);
+        let known = |cell: &Cell| knee.at <= 2.0 || cell.samples >= LOADED_SAMPLES;
+        let loaded = self.cells().filter(|cell| cell.beside >= LOADED * knee.at && known(cell));
         let first = loaded.clone().next()?;
         let flat = |cell: &Cell| cell.throughput() >= FLAT * knee.rate;
         let part = if self.cells().filter(|cell| cell.beside >= FLAT_FROM * knee.at).all(flat) {
@@ -190,7 +222,7 @@ impl LoadCurve {
             THROUGHPUT
         };
         let staircase = first.throughput() < part * knee.rate;
-        if staircase || (knee.at > 2.0 && first.samples < LOADED_SAMPLES) || loaded.clone().nth(1).is_none() {
+        if staircase || loaded.clone().nth(1).is_none() {
             return None;
         }
         let least = self.cells().map(|cell| cell.latency).fold(knee.base, f64::min);

@@ -16,6 +16,10 @@ const UNCLEAR_PAIRS: u32 = 8;
 const UNCLEAR_SIZES: u32 = 3;
 /// The part of the limit that may carry the newest size at once: where it does not pay, few calls are late for it.
 const NEWEST_PART: f64 = 0.34;
+/// Requests for each of the limit after which a base is too old to judge a batch as dear by: where
+/// the server has become slower meanwhile, every batch is. It is measured anew first; what is dear
+/// beside the new one too, within so many more, is dear.
+const BASE_REQUESTS: (f64, f64) = (8.0, 64.0);
 
 /// The largest batch allowed, and what the newest size was measured to cost.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +29,10 @@ pub(super) struct Growth {
     lone: Mean,
     lone_items: Mean,
     pay: Mean,
+    /// Requests since the base was measured.
+    requests: u32,
+    /// The base was measured anew since a batch looked dear beside an older one.
+    renewed: bool,
 }
 
 /// A mean of the first samples.
@@ -61,7 +69,8 @@ pub(super) enum Growing {
 impl Growth {
     /// All sizes allowed.
     pub(super) fn whole() -> Self {
-        Self { cap: u32::MAX, lone: Mean::default(), lone_items: Mean::default(), pay: Mean::default() }
+        let none = Mean::default();
+        Self { cap: u32::MAX, lone: none, lone_items: none, pay: none, requests: 0, renewed: false }
     }
 
     /// Lone calls only, until their latency is known.
@@ -71,6 +80,11 @@ impl Growth {
 
     pub(super) fn cap(&self) -> u32 {
         self.cap
+    }
+
+    /// Whether the base was measured anew under the same limit.
+    pub(super) fn is_renewed(&self) -> bool {
+        self.renewed
     }
 
     pub(super) fn is_whole(&self) -> bool {
@@ -100,6 +114,7 @@ impl Growth {
         if self.cap == 1 {
             return self.observe_lone(items, calls, latency, limit);
         }
+        self.requests = self.requests.saturating_add(1);
         if self.is_whole() || calls < 2 || !self.is_newest(items) {
             return Growing::Nothing;
         }
@@ -119,12 +134,18 @@ impl Growth {
             return Growing::Nothing;
         }
         self.pay = Mean::default();
+        let requests = limit * if self.renewed { BASE_REQUESTS.1 } else { BASE_REQUESTS.0 };
+        if ratio > PAYS_MAX && f64::from(self.requests) > requests {
+            *self = Self { renewed: true, ..Self::lone() };
+            return Growing::Nothing;
+        }
         if ratio > PAYS_MAX {
             return Growing::NoGain { ratio };
         }
         if items < self.cap {
             return Growing::Nothing;
         }
+        self.renewed = false;
         self.cap = self.cap.saturating_mul(2);
         if self.cap > most {
             self.cap = u32::MAX;

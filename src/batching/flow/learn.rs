@@ -19,6 +19,8 @@ const JUMP_KNEES: f64 = 2.0;
 const JUMP_HELD: f64 = 0.5;
 /// A server that needs more than this many times the expected time to drain to the new limit has no queue.
 const DRAIN: f64 = 1.5;
+/// One that drains at this part of the rate is slower than it was measured to be.
+const DRAIN_SLOWER: f64 = 8.0;
 /// Lone calls under the new limit that take this many times what they would by the base latency
 /// show that it was measured before a change of the server: beyond the noise of some calls, as for
 /// the cells of the load curve.
@@ -45,6 +47,8 @@ const JUMP_REST_MAX: (f64, f64) = (640.0, 300e9);
 /// The same after a trial, in its base.
 const TRIAL_REST_MIN: (f64, f64) = (8.0, 1e9);
 const TRIAL_REST_MAX: (f64, f64) = (64.0, 60e9);
+/// A pair that costs this many lone calls is dear without another one.
+const PAIR_COST_CLEAR: f64 = 1.6;
 /// The rest of trials after a pair that showed too little gain.
 const PAIR_REST: (f64, f64) = (10e9, 300e9);
 /// A probe hit if its batches took less than this many times what was expected; one that queued behind another takes 1.5 times and more. So many in a row open.
@@ -227,10 +231,14 @@ impl Flow {
     }
 
     fn learn_pair(&mut self, now: Tick, latency: f64) {
-        let cost = latency / self.level.recent_lone.max(1.0);
+        let cost = latency / self.level.recent_lone.max(self.level.near_lone).max(1.0);
         self.pairs.cost = if self.pairs.count == 0 { cost } else { (self.pairs.cost + cost) / 2.0 };
         self.pairs.count += 1;
         let cheap = self.pairs.cost < PAIR_COST_MAX;
+        // Noise of one pair is not enough for a rest.
+        if !cheap && self.pairs.cost < PAIR_COST_CLEAR && self.pairs.count < 2 {
+            return;
+        }
         self.pairs.cheap = Some(cheap);
         if !cheap {
             self.schedule.trial_gap = (self.schedule.trial_gap * 2.0).clamp(PAIR_REST.0, PAIR_REST.1);
@@ -283,7 +291,7 @@ impl Flow {
     /// Sets the limit at once where the first waves or the load curve have a knee.
     fn jump(&mut self, now: Tick) {
         let wave_knee = self.wave_knee.take();
-        if now < self.schedule.jump || self.gate.is_some() || self.pairs.cheap == Some(false) {
+        if now < self.schedule.jump || self.pairs.cheap == Some(false) {
             return;
         }
         let Some(knee) = wave_knee.or_else(|| self.evident_knee(now)) else { return };
@@ -305,8 +313,11 @@ impl Flow {
     /// Sets the limit to a knee, which the server then has to drain to.
     fn set_knee(&mut self, now: Tick, knee: Knee) {
         let limit = super::super::math::whole(MARGIN * knee.at).max(1);
+        // A server that has become slower has the rate of its last answers.
+        let knee = Knee { rate: self.curve.recent_rate(knee.at).map_or(knee.rate, |rate| rate.min(knee.rate)), ..knee };
         let drains = f64::from(self.flights) / knee.rate;
         let over = (f64::from(self.flights) - float(limit)).max(0.0) / knee.rate;
+        self.gate = None;
         self.rest_room(now, float(limit));
         self.set_limit(float(limit));
         self.growth = Growth::lone();
@@ -316,7 +327,8 @@ impl Flow {
         self.level.batch = 0.0;
         self.level.batch_items = 0.0;
         self.sojourns.clear();
-        self.draining = Some(Draining { until: after(now, DRAIN * over + knee.base) });
+        let until = after(now, DRAIN * over + knee.base);
+        self.draining = Some(Draining { until, begun: Some((now, self.flights)) });
         self.knee = Some(knee);
         self.refine_from = knee.at;
         let schedule = &mut self.schedule;
@@ -354,7 +366,7 @@ impl Flow {
         let base = Base { latency: self.level.lone, service, items: self.level.lone_items };
         match self.growth.observe((mark.items, done.calls), latency, base, limit, done.items_max) {
             Growing::Nothing => {}
-            Growing::Base { latency, .. } if self.answers_less(limit, latency) => {
+            Growing::Base { latency, .. } if !self.growth.is_renewed() && self.answers_less(limit, latency) => {
                 self.rest_jumps(now);
                 self.release(now, OpenReason::NoQueue);
             }
@@ -394,16 +406,34 @@ impl Flow {
 
     /// Watches the server drain to a new limit. False while what is answered was sent before it.
     fn settle(&mut self, now: Tick) -> bool {
-        let Some(Draining { until }) = self.draining else { return true };
+        let Some(draining) = self.draining else { return true };
         if f64::from(self.flights) <= self.limit.unwrap_or(1.0) {
             self.draining = None;
             self.schedule.since = now;
             self.sojourns.clear();
-        } else if now > until {
-            self.rest_jumps(now);
-            self.release(now, OpenReason::NoQueue);
+        } else if now > draining.until {
+            match self.prolong(now, draining) {
+                Some(prolonged) => self.draining = Some(prolonged),
+                None => {
+                    self.rest_jumps(now);
+                    self.release(now, OpenReason::NoQueue);
+                }
+            }
         }
         false
+    }
+
+    /// More time for a server that drains steadily, but slower than was measured: it has become
+    /// slower since. Once, and not beyond so many times what was expected.
+    fn prolong(&mut self, now: Tick, draining: Draining) -> Option<Draining> {
+        let (begun, flights) = draining.begun?;
+        let (drained, time) = (f64::from(flights.saturating_sub(self.flights)), span(begun, now));
+        let over = f64::from(self.flights) - self.limit.unwrap_or(1.0);
+        let rest = DRAIN * over * time / drained.max(1.0);
+        let knee = self.knee.as_mut()?;
+        let prolongs = drained * DRAIN_SLOWER >= knee.rate * time;
+        knee.rate = knee.rate.min(drained / time);
+        prolongs.then(|| Draining { until: after(now, rest), begun: None })
     }
 
     fn learn_probe(&mut self, now: Tick, mark: &FlightMark, latency: f64) {
@@ -458,11 +488,12 @@ impl Flow {
         if self.trial.is_some() || now < self.schedule.trial || self.gate.is_some() {
             return;
         }
-        if self.draining.is_some() {
+        let limit = self.limit;
+        // A knee that is evident is found by a jump, at once.
+        if self.draining.is_some() || limit.is_none() && self.schedule.evident.is_some() {
             return;
         }
         let total = self.items_here(done.queued);
-        let limit = self.limit;
         let flights = limit.unwrap_or(f64::from(self.flights));
         let grown = !self.is_growing(done.queued);
         let paired = self.merged_flights >= OPEN_MIN && self.pairs.count >= 1 && self.pairs.cost < PAIR_COST_MAX;

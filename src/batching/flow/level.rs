@@ -7,6 +7,8 @@ use super::super::tick::Tick;
 const WEIGHT: f64 = 0.2;
 /// The weight of a lone call in the running mean that holds are measured by.
 const LONE_WEIGHT: f64 = 0.1;
+/// The same for the last few.
+const NEAR_WEIGHT: f64 = 0.35;
 /// A ratio of measured to expected outside these bounds so often in a row means that the server has changed.
 const OFF_ABOVE: f64 = 1.6;
 const OFF_BELOW: f64 = 0.6;
@@ -30,6 +32,8 @@ pub(super) struct Level {
     service: f64,
     /// A running mean of lone calls while open, queueing included.
     pub(super) recent_lone: f64,
+    /// The same of the last few: a queue that grows has longer ones.
+    pub(super) near_lone: f64,
 }
 
 // === impl Level ===
@@ -53,6 +57,8 @@ impl Level {
     pub(super) fn observe_lone(&mut self, latency: f64) {
         let weight = if self.recent_lone == 0.0 { 1.0 } else { LONE_WEIGHT };
         self.recent_lone += weight * (latency - self.recent_lone);
+        let weight = if self.near_lone == 0.0 { 1.0 } else { NEAR_WEIGHT };
+        self.near_lone += weight * (latency - self.near_lone);
     }
 
     /// Takes a batch that was sent under the limit; `expected`: what it takes with its slot idle, 0 where that is not known. True if the server takes
