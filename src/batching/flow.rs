@@ -16,23 +16,35 @@
 //! may leave before another returns (`slots`).
 
 mod curve;
+mod flight;
 mod growth;
+mod jump;
 mod learn;
 mod level;
+mod pairs;
+mod permit;
+mod probe;
+mod schedule;
 mod show;
 mod sojourn;
+mod steps;
 mod trial;
 mod wave;
 
 #[cfg(test)]
 mod tests;
 
-pub(super) use learn::{Completion, FlightMark};
+pub(super) use flight::{Completion, Departure, FlightMark};
+pub(super) use permit::{Ask, Permit};
 pub use show::{FlowMode, FlowReport, FlowSnapshot, LoadPoint, OpenReason};
 
 use curve::{Knee, LoadCurve};
 use growth::Growth;
+use jump::Draining;
 use level::Level;
+use pairs::{PAIR_FIRST, Pairs};
+use probe::{PROBE_LIMIT_MAX, Probe};
+use schedule::Schedule;
 use sojourn::Sojourns;
 use trial::Trial;
 use wave::WaveTest;
@@ -40,35 +52,6 @@ use wave::WaveTest;
 use super::math::float;
 use super::tick::Tick;
 
-/// Requests in flight that hold mergeable calls from which on pairs and trials are made while open: with fewer, a partner is too far off.
-const OPEN_MIN: u32 = 12;
-/// Calls before the first pair, between pairs, and after a pair that found no partner: at most two calls in four hundred are touched, so that no p99 is.
-const PAIR_FIRST: u64 = 200;
-const PAIR_EVERY: u64 = 400;
-const PAIR_AGAIN: u64 = 20;
-/// The part of a lone call's latency for which a call may be held: for a partner, and by a trial
-/// that lowers an open limit. Twice as much costs twice as much where nothing is found, and finds
-/// no more.
-const HOLD: f64 = 1.0 / 32.0;
-/// A pair that costs this many lone calls or more ends trials and jumps for a while: what is merged
-/// would gain too little.
-const PAIR_COST_MAX: f64 = 1.3;
-/// Limits up to this are probed upward by as many requests more; larger ones by trials.
-const PROBE_LIMIT_MAX: f64 = 2.0;
-/// A probe is sent this early in the life of the batches beside it, as a part of their latency: later it would overlap too little.
-const PROBE_EARLY: f64 = 0.4;
-/// Time between probes in batches, and at least.
-const PROBE_GAP: f64 = 5.0;
-const PROBE_GAP_MIN: f64 = 500e6;
-/// A probe of few items leaves too few for the next batch: it is sent this much later, in
-/// nanoseconds, if none of more was sent by then.
-const PROBE_FEW: f64 = 3e9;
-/// Where one batch takes all callers, nothing is queued beside it to probe with. Then a batch is cut in two, the second half being the probe: so seldom,
-/// in batches, and at least this long after the last. A serial server loses the fixed cost of a batch for it.
-const SPLIT_GAP: f64 = 6.0;
-const SPLIT_GAP_MIN: f64 = 1e9;
-/// Fewest items that are cut in two.
-const SPLIT_ITEMS: u64 = 4;
 /// The part of the knee below which batches that came late do not lower a limit: noise would.
 const REFINE_MIN: f64 = 0.75;
 /// The part above which refinements say that the server has more room: the limit is found anew.
@@ -78,10 +61,6 @@ const REFINE_MAX: f64 = 1.5;
 const GATE_FIRST: f64 = 2.0;
 const GATE_STEP_SATURATED: f64 = 0.25;
 const GATE_STEP: f64 = 1.0;
-
-/// Where room that was looked for was not found, it is looked for after this long, in nanoseconds:
-/// at first, and at most.
-const ROOM_REST: (f64, f64) = (5e9, 300e9);
 
 /// The limiter of one cost class.
 #[derive(Debug, Clone)]
@@ -142,131 +121,6 @@ struct Gate {
     limit: f64,
     /// By how much that grows with each that returns.
     step: f64,
-}
-
-/// Pairs sent while open, to learn what a batch of two costs.
-#[derive(Debug, Clone, Copy)]
-struct Pairs {
-    count: u32,
-    /// Cost of a pair ÷ cost of a lone call sent under the same load.
-    cost: f64,
-    /// Whether the last ones were cheap enough to look for a limit; `None` before there was one.
-    cheap: Option<bool>,
-    next: u64,
-    hold_until: Option<Tick>,
-}
-
-/// Probes upward under a small limit.
-#[derive(Debug, Clone, Copy, Default)]
-struct Probe {
-    id: u32,
-    left: u32,
-    sum: f64,
-    count: u32,
-    done: bool,
-    hits: u32,
-    next: Tick,
-    /// When a batch may be cut in two for one.
-    split: Tick,
-    /// When its first batch left, and the requests that were in flight beside it and are not
-    /// answered yet.
-    sent: Tick,
-    companions: u32,
-    /// How many times what was expected the slowest of these took: a server without an order may
-    /// answer the probe first.
-    slowed: f64,
-}
-
-/// What follows a jump: the server drains to the limit.
-#[derive(Debug, Clone, Copy)]
-struct Draining {
-    until: Tick,
-    /// When it began, and the requests in flight then; `None` once the time was prolonged.
-    begun: Option<(Tick, u32)>,
-}
-
-/// When what may be tested next, and how long the next rest is, in nanoseconds.
-#[derive(Debug, Clone, Copy, Default)]
-struct Schedule {
-    trial: Tick,
-    trial_gap: f64,
-    jump: Tick,
-    jump_gap: f64,
-    /// Since when the evidence for a jump has held.
-    evident: Option<Tick>,
-    /// The last change of state: what was answered before does not count for trials.
-    since: Tick,
-    /// The next trial raises the limit.
-    upward: bool,
-    /// The last trial that was kept gained nearly in proportion.
-    steep: bool,
-    /// The limit before it opened for room, and since when; room that was not there is looked for later each time.
-    room: Option<(f64, Tick)>,
-    room_gap: f64,
-    room_from: Tick,
-}
-
-impl Schedule {
-    /// The next trial raises the limit, and is due. If nothing comes of it, it is looked for later
-    /// each time.
-    fn look_for_room(&mut self, now: Tick) {
-        (self.upward, self.trial) = (true, now);
-        self.room_gap = (self.room_gap * 2.0).clamp(ROOM_REST.0, ROOM_REST.1);
-        self.room_from = after(now, self.room_gap);
-    }
-}
-
-/// What the limiter is asked about a line.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Ask {
-    pub(super) now: Tick,
-    /// The first call may not be merged.
-    pub(super) alone: bool,
-    /// When the first call of the line arrived.
-    pub(super) arrived: Tick,
-    /// A second call of the line may join the first.
-    pub(super) has_second: bool,
-    /// Items of the class that are queued.
-    pub(super) queued: u64,
-}
-
-/// A request that leaves.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Departure {
-    pub(super) items: u32,
-    pub(super) calls: u32,
-    /// It cannot share a batch.
-    pub(super) alone: bool,
-    pub(super) permit: Permit,
-    /// Items of the class that stay queued.
-    pub(super) queued: u64,
-    /// What it takes with its slot idle, in nanoseconds; 0 where that is not known.
-    pub(super) expected: u64,
-}
-
-/// What the limiter allows a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Permit {
-    /// Forward one call now.
-    Forward,
-    /// Send two calls together, to learn what that costs.
-    Pair,
-    /// Send a batch of at most so many items.
-    Share(u32),
-    /// Send a batch beyond the limit, to see whether the server has room.
-    Probe(u32),
-    /// Nothing before then.
-    Hold(Tick),
-    /// The limit is reached.
-    Full,
-}
-
-// === impl Pairs ===
-
-impl Pairs {
-    const fn new() -> Self {
-        Self { count: 0, cost: 1.0, cheap: None, next: PAIR_FIRST, hold_until: None }
-    }
 }
 
 // === impl Flow ===
@@ -415,144 +269,6 @@ impl Flow {
         }
         let least = float(super::math::whole(REFINE_MIN * self.refine_from)).max(1.0);
         self.limit = Some(f64::from(limit).max(least));
-    }
-
-    /// What a line of the class may do now.
-    pub(super) fn permit(&mut self, ask: &Ask) -> Permit {
-        self.now = self.now.max(ask.now);
-        if let Some(gate) = self.gate {
-            return if f64::from(self.flights) < gate.limit { Permit::Forward } else { Permit::Full };
-        }
-        if self.is_open() {
-            return self.permit_open(ask);
-        }
-        let in_force = self.in_force.or(self.limit).unwrap_or(f64::INFINITY);
-        if self.splits(ask) {
-            return Permit::Share(self.share(2.0, ask.queued));
-        }
-        if f64::from(self.flights) < in_force.floor().max(1.0) {
-            return if ask.alone { Permit::Forward } else { Permit::Share(self.share(in_force, ask.queued)) };
-        }
-        if let Some(trial) = &self.trial {
-            return match trial.held_until(ask.arrived) {
-                Some(until) if ask.now >= until => {
-                    if ask.alone {
-                        Permit::Forward
-                    } else {
-                        Permit::Share(2)
-                    }
-                }
-                Some(until) => Permit::Hold(until),
-                None => Permit::Full,
-            };
-        }
-        if !ask.alone && self.probes(ask) {
-            return Permit::Probe(self.share(in_force, ask.queued));
-        }
-        Permit::Full
-    }
-
-    fn permit_open(&mut self, ask: &Ask) -> Permit {
-        let due = !self.pinned
-            && self.answered >= self.pairs.next
-            && self.pairs.count < 2
-            && self.merged_flights >= OPEN_MIN
-            && ask.now >= self.schedule.trial;
-        if !due || ask.alone {
-            return Permit::Forward;
-        }
-        if ask.has_second {
-            self.pairs.hold_until = None;
-            self.pairs.next = self.answered + PAIR_EVERY;
-            return Permit::Pair;
-        }
-        let until = *self.pairs.hold_until.get_or_insert_with(|| after(ask.now, self.level.recent_lone * HOLD));
-        if ask.now < until {
-            return Permit::Hold(until);
-        }
-        self.pairs.hold_until = None;
-        self.pairs.next = self.answered + PAIR_AGAIN;
-        Permit::Forward
-    }
-
-    /// Whether a batch is cut in two for a probe, which it begins then.
-    fn splits(&mut self, ask: &Ask) -> bool {
-        let serial = self.limit.is_some_and(|limit| limit < 2.0) && self.trial.is_none() && self.draining.is_none();
-        let known = self.growth.cap() > 2 && self.level.batches >= 3 && self.is_below_wall();
-        let early = ask.now < self.schedule.room_from;
-        if !serial
-            || !known
-            || early
-            || ask.alone
-            || self.flights > 0
-            || ask.queued < SPLIT_ITEMS
-            || ask.now < self.probe.split
-        {
-            return false;
-        }
-        self.begin_probe(ask.now);
-        true
-    }
-
-    fn begin_probe(&mut self, now: Tick) {
-        self.probe = Probe {
-            id: self.probe.id.wrapping_add(1),
-            left: self.limit.map_or(1, count),
-            next: after(now, (PROBE_GAP * self.level.batch).max(PROBE_GAP_MIN)),
-            split: after(now, (SPLIT_GAP * self.level.batch).max(SPLIT_GAP_MIN)),
-            hits: self.probe.hits,
-            ..Probe::default()
-        };
-    }
-
-    /// Whether a probe upward may leave now; begins one that is due.
-    fn probes(&mut self, ask: &Ask) -> bool {
-        let now = ask.now;
-        let small = self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX) && self.is_below_wall();
-        let early =
-            float(now.since(self.last_sent).as_nanos().try_into().unwrap_or(u64::MAX)) < PROBE_EARLY * self.level.batch;
-        if !small
-            || !early
-            || now < self.schedule.room_from
-            || self.draining.is_some()
-            || self.growth.cap() <= 1
-            || self.level.batches < 3
-        {
-            return false;
-        }
-        let next = if ask.queued < SPLIT_ITEMS { after(self.probe.next, PROBE_FEW) } else { self.probe.next };
-        if self.probe.left == 0 && now >= next {
-            self.begin_probe(now);
-        }
-        let may = self.probe.left > 0 && self.probe.count == 0;
-        self.probe.left -= u32::from(may);
-        may
-    }
-
-    /// Items of a batch that leaves just before another returns: all that wait where one is in
-    /// flight at a time, else an equal share.
-    pub(super) fn lead_share(&self, queued: u64) -> u32 {
-        match self.limit {
-            Some(limit) if limit >= 2.0 => self.share(limit, queued),
-            _ => u32::MAX,
-        }
-    }
-
-    /// Items that are here: queued and in flight, those that cannot be merged included.
-    fn items_here(&self, queued: u64) -> u64 {
-        let others = u64::from(self.flights - self.merged_flights.min(self.flights));
-        queued.saturating_add(self.merged_items).saturating_add(others)
-    }
-
-    /// Items of a batch when all that is queued and in flight is shared equally among so many requests.
-    fn share(&self, limit: f64, queued: u64) -> u32 {
-        let all = float(self.items_here(queued));
-        let share = (all / limit.max(1.0)).ceil().max(1.0);
-        let cap = self.growth.cap_beside(self.newest, limit);
-        // A lower limit is tried with the larger batches that it stands for.
-        let lowers = self.trial.is_some_and(|trial| !trial.is_upward());
-        let cap = if lowers { cap.saturating_mul(2) } else { cap };
-        if share >= f64::from(cap) { cap } else { count(share) }
     }
 
     /// Records a request that leaves.

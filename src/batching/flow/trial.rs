@@ -2,10 +2,11 @@
 
 use super::super::math::float;
 use super::super::tick::Tick;
-use super::learn::Completion;
+use super::after;
+use super::flight::Completion;
 use super::level::span;
+use super::pairs::HOLD;
 use super::sojourn::Before;
-use super::{HOLD, after};
 
 /// A trial is kept if its mean sojourn is below this part of the base: between noise and the step of a saturated server.
 pub(super) const ACCEPT: f64 = 0.93;

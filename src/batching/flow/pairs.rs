@@ -1,0 +1,87 @@
+//! Pairs while open: two calls in four hundred leave together, to learn what a batch costs.
+
+use super::super::tick::Tick;
+use super::permit::{Ask, Permit};
+use super::{Flow, after};
+
+/// Requests in flight that hold mergeable calls from which on pairs and trials are made while open: with fewer, a partner is too far off.
+pub(super) const OPEN_MIN: u32 = 12;
+/// Calls before the first pair, between pairs, and after a pair that found no partner: at most two calls in four hundred are touched, so that no p99 is.
+pub(super) const PAIR_FIRST: u64 = 200;
+const PAIR_EVERY: u64 = 400;
+const PAIR_AGAIN: u64 = 20;
+/// The part of a lone call's latency for which a call may be held: for a partner, and by a trial
+/// that lowers an open limit. Twice as much costs twice as much where nothing is found, and finds
+/// no more.
+pub(super) const HOLD: f64 = 1.0 / 32.0;
+/// A pair that costs this many lone calls or more ends trials and jumps for a while: what is merged
+/// would gain too little.
+pub(super) const PAIR_COST_MAX: f64 = 1.3;
+/// A pair that costs this many lone calls is dear without another one.
+const PAIR_COST_CLEAR: f64 = 1.6;
+/// The rest of trials after a pair that showed too little gain.
+const PAIR_REST: (f64, f64) = (10e9, 300e9);
+
+/// Pairs sent while open, to learn what a batch of two costs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pairs {
+    pub(super) count: u32,
+    /// Cost of a pair ÷ cost of a lone call sent under the same load.
+    pub(super) cost: f64,
+    /// Whether the last ones were cheap enough to look for a limit; `None` before there was one.
+    pub(super) cheap: Option<bool>,
+    pub(super) next: u64,
+    pub(super) hold_until: Option<Tick>,
+}
+
+// === impl Pairs ===
+
+impl Pairs {
+    pub(super) const fn new() -> Self {
+        Self { count: 0, cost: 1.0, cheap: None, next: PAIR_FIRST, hold_until: None }
+    }
+}
+
+// === impl Flow ===
+
+impl Flow {
+    pub(super) fn permit_open(&mut self, ask: &Ask) -> Permit {
+        let due = !self.pinned
+            && self.answered >= self.pairs.next
+            && self.pairs.count < 2
+            && self.merged_flights >= OPEN_MIN
+            && ask.now >= self.schedule.trial;
+        if !due || ask.alone {
+            return Permit::Forward;
+        }
+        if ask.has_second {
+            self.pairs.hold_until = None;
+            self.pairs.next = self.answered + PAIR_EVERY;
+            return Permit::Pair;
+        }
+        let until = *self.pairs.hold_until.get_or_insert_with(|| after(ask.now, self.level.recent_lone * HOLD));
+        if ask.now < until {
+            return Permit::Hold(until);
+        }
+        self.pairs.hold_until = None;
+        self.pairs.next = self.answered + PAIR_AGAIN;
+        Permit::Forward
+    }
+
+    pub(super) fn learn_pair(&mut self, now: Tick, latency: f64) {
+        let cost = latency / self.level.recent_lone.max(self.level.near_lone).max(1.0);
+        self.pairs.cost = if self.pairs.count == 0 { cost } else { (self.pairs.cost + cost) / 2.0 };
+        self.pairs.count += 1;
+        let cheap = self.pairs.cost < PAIR_COST_MAX;
+        // Noise of one pair is not enough for a rest.
+        if !cheap && self.pairs.cost < PAIR_COST_CLEAR && self.pairs.count < 2 {
+            return;
+        }
+        self.pairs.cheap = Some(cheap);
+        if !cheap {
+            self.schedule.trial_gap = (self.schedule.trial_gap * 2.0).clamp(PAIR_REST.0, PAIR_REST.1);
+            self.schedule.trial = after(now, self.schedule.trial_gap);
+            self.pairs.count = 0;
+        }
+    }
+}

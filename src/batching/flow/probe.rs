@@ -1,0 +1,156 @@
+//! Probes upward under a small limit: a request more beside those that are allowed.
+
+use super::super::math::float;
+use super::super::tick::Tick;
+use super::flight::FlightMark;
+use super::permit::{Ask, Permit};
+use super::{Flow, after, count};
+
+/// Limits up to this are probed upward by as many requests more; larger ones by trials.
+pub(super) const PROBE_LIMIT_MAX: f64 = 2.0;
+/// A probe is sent this early in the life of the batches beside it, as a part of their latency: later it would overlap too little.
+const PROBE_EARLY: f64 = 0.4;
+/// Time between probes in batches, and at least.
+pub(super) const PROBE_GAP: f64 = 5.0;
+const PROBE_GAP_MIN: f64 = 500e6;
+/// A probe of few items leaves too few for the next batch: it is sent this much later, in
+/// nanoseconds, if none of more was sent by then.
+const PROBE_FEW: f64 = 3e9;
+/// Where one batch takes all callers, nothing is queued beside it to probe with. Then a batch is cut in two, the second half being the probe: so seldom,
+/// in batches, and at least this long after the last. A serial server loses the fixed cost of a batch for it.
+const SPLIT_GAP: f64 = 6.0;
+const SPLIT_GAP_MIN: f64 = 1e9;
+/// Fewest items that are cut in two.
+const SPLIT_ITEMS: u64 = 4;
+/// A probe hit if its batches took less than this many times what was expected; one that queued behind another takes 1.5 times and more. So many in a row open.
+const PROBE_HIT: f64 = 1.15;
+const PROBE_HITS: u32 = 2;
+/// A request in flight when the probe left was slowed by it if it took this many times what was
+/// expected: half of the probe.
+const COMPANION_SLOWED: f64 = 1.4;
+
+/// Probes upward under a small limit.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Probe {
+    pub(super) id: u32,
+    pub(super) left: u32,
+    pub(super) sum: f64,
+    pub(super) count: u32,
+    pub(super) done: bool,
+    pub(super) hits: u32,
+    pub(super) next: Tick,
+    /// When a batch may be cut in two for one.
+    pub(super) split: Tick,
+    /// When its first batch left, and the requests that were in flight beside it and are not
+    /// answered yet.
+    pub(super) sent: Tick,
+    pub(super) companions: u32,
+    /// How many times what was expected the slowest of these took: a server without an order may
+    /// answer the probe first.
+    pub(super) slowed: f64,
+}
+
+// === impl Flow ===
+
+impl Flow {
+    /// Whether a batch is cut in two for a probe, which it begins then.
+    pub(super) fn splits(&mut self, ask: &Ask) -> bool {
+        let serial = self.limit.is_some_and(|limit| limit < 2.0) && self.trial.is_none() && self.draining.is_none();
+        let known = self.growth.cap() > 2 && self.level.batches >= 3 && self.is_below_wall();
+        let early = ask.now < self.schedule.room_from;
+        if !serial
+            || !known
+            || early
+            || ask.alone
+            || self.flights > 0
+            || ask.queued < SPLIT_ITEMS
+            || ask.now < self.probe.split
+        {
+            return false;
+        }
+        self.begin_probe(ask.now);
+        true
+    }
+
+    fn begin_probe(&mut self, now: Tick) {
+        self.probe = Probe {
+            id: self.probe.id.wrapping_add(1),
+            left: self.limit.map_or(1, count),
+            next: after(now, (PROBE_GAP * self.level.batch).max(PROBE_GAP_MIN)),
+            split: after(now, (SPLIT_GAP * self.level.batch).max(SPLIT_GAP_MIN)),
+            hits: self.probe.hits,
+            ..Probe::default()
+        };
+    }
+
+    /// Whether a probe upward may leave now; begins one that is due.
+    pub(super) fn probes(&mut self, ask: &Ask) -> bool {
+        let now = ask.now;
+        let small = self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX) && self.is_below_wall();
+        let early =
+            float(now.since(self.last_sent).as_nanos().try_into().unwrap_or(u64::MAX)) < PROBE_EARLY * self.level.batch;
+        if !small
+            || !early
+            || now < self.schedule.room_from
+            || self.draining.is_some()
+            || self.growth.cap() <= 1
+            || self.level.batches < 3
+        {
+            return false;
+        }
+        let next = if ask.queued < SPLIT_ITEMS { after(self.probe.next, PROBE_FEW) } else { self.probe.next };
+        if self.probe.left == 0 && now >= next {
+            self.begin_probe(now);
+        }
+        let may = self.probe.left > 0 && self.probe.count == 0;
+        self.probe.left -= u32::from(may);
+        may
+    }
+
+    pub(super) fn learn_probe(&mut self, now: Tick, mark: &FlightMark, latency: f64) {
+        if mark.probe != self.probe.id || self.probe.done {
+            return;
+        }
+        self.probe.left = 0;
+        self.probe.count += 1;
+        self.probe.sum += latency / self.expect(mark);
+        self.conclude_probe(now);
+    }
+
+    /// Takes the answer to a request that was in flight when the probe left.
+    pub(super) fn learn_companion(&mut self, now: Tick, mark: &FlightMark, latency: f64) {
+        let beside = self.probe.companions > 0 && mark.sent <= self.probe.sent;
+        if beside && !matches!(mark.permit, Permit::Probe(_)) {
+            self.probe.companions -= 1;
+            self.probe.slowed = self.probe.slowed.max(latency / self.expect(mark));
+            self.conclude_probe(now);
+        }
+    }
+
+    /// What a request takes with its slot idle, in nanoseconds, at least one.
+    fn expect(&self, mark: &FlightMark) -> f64 {
+        match mark.expected {
+            0 => self.level.predict(f64::from(mark.items), self.pairs.cost).max(1.0),
+            expected => float(expected),
+        }
+    }
+
+    /// Concludes from a probe, once it and those beside it are answered.
+    fn conclude_probe(&mut self, now: Tick) {
+        let half = (self.limit.unwrap_or(1.0) / 2.0).ceil();
+        if self.probe.done || f64::from(self.probe.count) < half || self.probe.companions > 0 {
+            return;
+        }
+        self.probe.done = true;
+        let ratio = self.probe.sum / f64::from(self.probe.count);
+        if ratio >= PROBE_HIT || self.probe.slowed >= COMPANION_SLOWED {
+            self.probe.hits = 0;
+            return;
+        }
+        self.probe.hits += 1;
+        (self.probe.next, self.probe.split) = (now, now);
+        if self.probe.hits >= PROBE_HITS {
+            self.open_for_room(now);
+        }
+    }
+}
