@@ -60,6 +60,8 @@ pub enum Refusal {
     Reset,
     /// Not within the time that the route allows.
     Silence,
+    /// With 429 or 503, while lone calls are served.
+    Overload,
 }
 
 /// A member of a batch.
@@ -175,6 +177,7 @@ impl Refusal {
             Self::Mismatch => "mismatch",
             Self::Reset => "reset",
             Self::Silence => "silence",
+            Self::Overload => "overload",
         }
     }
 
@@ -183,7 +186,7 @@ impl Refusal {
     pub const fn status(self) -> Option<u16> {
         match self {
             Self::Status(status) | Self::TooLarge(status) => Some(status),
-            Self::Mismatch | Self::Reset | Self::Silence => None,
+            Self::Mismatch | Self::Reset | Self::Silence | Self::Overload => None,
         }
     }
 }

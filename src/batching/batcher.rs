@@ -221,6 +221,16 @@ impl Batcher {
         true
     }
 
+    /// Removes a call that left between the decision to send its batch and the sending. A batch of
+    /// which one call remains shows nothing about merging.
+    pub fn withdraw(&mut self, now: Tick, id: CallId) {
+        let batch = self.members.get(id).copied();
+        self.cancel(now, id);
+        if let Some(in_flight) = batch.and_then(|batch| self.in_flight.get_mut(&batch)) {
+            in_flight.size.shared &= in_flight.waiting > 1;
+        }
+    }
+
     /// A member of a batch in flight has its answer and waits no more, though the batch is not over.
     pub fn answered(&mut self, id: CallId) {
         let Some(batch) = self.members.remove(id) else { return };

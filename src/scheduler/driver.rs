@@ -376,7 +376,7 @@ impl<'a> Driver<'a> {
         // Who left while their message waited behind others is not sent.
         let (here, gone): (Vec<_>, Vec<_>) = members.into_iter().partition(|(_, queued)| !queued.reply.is_closed());
         for (id, _) in gone {
-            self.core.cancel(now, id);
+            self.core.withdraw(now, id);
         }
         let mut sent =
             Dispatched { cause: batch.cause, members: here.len(), items: 0, items_max: 0, weight: 0, weight_max: 0 };

@@ -65,6 +65,7 @@ impl PinnedWire {
         match &mut *self.open() {
             Some(open) if open.sender.is_ready() => {
                 self.reused.store(true, Ordering::Relaxed);
+                self.stalled.store(false, Ordering::Relaxed);
                 Ok(open.sender.try_send_request(request))
             }
             _ => Err(request),
@@ -85,6 +86,7 @@ impl PinnedWire {
     pub(super) async fn connect(&self, io: Io, request: Request<Body>) -> Result<SendResult, SendError> {
         let (mut sender, connection) = shake_http1(io).await?;
         self.reused.store(false, Ordering::Relaxed);
+        self.stalled.store(false, Ordering::Relaxed);
         let sent = sender.try_send_request(request);
         *self.open() = Some(OpenWire { sender, connection, upload: None });
         self.driver.wake();

@@ -205,6 +205,24 @@ fn a_cancelled_call_never_leaves_and_an_abandoned_batch_is_aborted() {
 }
 
 #[test]
+fn a_batch_of_which_one_call_remains_shows_nothing_about_merging() {
+    for remains in [1, 2] {
+        let policy = Policy::Adaptive { hold_permille: 0 };
+        let mut batcher = serial(Batcher::new(limits(|limits| (limits.policy, limits.slots) = (policy, 1)), 0));
+        for id in 0..3 {
+            batcher.offer(ms(0), call(id)).unwrap();
+        }
+        let batch = dispatched(&mut batcher, ms(0));
+        assert_eq!(batch.members.len(), 2, "one batch of two is tried");
+        if remains == 1 {
+            batcher.withdraw(ms(0), batch.members[0].id);
+        }
+        batcher.complete(ms(2), batch.id, ok(MS));
+        assert_eq!(batcher.merge_limit(ms(2), &call(9)).0 > 2, remains == 2);
+    }
+}
+
+#[test]
 fn a_call_past_its_deadline_expires_and_is_never_sent() {
     let mut batcher = Batcher::new(Limits::default(), 0);
     batcher.offer(ms(0), call(1)).unwrap();

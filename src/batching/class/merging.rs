@@ -159,10 +159,12 @@ impl Merging {
             }
             ObservedOutcome::TimedOut if self.validated => Evidence::Doubtful(Refusal::Silence),
             ObservedOutcome::TimedOut => Evidence::Refused(Refusal::Silence),
-            ObservedOutcome::Overloaded { .. } => Evidence::Doubtful(Refusal::Status(503)),
-            // Its members have not been tried alone: they failed for good.
+            ObservedOutcome::Overloaded { .. } => Evidence::Doubtful(Refusal::Overload),
+            // Its members have not been tried alone: they failed for good. A server that has taken
+            // batches may have restarted.
             ObservedOutcome::Failed | ObservedOutcome::OutOfMemory if !ended.replayable => {
-                Evidence::Refused(Refusal::Reset)
+                let doubtful = self.validated;
+                if doubtful { Evidence::Doubtful(Refusal::Reset) } else { Evidence::Refused(Refusal::Reset) }
             }
             // The callers did not wait for what lone calls get at once.
             ObservedOutcome::Cancelled

@@ -142,6 +142,21 @@ fn where_nothing_may_be_sent_again_the_first_failure_ends_merging() {
 }
 
 #[test]
+fn a_server_that_took_batches_and_restarts_keeps_them_where_nothing_may_be_sent_again() {
+    let mut bench = Bench::careful();
+    bench.batch(0, 1, ObservedOutcome::Ok);
+    for _ in 0..3 {
+        let batch = bench.send(0, 1);
+        bench.end(0, (batch, 2, 1), false, ObservedOutcome::Failed);
+    }
+    assert_eq!(bench.bound(0, 1), Bound::Free, "lone calls failed as well");
+    bench.lone(1);
+    let batch = bench.send(1, 1);
+    bench.end(1, (batch, 2, 1), false, ObservedOutcome::Failed);
+    assert_eq!(bench.bound(1, 1), Bound::Alone(Some(Lone::Refused)));
+}
+
+#[test]
 fn an_overload_ends_merging_only_where_lone_calls_are_answered_meanwhile() {
     for lone in [false, true] {
         let mut bench = Bench::eager();
