@@ -60,7 +60,7 @@ const REFINE_MAX: f64 = 1.5;
 /// all at once would stop a server that shares its processor among requests for a whole wave.
 const GATE_FIRST: f64 = 2.0;
 const GATE_STEP_SATURATED: f64 = 0.25;
-const GATE_STEP: f64 = 1.0;
+const GATE_STEP: f64 = 2.0;
 
 /// The limiter of one cost class.
 #[derive(Debug, Clone)]
