@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, ValueEnum};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::proxy;
 use crate::config::{self, LoadError};
@@ -37,6 +38,9 @@ pub(super) struct Args {
     /// known
     #[arg(long = "sample", value_name = "[PATH=]FILE", requires = "against")]
     samples: Vec<String>,
+    /// A header of the calls to send, such as 'Authorization: Bearer KEY'; may be given more than once
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", requires = "against", value_parser = header)]
+    headers: Vec<(HeaderName, HeaderValue)>,
     /// How to print
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
@@ -63,7 +67,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
         print!("{}", verdict.output);
         return ExitCode::from(verdict.exit);
     };
-    let tried: Result<Vec<_>, String> = files.iter().map(|file| try_file(file, url, &args.samples)).collect();
+    let headers: HeaderMap = args.headers.iter().cloned().collect();
+    let tried: Result<Vec<_>, String> = files.iter().map(|file| try_file(file, url, &args.samples, &headers)).collect();
     let results: Vec<against::RouteResult> = match tried {
         Ok(results) => results.into_iter().flatten().collect(),
         Err(error) => {
@@ -76,14 +81,28 @@ pub(super) fn run(args: &Args) -> ExitCode {
     ExitCode::from(if wrong { config::EXIT_FINDINGS } else { 0 })
 }
 
+/// Reads a header as `curl -H` takes it.
+fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("not NAME: VALUE")?;
+    let name: HeaderName = name.trim().parse().map_err(|_| "no header has such a name")?;
+    let mut value: HeaderValue = value.trim().parse().map_err(|_| "no header has such a value")?;
+    value.set_sensitive(true);
+    Ok((name, value))
+}
+
 /// Tries the routes of one file on a server.
-fn try_file(file: &Path, url: &str, samples: &[String]) -> Result<Vec<against::RouteResult>, String> {
+fn try_file(
+    file: &Path,
+    url: &str,
+    samples: &[String],
+    headers: &HeaderMap,
+) -> Result<Vec<against::RouteResult>, String> {
     if file.as_os_str() == "-" {
         return Err("--against reads files, not standard input".to_owned());
     }
     let loaded = config::read(file).map_err(|error| error.to_string())?;
     let samples = against::Samples::read(samples)?;
-    against::run(&loaded, url, &samples)
+    against::run(&loaded, url, &samples, headers)
 }
 
 /// The findings of the files and of the server together.

@@ -76,19 +76,26 @@ struct Asker {
     authority: String,
     table: Table,
     secret: Secret,
+    /// Of every call.
+    headers: HeaderMap,
 }
 
 /// Tries every declared route, and every path that a sample names.
 ///
 /// # Errors
 /// What went wrong before anything was sent, in words.
-pub(super) fn run(loaded: &Loaded, url: &str, samples: &Samples) -> Result<Vec<RouteResult>, String> {
+pub(super) fn run(
+    loaded: &Loaded,
+    url: &str,
+    samples: &Samples,
+    headers: &HeaderMap,
+) -> Result<Vec<RouteResult>, String> {
     let overrides = Overrides { upstream: Some(Given::flag("--against", url.to_owned())), ..Overrides::default() };
     let policy = config::build(Some(loaded), &overrides, &Machine::default()).map_err(|errors| errors.render(false))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
     runtime.block_on(async {
-        let asker = Asker::new(&policy)?;
+        let asker = Asker::new(&policy, headers.clone())?;
         if !asker.upstream.accepts().await {
             return Err(format!("cannot connect to {url}"));
         }
@@ -103,7 +110,7 @@ pub(super) fn run(loaded: &Loaded, url: &str, samples: &Samples) -> Result<Vec<R
 // === impl Asker ===
 
 impl Asker {
-    fn new(policy: &Policy) -> Result<Self, String> {
+    fn new(policy: &Policy, headers: HeaderMap) -> Result<Self, String> {
         let buffers = BufferBudget::new(2 * ANSWER_BYTES_MAX);
         let metrics = Arc::new(Metrics::new("validate"));
         let clock = Clock::start();
@@ -112,7 +119,8 @@ impl Asker {
             Some(config::Upstream::Http { authority, .. }) => authority.clone(),
             _ => "localhost".to_owned(),
         };
-        Ok(Self { upstream, clock, buffers, authority, table: compose::recognised(policy)?, secret: Secret::random() })
+        let table = compose::recognised(policy)?;
+        Ok(Self { upstream, clock, buffers, authority, table, secret: Secret::random(), headers })
     }
 
     async fn try_route(&self, sample: Sample) -> RouteResult {
@@ -148,11 +156,14 @@ impl Asker {
         };
         result.lone = Some(lone.status);
         if !lone.status.is_success() {
-            let why = format!(
-                "the server answers the sample alone with {}: give a call that it takes, --sample {path}=FILE",
-                lone.status.as_u16()
-            );
-            return Verdict::Untried(why);
+            let status = lone.status.as_u16();
+            let advice = match lone.status {
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                    "give a credential, --header 'Authorization: Bearer KEY'".to_owned()
+                }
+                _ => format!("give a call that it takes, --sample {path}=FILE"),
+            };
+            return Verdict::Untried(format!("the server answers the sample alone with {status}: {advice}"));
         }
         self.merge(&endpoint, &call, &lone, result).await
     }
@@ -171,6 +182,12 @@ impl Asker {
             }
         };
         result.merged = Some(answer.status);
+        if matches!(answer.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            let status = answer.status.as_u16();
+            return Verdict::Untried(format!(
+                "the server answers a call with two items with {status}, as when it is overloaded: try again"
+            ));
+        }
         if !answer.status.is_success() {
             return Verdict::Wrong(format!(
                 "the server answers a call with two items with {} and one with one item with {}: every batch would fail \
@@ -205,7 +222,8 @@ impl Asker {
             .header(header::ACCEPT, "application/json")
             .body(())
             .ok()?;
-        let (head, ()) = request.into_parts();
+        let (mut head, ()) = request.into_parts();
+        head.headers.extend(self.headers.clone());
         Some(endpoint.read(&head, body.clone(), &self.secret))
     }
 

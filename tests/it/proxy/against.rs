@@ -101,6 +101,36 @@ async fn a_route_whose_batches_fail_is_reported_before_any_caller_meets_it() {
 }
 
 #[tokio::test]
+async fn a_server_that_asks_for_a_credential_is_tried_with_one() {
+    let hand = Hand::start().await;
+    let url = hand.url();
+    let _auto = hand.auto(|request: &Request| {
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
+        let keyed =
+            |(name, value): &(String, Vec<u8>)| name.eq_ignore_ascii_case("authorization") && value == b"Bearer k";
+        if !request.headers.iter().any(keyed) {
+            return reply(401, "unauthorized");
+        }
+        reply(200, &vectors(body["texts"].as_array().unwrap().len()).1)
+    });
+    let without = validate(&policy(&json!({})), &url, None, &[]).await;
+    assert_eq!(without.status.code(), Some(0), "{}", said(&without));
+    assert!(said(&without).contains("alone with 401: give a credential, --header"), "{}", said(&without));
+    let with = validate(&policy(&json!({})), &url, None, &["-H", "Authorization: Bearer k"]).await;
+    assert!(said(&with).contains("√ /g (/g): one item and two are answered in one shape"), "{}", said(&with));
+    let wrong = validate(&policy(&json!({})), &url, None, &["--header", "Authorization"]).await;
+    assert!(said(&wrong).contains("not NAME: VALUE"), "{}", said(&wrong));
+}
+
+#[tokio::test]
+async fn an_overload_of_the_second_call_is_no_finding() {
+    let (url, _auto) = server(r#"{"vectors":[[3,4]]}"#, |_| (503, "busy".to_owned())).await;
+    let output = validate(&policy(&json!({})), &url, None, &[]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("with 503, as when it is overloaded"), "{}", said(&output));
+}
+
+#[tokio::test]
 async fn an_answer_of_another_shape_than_alone_is_reported() {
     let wrapped = policy(&json!({"single": {"wrapScalar": true}, "resultWrap": "None"}));
     let (url, _auto) = server(r#"{"vectors":[[3,4]]}"#, vectors).await;
