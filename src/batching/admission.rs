@@ -46,7 +46,7 @@ impl Admission {
         self.limit.or(aside.then_some(self.calls_max))
     }
 
-    /// A forwarded call was answered well while so many were in flight, itself included.
+    /// A forwarded call was answered well while this many were in flight, itself included.
     pub(super) fn on_success(&mut self, in_flight: u32) {
         let Some(limit) = self.limit.filter(|limit| in_flight >= *limit) else { return };
         self.full_good += 1;

@@ -218,7 +218,7 @@ impl Classes {
         self.replays.room(now)
     }
 
-    /// Each of so many members is sent again.
+    /// Each of this many members is sent again.
     pub(super) fn replayed(&mut self, now: Tick, members: usize) {
         (0..members).for_each(|_| self.replays.upstream(now));
     }

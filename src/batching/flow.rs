@@ -173,7 +173,7 @@ impl Flow {
         self.limit.is_none() && self.trial.is_none()
     }
 
-    /// Whether a conclusion is being tested, so many items being queued: nothing is held for company meanwhile, and nothing that is learned of leads moves
+    /// Whether a conclusion is being tested, this many items being queued: nothing is held for company meanwhile, and nothing that is learned of leads moves
     /// the limit.
     pub(super) fn is_testing(&self, queued: u64) -> bool {
         let splitting = self.probe.left > 0 && self.probe.count == 0;

@@ -29,7 +29,7 @@ const FIRST_CALL: Duration = Duration::from_millis(100);
 /// How long a connection that is to end may be idle: a call that was on its way is still answered.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// The headers that hyper reads of a head unless it is given another bound, with which it clears
-/// room for so many before each head.
+/// room for this many before each head.
 const HYPER_HEADERS_MAX: usize = 100;
 /// The sides of a connection's task, in the order in which they are polled; the last is what may
 /// end it.

@@ -50,7 +50,7 @@ const CLAIRVOYANT: Duration = Duration::from_secs(6);
 const CLAIRVOYANT_OVERLOAD: Duration = Duration::from_secs(2);
 /// From here on what is learned in the first seconds counts no more: with nothing learned, calls are forwarded as without a proxy.
 const SETTLED: Tick = Tick::from_millis(2000);
-/// Rows that last so long are judged from then on; shorter ones from the start.
+/// Rows that last this long are judged from then on; shorter ones from the start.
 const JUDGED_SETTLED: Duration = Duration::from_secs(4);
 
 /// How to run a row.

@@ -22,7 +22,7 @@ const PROBE_LIMIT: Duration = Duration::from_millis(250);
 /// Idle HTTP/1 connections kept with `reuse: Always`: as many as batches are commonly in flight.
 const REUSED_MAX: usize = 16;
 /// Bound of an answer's head: what we allow a client's (reliability, safe defaults). Of its headers hyper reads 100, as of a client's; that bound is not
-/// given to it, since with one it clears room for so many before each head.
+/// given to it, since with one it clears room for this many before each head.
 const ANSWER_HEAD_BYTES_MAX: usize = 64 << 10;
 /// Pings on a connection with calls in flight, so that a peer that vanished is noticed (the values of the client side).
 const PING_INTERVAL: Duration = Duration::from_secs(20);

@@ -28,7 +28,7 @@ impl Adaptive {
         self.wake = self.wake.into_iter().chain(at).min();
     }
 
-    /// The items of the calls in front that a batch of at most `most` nanoseconds answers, or of so many halves of what its first call takes alone. The first
+    /// The items of the calls in front that a batch of at most `most` nanoseconds answers, or of this many halves of what its first call takes alone. The first
     /// call always belongs to it; where nothing is known of the cost, so do all.
     pub(in super::super) fn items_within<'a>(
         &self,

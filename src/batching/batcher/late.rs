@@ -16,14 +16,14 @@ use super::super::tick::Tick;
 use super::Batcher;
 use super::leave::Who;
 
-/// Of so many batches one is of late calls, while some wait. Each costs the calls in time its share of the upstream's time; with a third of a mean batch's
+/// Of this many batches one is of late calls, while some wait. Each costs the calls in time its share of the upstream's time; with a third of a mean batch's
 /// length for it, goodput in overload stays above 0.95 of what refusing late calls gives (`groupage simulate --table`, rows `serve`).
 const TURNS: u32 = 10;
-/// A batch of late calls beside calls in time takes one part in so many of a mean batch …
+/// A batch of late calls beside calls in time takes one part in this many of a mean batch …
 const MEAN_PARTS: u64 = 3;
-/// … and in any case one part in so many of the least SLO: a call that comes meanwhile has the rest.
+/// … and in any case one part in this many of the least SLO: a call that comes meanwhile has the rest.
 const SLO_PARTS: u64 = 4;
-/// It may always take so many halves of what one call takes alone: next to a fixed cost of that size, more members cost little.
+/// It may always take this many halves of what one call takes alone: next to a fixed cost of that size, more members cost little.
 const LONE_HALVES: u64 = 3;
 
 /// Late calls.

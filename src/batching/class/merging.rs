@@ -19,7 +19,7 @@ const REFUSED_MAX: u32 = 2;
 const KEYS_END_CLASS: usize = 3;
 /// Merge keys remembered at once: some times as many as arrivals are watched for. Beyond it the one unused for longest goes.
 const KEYS_MAX: usize = 256;
-/// A trial that all callers left counts as unanswered once it took so many times the last execution of its class.
+/// A trial that all callers left counts as unanswered once it took this many times the last execution of its class.
 const SILENT_FACTOR: u32 = 4;
 
 /// How many calls may leave together.

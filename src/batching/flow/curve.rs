@@ -12,7 +12,7 @@ use super::super::tick::Tick;
 pub(super) const CELLS: usize = 12;
 /// Samples that a cell's mean remembers: 10 take noise for slopes (measured on 280 simulated rows).
 const MEMORY: f64 = 30.0;
-/// A sample this many times above or below its cell is off, and so many in a row mean that the server has changed.
+/// A sample this many times above or below its cell is off, and this many in a row mean that the server has changed.
 const OFF_FACTOR: f64 = 1.5;
 const OFF_MAX: i32 = 4;
 const OFF_SAMPLES: f64 = 4.0;
@@ -34,7 +34,7 @@ const LOADED: f64 = 0.75;
 /// ...and must have this part of the highest throughput: the first waves of several workers are staircases. Below it limits are set too early, above it
 /// servers with 4 and 8 workers are found late (both measured).
 const THROUGHPUT: f64 = 0.8;
-/// A cell that was passed only once on the way up shows less; then this much is enough, where all cells from so many knees on show nearly the highest.
+/// A cell that was passed only once on the way up shows less; then this much is enough, where all cells from this many knees on show nearly the highest.
 const THROUGHPUT_ONCE: f64 = 0.65;
 const FLAT_FROM: f64 = 2.0;
 const FLAT: f64 = 0.9;
@@ -56,9 +56,9 @@ const INTERCEPT_SEEN: f64 = 0.6;
 /// Up to this many knees: in an overload of five times, calls see some three times as many as they
 /// were sent beside.
 const SEEN_KNEES: f64 = 64.0;
-/// Cells up to so many knees show it: in those beyond, the slope's error is larger than the intercept.
+/// Cells up to this many knees show it: in those beyond, the slope's error is larger than the intercept.
 const INTERCEPT_KNEES: f64 = 16.0;
-/// Evidence of a queue: this weight of samples beyond so many knees, slower than the base by this factor.
+/// Evidence of a queue: this weight of samples beyond this many knees, slower than the base by this factor.
 const BEYOND_KNEE: f64 = 2.0;
 const BEYOND_BASE: f64 = 1.6;
 const BEYOND_SAMPLES: f64 = 2.0;
@@ -184,7 +184,7 @@ impl LoadCurve {
         (self.completions.len() >= COMPLETIONS_MIN && span > 0.0).then(|| f64::from(count) / span)
     }
 
-    /// Items a nanosecond of the last answers alone, where so many requests run at once.
+    /// Items a nanosecond of the last answers alone, where this many requests run at once.
     pub(super) fn recent_rate(&self, at: f64) -> Option<f64> {
         let count = (COMPLETIONS_RECENT.0 * at).clamp(COMPLETIONS_RECENT.1, float(COMPLETIONS as u64 - 1)).floor();
         let first = self.completions.iter().rev().nth(usize::try_from(super::super::math::whole(count)).ok()?)?;

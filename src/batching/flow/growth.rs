@@ -2,13 +2,13 @@
 
 use super::super::math::float;
 
-/// Lone calls under the new limit that give a clean base: so many, or as many as the limit up to the second number.
+/// Lone calls under the new limit that give a clean base: this many, or as many as the limit up to the second number.
 const LONE_MIN: f64 = 3.0;
 const LONE_MAX: f64 = 8.0;
 /// A batch pays if an item of it costs less than this part of a lone call: linear cost is 1, noise 7 % over three samples.
 const PAYS_MAX: f64 = 0.9;
 /// Samples that judge a pair, and any larger size, where they are clear: below the first part of a lone call, or above the second. Between these, the mean of
-/// so many more decides.
+/// this many more decides.
 const PAIR_SAMPLES: u32 = 3;
 const SIZE_SAMPLES: u32 = 1;
 const CLEAR: (f64, f64) = (0.75, 0.97);
@@ -18,7 +18,7 @@ const UNCLEAR_SIZES: u32 = 3;
 const NEWEST_PART: f64 = 0.34;
 /// Requests for each of the limit after which a base is too old to judge a batch as dear by: where
 /// the server has become slower meanwhile, every batch is. It is measured anew first; what is dear
-/// beside the new one too, within so many more, is dear.
+/// beside the new one too, within this many more, is dear.
 const BASE_REQUESTS: (f64, f64) = (8.0, 64.0);
 
 /// The largest batch allowed, and what the newest size was measured to cost.
@@ -91,18 +91,18 @@ impl Growth {
         self.cap == u32::MAX
     }
 
-    /// Whether a batch of so many items is of the newest size.
+    /// Whether a batch of this many items is of the newest size.
     pub(super) fn is_newest(&self, items: u32) -> bool {
         self.cap > 1 && !self.is_whole() && items > self.cap / 2
     }
 
-    /// The largest batch while so many of the newest size are in flight.
+    /// The largest batch while this many of the newest size are in flight.
     pub(super) fn cap_beside(&self, newest: u32, limit: f64) -> u32 {
         let most = (limit * NEWEST_PART).floor().max(1.0);
         if self.is_whole() || f64::from(newest) < most { self.cap } else { (self.cap / 2).max(1) }
     }
 
-    /// Takes a request of so many items and calls sent under the limit; `most`: the largest batch that any limit allows.
+    /// Takes a request of this many items and calls sent under the limit; `most`: the largest batch that any limit allows.
     pub(super) fn observe(
         &mut self,
         (items, calls): (u32, u32),

@@ -108,7 +108,7 @@ impl Flow {
     }
 
     /// More time for a server that drains steadily, but slower than was measured: it has become
-    /// slower since. Once, and not beyond so many times what was expected.
+    /// slower since. Once, and not beyond this many times what was expected.
     fn prolong(&mut self, now: Tick, draining: Draining) -> Option<Draining> {
         let (begun, flights) = draining.begun?;
         let (drained, time) = (f64::from(flights.saturating_sub(self.flights)), span(begun, now));

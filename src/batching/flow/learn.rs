@@ -16,7 +16,7 @@ const BASE_STALE: f64 = 1.5;
 /// Lone calls under the new limit, by Little's law, must have this part of the rate before, where the limit is high enough for a mean of some answers.
 const RATE_KEPT: f64 = 0.8;
 const RATE_LIMIT_MIN: f64 = 4.0;
-/// Without an answer to mergeable calls for so many batches, and at least so long, a limit has nothing to gain.
+/// Without an answer to mergeable calls for this many batches, and at least this long, a limit has nothing to gain.
 const UNMERGED: (f64, f64) = (20.0, 1e9);
 
 // === impl Flow ===

@@ -77,7 +77,7 @@ impl Level {
         changed
     }
 
-    /// What a batch of so many items takes.
+    /// What a batch of this many items takes.
     pub(super) fn predict(&self, items: f64, pair_cost: f64) -> f64 {
         if self.lone == 0.0 {
             let item = (pair_cost - 1.0).clamp(ITEM_COST.0, ITEM_COST.1);

@@ -25,7 +25,7 @@ pub(in super::super) enum Permit {
     Forward,
     /// Send two calls together, to learn what that costs.
     Pair,
-    /// Send a batch of at most so many items.
+    /// Send a batch of at most this many items.
     Share(u32),
     /// Send a batch beyond the limit, to see whether the server has room.
     Probe(u32),
@@ -88,7 +88,7 @@ impl Flow {
         queued.saturating_add(self.merged_items).saturating_add(others)
     }
 
-    /// Items of a batch when all that is queued and in flight is shared equally among so many requests.
+    /// Items of a batch when all that is queued and in flight is shared equally among this many requests.
     pub(super) fn share(&self, limit: f64, queued: u64) -> u32 {
         let all = float(self.items_here(queued));
         let share = (all / limit.max(1.0)).ceil().max(1.0);

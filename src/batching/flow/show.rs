@@ -13,7 +13,7 @@ const LEARNED_CALLS: u64 = 100;
 pub enum OpenReason {
     /// No queue inside the server has been measured.
     Learning,
-    /// A batch does not pay: an item in one costs so many thousandths of a lone call.
+    /// A batch does not pay: an item in one costs this many thousandths of a lone call.
     NoGain {
         /// Cost of an item in a batch, in thousandths of a lone call.
         permille: u64,
@@ -48,7 +48,7 @@ impl OpenReason {
 pub enum FlowMode {
     /// Forwards each call at once.
     Open(OpenReason),
-    /// Holds calls beyond so many requests in flight, and merges them.
+    /// Holds calls beyond this many requests in flight, and merges them.
     Limited(u32),
 }
 

@@ -8,7 +8,7 @@ use super::{Ask, Completion, Departure, Flow, FlowMode, OpenReason, Permit};
 /// A millisecond.
 const MS: u64 = 1_000_000;
 
-/// A server: so many requests at once, first come first served; a batch of n takes `1 + (n - 1) * per_item` lone calls.
+/// A server: this many requests at once, first come first served; a batch of n takes `1 + (n - 1) * per_item` lone calls.
 #[derive(Clone, Copy)]
 struct World {
     workers: u32,
@@ -95,7 +95,7 @@ impl Loop {
         }
     }
 
-    /// Runs so long; returns calls answered meanwhile.
+    /// Runs this long; returns calls answered meanwhile.
     fn run(&mut self, millis: u64) -> u64 {
         let (before, until) = (self.answered, self.now + millis * MS);
         self.send();
