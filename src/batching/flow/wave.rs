@@ -168,7 +168,7 @@ impl Waves {
     /// What the waves show; `None` inside if nothing queues.
     fn conclude(&self, burst_max: f64, ratio: f64) -> Option<Option<Knee>> {
         let burst = span(self.first.first()?.sent, self.first.last()?.sent);
-        let (before, after) = (Sample::of(&self.first), Sample::of(&self.second));
+        let (before, after) = (WaveSample::of(&self.first), WaveSample::of(&self.second));
         let beside: f64 = self.second.iter().map(|call| f64::from(call.beside)).sum();
         let beside = beside / float(self.second.len() as u64);
         let error = (before.error + after.error).sqrt();
@@ -203,15 +203,15 @@ fn unqueued(first: &[WaveCall], rate: f64) -> f64 {
 
 /// The latencies of one wave, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
-struct Sample {
+struct WaveSample {
     mean: f64,
     /// The squared standard error of the mean.
     error: f64,
 }
 
-// === impl Sample ===
+// === impl WaveSample ===
 
-impl Sample {
+impl WaveSample {
     fn of(calls: &[WaveCall]) -> Self {
         let count = float(calls.len().max(2) as u64);
         let (mut sum, mut squares) = (0.0, 0.0);

@@ -36,7 +36,7 @@ pub(super) struct Answered {
 
 /// How many calls a server runs at once.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Load {
+pub(super) struct ServerLoad {
     look: Look,
     looks: VecDeque<Seen>,
 }
@@ -61,9 +61,9 @@ struct Seen {
     saturated: bool,
 }
 
-// === impl Load ===
+// === impl ServerLoad ===
 
-impl Load {
+impl ServerLoad {
     pub(super) fn observe(&mut self, answered: Answered) {
         let Answered { takes, took, busy, beside } = answered;
         let look = &mut self.look;
@@ -131,8 +131,8 @@ impl Look {
 mod tests {
     use super::*;
 
-    fn load(answers: impl Iterator<Item = Answered>) -> Load {
-        let mut load = Load::default();
+    fn load(answers: impl Iterator<Item = Answered>) -> ServerLoad {
+        let mut load = ServerLoad::default();
         answers.for_each(|answered| load.observe(answered));
         load
     }

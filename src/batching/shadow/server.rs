@@ -16,7 +16,7 @@ use super::super::cost::{Cost, Sample};
 use super::super::draw::Draw;
 use super::super::tick::{Tick, nanos};
 use super::light::{LightLoads, LoadVerdict};
-use super::load::{Answered, Load};
+use super::load::{Answered, ServerLoad};
 
 /// Samples from which on something is predicted: the core itself trusts its curve from there.
 const LEARNED: u32 = 8;
@@ -43,7 +43,7 @@ pub(super) struct Server {
     passing: BTreeMap<CallId, Passing>,
     /// When the last call was answered.
     last: Tick,
-    load: Load,
+    load: ServerLoad,
     draw: Draw,
 }
 
@@ -101,7 +101,7 @@ impl Server {
             uses: 0,
             passing: BTreeMap::new(),
             last: Tick::default(),
-            load: Load::default(),
+            load: ServerLoad::default(),
             draw: Draw::new(seed),
         }
     }

@@ -18,7 +18,7 @@ use http::{HeaderMap, Method, Request, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::time::timeout_at;
 
-use self::sample::Sample;
+use self::sample::SampleCall;
 pub(super) use self::sample::Samples;
 use super::super::compose;
 use crate::body::Body;
@@ -49,12 +49,12 @@ pub(super) struct RouteResult {
     lone: Option<StatusCode>,
     merged: Option<StatusCode>,
     /// What to know, and whether it is wrong.
-    verdict: Verdict,
+    verdict: RouteVerdict,
 }
 
 /// Whether a route can be merged.
 #[derive(Debug)]
-enum Verdict {
+enum RouteVerdict {
     Fits,
     /// There is no evidence.
     Untried(String),
@@ -62,7 +62,7 @@ enum Verdict {
 }
 
 /// An answer.
-struct Answer {
+struct ServerAnswer {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
@@ -123,36 +123,36 @@ impl Asker {
         Ok(Self { upstream, clock, buffers, authority, table, secret: Secret::random(), headers })
     }
 
-    async fn try_route(&self, sample: Sample) -> RouteResult {
-        let Sample { route, method, path, body } = sample;
-        let mut result = RouteResult { route, path, bytes: 0, lone: None, merged: None, verdict: Verdict::Fits };
+    async fn try_route(&self, sample: SampleCall) -> RouteResult {
+        let SampleCall { route, method, path, body } = sample;
+        let mut result = RouteResult { route, path, bytes: 0, lone: None, merged: None, verdict: RouteVerdict::Fits };
         result.verdict = match body {
             Ok(body) => self.compare(&method, &body, &mut result).await,
-            Err(why) => Verdict::Untried(why),
+            Err(why) => RouteVerdict::Untried(why),
         };
         result
     }
 
-    async fn compare(&self, method: &Method, body: &Bytes, result: &mut RouteResult) -> Verdict {
+    async fn compare(&self, method: &Method, body: &Bytes, result: &mut RouteResult) -> RouteVerdict {
         let path = result.path.clone();
         let Some(endpoint) = self.table.routes.recognise(method, &path) else {
             let why = match Reason::of_unrecognised(&path) {
                 Reason::OpenInference => "KServe V2 calls are not merged yet and pass through",
                 _ => "no adapter takes this path, so its calls pass through",
             };
-            return Verdict::Untried(why.to_owned());
+            return RouteVerdict::Untried(why.to_owned());
         };
         let Some(call) = self.read(&endpoint, method, &path, body) else {
-            return Verdict::Untried("the path makes no request".to_owned());
+            return RouteVerdict::Untried("the path makes no request".to_owned());
         };
         if let Some(reason) = call.alone() {
-            return Verdict::Untried(format!("calls such as the sample are never merged: `{}`", reason.as_str()));
+            return RouteVerdict::Untried(format!("calls such as the sample are never merged: `{}`", reason.as_str()));
         }
         result.bytes = body.len();
         let lone = self.send(method, &path, call.head.headers.clone(), body.clone()).await;
         let lone = match lone {
             Ok(answer) => answer,
-            Err(kind) => return Verdict::Untried(format!("alone, the sample got no answer: {}", kind.message())),
+            Err(kind) => return RouteVerdict::Untried(format!("alone, the sample got no answer: {}", kind.message())),
         };
         result.lone = Some(lone.status);
         if !lone.status.is_success() {
@@ -163,19 +163,25 @@ impl Asker {
                 }
                 _ => format!("give a call that it takes, --sample {path}=FILE"),
             };
-            return Verdict::Untried(format!("the server answers the sample alone with {status}: {advice}"));
+            return RouteVerdict::Untried(format!("the server answers the sample alone with {status}: {advice}"));
         }
         self.merge(&endpoint, &call, &lone, result).await
     }
 
     /// Sends the items of the sample twice in one call.
-    async fn merge(&self, endpoint: &Endpoint, call: &Call, lone: &Answer, result: &mut RouteResult) -> Verdict {
+    async fn merge(
+        &self,
+        endpoint: &Endpoint,
+        call: &Call,
+        lone: &ServerAnswer,
+        result: &mut RouteResult,
+    ) -> RouteVerdict {
         let members = [call, call];
         let sent = endpoint.write_batch(&members, None);
         let answer = match self.send(&sent.method, &sent.target, sent.headers.clone(), sent.body.clone()).await {
             Ok(answer) => answer,
             Err(kind) => {
-                return Verdict::Wrong(format!(
+                return RouteVerdict::Wrong(format!(
                     "a call with two items gets no answer ({}), one with one item does: set `mode: Passthrough`",
                     kind.message()
                 ));
@@ -184,12 +190,12 @@ impl Asker {
         result.merged = Some(answer.status);
         if matches!(answer.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             let status = answer.status.as_u16();
-            return Verdict::Untried(format!(
+            return RouteVerdict::Untried(format!(
                 "the server answers a call with two items with {status}, as when it is overloaded: try again"
             ));
         }
         if !answer.status.is_success() {
-            return Verdict::Wrong(format!(
+            return RouteVerdict::Wrong(format!(
                 "the server answers a call with two items with {} and one with one item with {}: every batch would fail \
                  and be sent again alone, until merging ends; set `mode: Passthrough`, or correct the route",
                 answer.status.as_u16(),
@@ -197,15 +203,15 @@ impl Asker {
             ));
         }
         match endpoint.split_batch(&members, &sent, answer.status, &answer.headers, &answer.body) {
-            Err(mismatch) => Verdict::Wrong(format!(
+            Err(mismatch) => RouteVerdict::Wrong(format!(
                 "the answer to two items cannot be split (`{}`): correct the route",
                 mismatch.what.as_str()
             )),
             Ok(replies) => {
                 let part = replies.first().map(|reply| reply.body.clone()).unwrap_or_default();
                 match shape::difference(&lone.body, &part) {
-                    None => Verdict::Fits,
-                    Some(difference) => Verdict::Wrong(format!(
+                    None => RouteVerdict::Fits,
+                    Some(difference) => RouteVerdict::Wrong(format!(
                         "a merged caller would get an answer of another shape than alone: {difference}"
                     )),
                 }
@@ -233,7 +239,7 @@ impl Asker {
         target: &str,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Answer, FailureKind> {
+    ) -> Result<ServerAnswer, FailureKind> {
         let mut request =
             Request::builder().method(method).uri(target).body(Body::full(body)).map_err(|_| FailureKind::Internal)?;
         *request.headers_mut() = headers;
@@ -243,7 +249,9 @@ impl Asker {
         let (head, mut body) = response.into_parts();
         let bounds = Bounds { max: ANSWER_BYTES_MAX, idle: ANSWER_LIMIT, until: Some(until) };
         match gather(&mut body, bounds, &self.buffers).await {
-            Gathered::Whole { bytes, .. } => Ok(Answer { status: head.status, headers: head.headers, body: bytes }),
+            Gathered::Whole { bytes, .. } => {
+                Ok(ServerAnswer { status: head.status, headers: head.headers, body: bytes })
+            }
             Gathered::Stopped { .. } => Err(FailureKind::UpstreamBroken),
         }
     }
@@ -253,16 +261,16 @@ impl Asker {
 
 impl RouteResult {
     pub(super) const fn is_wrong(&self) -> bool {
-        matches!(self.verdict, Verdict::Wrong(_))
+        matches!(self.verdict, RouteVerdict::Wrong(_))
     }
 
     /// One line for people.
     pub(super) fn text(&self) -> String {
         let Self { route, path, bytes, lone, merged, verdict } = self;
         let (mark, said) = match verdict {
-            Verdict::Fits => ("√", "one item and two are answered in one shape"),
-            Verdict::Untried(why) => ("‼", why.as_str()),
-            Verdict::Wrong(why) => ("×", why.as_str()),
+            RouteVerdict::Fits => ("√", "one item and two are answered in one shape"),
+            RouteVerdict::Untried(why) => ("‼", why.as_str()),
+            RouteVerdict::Wrong(why) => ("×", why.as_str()),
         };
         let status =
             |status: &Option<StatusCode>| status.map_or("no answer".to_owned(), |status| status.as_u16().to_string());
@@ -278,9 +286,9 @@ impl RouteResult {
 
     pub(super) fn json(&self) -> Value {
         let (verdict, why) = match &self.verdict {
-            Verdict::Fits => ("fits", None),
-            Verdict::Untried(why) => ("untried", Some(why)),
-            Verdict::Wrong(why) => ("wrong", Some(why)),
+            RouteVerdict::Fits => ("fits", None),
+            RouteVerdict::Untried(why) => ("untried", Some(why)),
+            RouteVerdict::Wrong(why) => ("wrong", Some(why)),
         };
         json!({
             "route": self.route,

@@ -14,7 +14,7 @@ const TEXT: &str = "groupage validate";
 
 /// A call for one route.
 #[derive(Debug)]
-pub(super) struct Sample {
+pub(super) struct SampleCall {
     pub(super) route: String,
     pub(super) method: Method,
     pub(super) path: String,
@@ -49,10 +49,10 @@ impl Samples {
     }
 
     /// A call for each route of the policy, and for each path that a sample names.
-    pub(super) fn calls(&self, policy: &Policy) -> Vec<Sample> {
+    pub(super) fn calls(&self, policy: &Policy) -> Vec<SampleCall> {
         let named = self.by_path.iter().map(|(path, body)| {
             let route = policy.routes.iter().find(|route| matches(route, path));
-            Sample {
+            SampleCall {
                 route: route.map_or_else(|| "default".to_owned(), |route| route.path.clone()),
                 method: route.map_or(Method::POST, |route| route.method.clone()),
                 path: path.clone(),
@@ -68,7 +68,7 @@ impl Samples {
     }
 
     /// The call for a route that no sample names.
-    fn declared(&self, route: &Route) -> Sample {
+    fn declared(&self, route: &Route) -> SampleCall {
         let path = concrete_path(route);
         let body = match &path {
             None => Err(format!(
@@ -79,7 +79,7 @@ impl Samples {
             Some(path) => self.any.clone().map_or_else(|| generated(route, path), Ok),
         };
         let path = path.unwrap_or_else(|| route.path.clone());
-        Sample { route: route.path.clone(), method: route.method.clone(), path, body }
+        SampleCall { route: route.path.clone(), method: route.method.clone(), path, body }
     }
 }
 

@@ -69,7 +69,7 @@ enum Keys {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Load {
+enum RowLoad {
     Callers(u32),
     Share(u32),
 }
@@ -77,14 +77,14 @@ enum Load {
 /// Every row.
 pub(super) fn all() -> Vec<Task> {
     let mut all = Vec::new();
-    let loads = || CALLERS.map(Load::Callers).into_iter().chain(SHARES.map(Load::Share));
+    let loads = || CALLERS.map(RowLoad::Callers).into_iter().chain(SHARES.map(RowLoad::Share));
     for server in &servers::ALL {
         for time in TIMES {
             for load in loads() {
                 for keys in Keys::ALL {
                     // Forty thousand calls a second of four keys show nothing that shared keys do
                     // not.
-                    let many = time == 5 && server.is_unlimited() && load == Load::Callers(200);
+                    let many = time == 5 && server.is_unlimited() && load == RowLoad::Callers(200);
                     if !(many && keys == Keys::Four) {
                         all.push(row(server, time, load, keys));
                     }
@@ -112,18 +112,18 @@ pub(super) fn shared() -> Mix {
     Mix { budget: Budget::Unlimited, ..Mix::default() }
 }
 
-fn row(server: &NamedServer, time: u32, load: Load, keys: Keys) -> Task {
+fn row(server: &NamedServer, time: u32, load: RowLoad, keys: Keys) -> Task {
     let t1 = f64::from(time);
     let capacity = server.capacity(t1);
     let (label, in_loop) = match load {
-        Load::Callers(count) => (count.to_string(), count),
-        Load::Share(share) => (format!("p{share}"), 0),
+        RowLoad::Callers(count) => (count.to_string(), count),
+        RowLoad::Share(share) => (format!("p{share}"), 0),
     };
     let name = format!("{} {time}ms {label} {}", server.name, keys.as_str());
     let window = window(t1, in_loop, capacity);
     let streams = match load {
-        Load::Callers(count) => keys.callers(count),
-        Load::Share(share) => keys.poisson(f64::from(share) / 100.0 * capacity * 1e3),
+        RowLoad::Callers(count) => keys.callers(count),
+        RowLoad::Share(share) => keys.poisson(f64::from(share) / 100.0 * capacity * 1e3),
     };
     let scenario = Scenario {
         upstream: server.upstream(t1),
@@ -134,7 +134,7 @@ fn row(server: &NamedServer, time: u32, load: Load, keys: Keys) -> Task {
     let reach = REACH
         .iter()
         .find(|(name, count, _)| {
-            (*name, load, keys, time) == (server.name, Load::Callers(*count), Keys::Shared, REACH_TIME)
+            (*name, load, keys, time) == (server.name, RowLoad::Callers(*count), Keys::Shared, REACH_TIME)
         })
         .map(|(.., gain)| *gain);
     Task { name, scenario, window, windows: WINDOWS, criteria: Criteria::Row { pair: server.pair(), reach } }
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn a_load_is_what_its_name_says() {
         let k8 = servers::ALL.iter().find(|server| server.name == "k8").unwrap();
-        let task = row(k8, 50, Load::Share(80), Keys::Half);
+        let task = row(k8, 50, RowLoad::Share(80), Keys::Half);
         assert!((task.scenario.rate().unwrap() - 0.8 * 8.0 / 0.05).abs() < 1e-6);
         for count in CALLERS {
             for keys in Keys::ALL {
