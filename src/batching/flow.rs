@@ -18,6 +18,7 @@
 mod curve;
 mod flight;
 mod growth;
+mod harm;
 mod jump;
 mod learn;
 mod level;
@@ -40,6 +41,7 @@ pub use show::{FlowMode, FlowReport, FlowSnapshot, LoadPoint, OpenReason};
 
 use curve::{Knee, LoadCurve};
 use growth::Growth;
+use harm::HarmTest;
 use jump::Draining;
 use level::Level;
 use pairs::{PAIR_FIRST, Pairs};
@@ -82,6 +84,7 @@ pub(super) struct Flow {
     level: Level,
     growth: Growth,
     sojourns: Sojourns,
+    harm: HarmTest,
     trial: Option<Trial>,
     pairs: Pairs,
     probe: Probe,
@@ -139,6 +142,7 @@ impl Flow {
             level: Level::default(),
             growth: Growth::whole(),
             sojourns: Sojourns::default(),
+            harm: HarmTest::default(),
             trial: None,
             pairs: Pairs::new(),
             probe: Probe::default(),

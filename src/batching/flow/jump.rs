@@ -66,6 +66,7 @@ impl Flow {
         let drains = f64::from(self.flights) / knee.rate;
         let over = (f64::from(self.flights) - float(limit)).max(0.0) / knee.rate;
         self.gate = None;
+        self.harm.on_limit(now, self.level.recent_lone);
         self.rest_room(now, float(limit));
         self.set_limit(float(limit));
         self.growth = Growth::lone();

@@ -61,6 +61,10 @@ impl Flow {
         done.here = self.items_here(done.queued) + u64::from(mark.items);
         let here = done.here;
         self.sojourns.push(Sojourn { arrived: done.first, mean, here, items: mark.items, beside: mark.beside });
+        if self.is_harmed(now, mean, &done) {
+            self.rest_jumps(now);
+            return self.release(now, OpenReason::NoQueue);
+        }
         if mark.alone {
             if self.trial.is_some() {
                 self.learn_trial(now, mark, &done);
@@ -85,6 +89,14 @@ impl Flow {
             self.learn_limited(now, mark, latency, &done);
         }
         self.begin_trial(now, &done);
+    }
+
+    /// Whether the limit makes callers wait longer than without it.
+    fn is_harmed(&mut self, now: Tick, sojourn: f64, done: &Completion) -> bool {
+        if self.is_open() && self.gate.is_none() {
+            self.harm.observe_open(now, sojourn, done.calls);
+        }
+        self.limit.is_some() && self.harm.observe_limited(now, done.first, sojourn, done.calls)
     }
 
     fn learn_lone(&mut self, now: Tick, mark: &FlightMark, latency: f64) {
@@ -146,6 +158,9 @@ impl Flow {
             }
             Growing::Base { latency, items } => {
                 (self.level.lone, self.level.lone_items) = (latency, items);
+                if self.growth.is_renewed() {
+                    self.harm.on_change();
+                }
                 self.renew_base(limit, latency);
                 self.level.restart();
             }

@@ -55,6 +55,7 @@ impl Flow {
             self.level.lone *= trial.target / previous;
         }
         if trial.previous.is_none() {
+            self.harm.on_limit(now, self.level.recent_lone);
             self.level.lone = 0.0;
             self.growth = Growth::whole();
             self.schedule.upward = false;
