@@ -19,7 +19,7 @@ const PROBE_FEW: f64 = 3e9;
 /// Where one batch takes all callers, nothing is queued beside it to probe with. Then a batch is cut in two, the second half being the probe: so seldom,
 /// in batches, and at least this long after the last. A serial server loses the fixed cost of a batch for it.
 const SPLIT_GAP: f64 = 5.0;
-const SPLIT_GAP_MIN: f64 = 220e6;
+const SPLIT_GAP_MIN: f64 = 600e6;
 /// Fewest items that are cut in two.
 const SPLIT_ITEMS: u64 = 4;
 /// A probe hit if its batches took less than this many times what was expected; one that queued behind another takes 1.5 times and more. So many in a row open.
