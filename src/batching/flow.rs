@@ -5,7 +5,8 @@
 //! falls to the knee at once. A **trial** (`trial`) sends a few requests less for one wave of calls and keeps that only if callers wait less. While limited,
 //! calls that are held leave in equal shares, and the largest batch doubles only as long as each size is measured to be cheaper per item (`growth`). The
 //! limiter opens again when a probe beside the limit is not slowed, when a larger limit answers sooner, when a batch does not pay, when the server does not
-//! drain, or when it answers less than before. Each conclusion that changed nothing doubles the time to its next test.
+//! drain, when it answers less than before, or when callers wait longer than before (`harm`). Each conclusion that changed nothing doubles the time to its
+//! next test.
 //!
 //! Related work: concurrency limiters that compare latency with a base (TCP Vegas; the gradient limiters of Netflix `concurrency-limits`; Envoy's adaptive
 //! concurrency filter) take the least latency for the base, which noise and batches make too small, or a long mean, which is the queue itself once a closed
