@@ -1,20 +1,27 @@
-//! A concurrency limiter for one cost class: how many requests may be in flight, and when merging pays.
+//! A concurrency limiter for one cost class: how many requests may be in flight, and when merging
+//! pays.
 //!
-//! It starts *open*: with nothing learned, every call is forwarded at once, as without a proxy. Two measurements close it. The **load curve** (`curve`) is the
-//! mean latency of lone calls by the number in flight when they were sent; where throughput stops growing there is a queue inside the server, and the limit
-//! falls to the knee at once. A **trial** (`trial`) sends a few requests less for one wave of calls and keeps that only if callers wait less. While limited,
-//! calls that are held leave in equal shares, and the largest batch doubles only as long as each size is measured to be cheaper per item (`growth`). The
-//! limiter opens again when a probe beside the limit is not slowed, when a larger limit answers sooner, when a batch does not pay, when the server does not
-//! drain, when it answers less than before, or when callers wait longer than before (`harm`). Each conclusion that changed nothing doubles the time to its
-//! next test.
+//! It starts *open*: with nothing learned, every call is forwarded at once, as without a proxy. Two
+//! measurements close it. The **load curve** (`curve`) is the mean latency of lone calls by the
+//! number in flight when they were sent; where throughput stops growing there is a queue inside the
+//! server, and the limit falls to the knee at once. A **trial** (`trial`) sends a few requests less
+//! for one wave of calls and keeps that only if callers wait less. While limited, calls that are
+//! held leave in equal shares, and the largest batch doubles only as long as each size is measured
+//! to be cheaper per item (`growth`). The limiter opens again when a probe beside the limit is not
+//! slowed, when a larger limit answers sooner, when a batch does not pay, when the server does not
+//! drain, when it answers less than before, or when callers wait longer than before (`harm`). Each
+//! conclusion that changed nothing doubles the time to its next test.
 //!
-//! Related work: concurrency limiters that compare latency with a base (TCP Vegas; the gradient limiters of Netflix `concurrency-limits`; Envoy's adaptive
-//! concurrency filter) take the least latency for the base, which noise and batches make too small, or a long mean, which is the queue itself once a closed
-//! loop of callers is steady. Here the base is the mean latency at few requests in flight. Gunther's Universal Scalability Law is the shape that the
-//! load curve samples: throughput over concurrency with a knee.
+//! Related work: concurrency limiters that compare latency with a base (TCP Vegas; the gradient
+//! limiters of Netflix `concurrency-limits`; Envoy's adaptive concurrency filter) take the least
+//! latency for the base, which noise and batches make too small, or a long mean, which is the queue
+//! itself once a closed loop of callers is steady. Here the base is the mean latency at few
+//! requests in flight. Gunther's Universal Scalability Law is the shape that the load curve
+//! samples: throughput over concurrency with a knee.
 //!
-//! Pure: time is an argument. It leaves out which calls of a line leave together and how large a batch is wanted (`adaptive`), and the lead by which a batch
-//! may leave before another returns (`slots`).
+//! Pure: time is an argument. It leaves out which calls of a line leave together and how large a
+//! batch is wanted (`adaptive`), and the lead by which a batch may leave before another returns
+//! (`slots`).
 
 mod curve;
 mod flight;
@@ -59,8 +66,9 @@ use super::tick::Tick;
 const REFINE_MIN: f64 = 0.75;
 /// The part above which refinements say that the server has more room: the limit is found anew.
 const REFINE_MAX: f64 = 1.5;
-/// Requests allowed beyond those in flight when the limiter opens with a queue, and for each that returns where the server is saturated and where it is not:
-/// all at once would stop a server that shares its processor among requests for a whole wave.
+/// Requests allowed beyond those in flight when the limiter opens with a queue, and for each that
+/// returns where the server is saturated and where it is not: all at once would stop a server that
+/// shares its processor among requests for a whole wave.
 const GATE_FIRST: f64 = 2.0;
 const GATE_STEP_SATURATED: f64 = 0.25;
 const GATE_STEP: f64 = 2.0;
@@ -80,7 +88,7 @@ pub(super) struct Flow {
     wall: Option<u32>,
     curve: LoadCurve,
     wave: WaveTest,
-    /// What the waves showed, until the limit is set by it.
+    /// The knee that the waves showed, until the limit is set by it.
     wave_knee: Option<Knee>,
     level: Level,
     growth: Growth,
@@ -91,7 +99,8 @@ pub(super) struct Flow {
     probe: Probe,
     /// The limit was found by a jump and is being drained to.
     draining: Option<Draining>,
-    /// The knee that the last jump was made for; `None`: the limit was found by trials, or was learned before.
+    /// The knee that the last jump was made for; `None`: the limit was found by trials, or was
+    /// learned before.
     knee: Option<Knee>,
     /// The limit or knee that was measured last: refinements stay near it.
     refine_from: f64,
@@ -118,12 +127,12 @@ pub(super) struct Flow {
     now: Tick,
 }
 
-/// How a queue is released when the limiter opens.
+/// The release of a queue when the limiter opens.
 #[derive(Debug, Clone, Copy)]
 struct Gate {
     /// Requests that may be in flight.
     limit: f64,
-    /// By how much that grows with each that returns.
+    /// Its growth with each that returns.
     step: f64,
 }
 
@@ -165,7 +174,8 @@ impl Flow {
         }
     }
 
-    /// A limiter that begins at a limit that was learned before, with low confidence: it is probed at once.
+    /// A limiter that begins at a limit that was learned before, with low confidence: it is probed
+    /// at once.
     pub(super) fn limited(limit: u32, lone: u64) -> Self {
         let mut flow = Self::new();
         flow.set_limit(f64::from(limit.max(1)));
@@ -173,13 +183,13 @@ impl Flow {
         flow
     }
 
-    /// Whether calls are forwarded as they come.
+    /// Returns `true` if calls are forwarded as they come.
     pub(super) fn is_open(&self) -> bool {
         self.limit.is_none() && self.trial.is_none()
     }
 
-    /// Whether a conclusion is being tested, this many items being queued: nothing is held for company meanwhile, and nothing that is learned of leads moves
-    /// the limit.
+    /// Returns `true` while a conclusion is being tested, with this many items queued: nothing is
+    /// held for company meanwhile, and nothing that is learned of leads moves the limit.
     pub(super) fn is_testing(&self, queued: u64) -> bool {
         let splitting = self.probe.left > 0 && self.probe.count == 0;
         self.trial.is_some()
@@ -190,13 +200,13 @@ impl Flow {
             || self.is_growing(queued)
     }
 
-    /// Whether the largest size allowed is less than an equal share of what is here.
+    /// Returns `true` if the largest size allowed is less than an equal share of what is here.
     pub(super) fn is_growing(&self, queued: u64) -> bool {
         let all = float(self.items_here(queued));
         !self.growth.is_whole() && self.limit.is_some_and(|limit| all / limit.max(1.0) > f64::from(self.growth.cap()))
     }
 
-    /// Whether the server still has the requests of before a jump, and may.
+    /// Returns `true` while the server may still have the requests of before a jump.
     pub(super) fn is_draining(&self, now: Tick) -> bool {
         self.draining.is_some_and(|draining| now <= draining.until)
     }
@@ -216,7 +226,7 @@ impl Flow {
         self.in_force.or(self.limit).map(count)
     }
 
-    /// Whether another request may leave, by the limit alone.
+    /// Returns `true` if another request may leave, by the limit alone.
     pub(super) fn has_room(&self) -> bool {
         let below = |limit: f64| f64::from(self.flights) < limit.floor().max(1.0);
         self.gate.is_none_or(|gate| f64::from(self.flights) < gate.limit)
@@ -248,7 +258,7 @@ impl Flow {
         self.schedule.since = now;
     }
 
-    /// Whether the limit is below the one that the policy sets, if it sets one.
+    /// Returns `true` if the limit is below the one that the policy sets, if it sets one.
     fn is_below_wall(&self) -> bool {
         self.wall.is_none_or(|wall| self.limit.is_some_and(|limit| limit < f64::from(wall)))
     }

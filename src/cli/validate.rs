@@ -1,4 +1,4 @@
-//! `groupage validate` and `groupage config`: what a policy says, and what is wrong with it.
+//! `groupage validate` and `groupage config`: the findings on a policy, and its effective settings.
 
 mod against;
 
@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::proxy;
 use crate::config::{self, LoadError};
 
-/// How to print.
+/// The format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
     /// For people.
@@ -38,7 +38,8 @@ pub(super) struct Args {
     /// known
     #[arg(long = "sample", value_name = "[PATH=]FILE", requires = "against")]
     samples: Vec<String>,
-    /// A header of the calls to send, such as 'Authorization: Bearer KEY'; may be given more than once
+    /// A header of the calls to send, such as 'Authorization: Bearer KEY'; may be given more than
+    /// once
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", requires = "against", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
     /// How to print

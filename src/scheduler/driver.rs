@@ -52,7 +52,8 @@ struct Driver<'a> {
     generation: u64,
     core: Batcher,
     numbers: Numbers,
-    /// The least ceilings on items and on weight that the policy does not set, as the gauges show them.
+    /// The least ceilings on items and on weight that the policy does not set, as the gauges show
+    /// them.
     ceiling: Shown,
     weight_ceiling: Shown,
     /// The server says that it batches by itself.
@@ -301,7 +302,8 @@ impl<'a> Driver<'a> {
         self.shell.metrics.stats.offered.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Has a plan solved on a thread that may block: it takes up to some ten milliseconds of a core, and the old plan serves meanwhile.
+    /// Has a plan solved on a thread that may block: it takes up to some ten milliseconds of a
+    /// core, and the old plan serves meanwhile.
     fn plan(&self, class: CostClassId, input: PlanInput) {
         let (events, generation) = (self.shell.events.clone(), self.generation);
         let (metrics, clock) = (self.shell.metrics.clone(), self.shell.clock);
@@ -520,7 +522,8 @@ impl<'a> Driver<'a> {
 // === impl Shown ===
 
 impl Shown {
-    /// The least ceiling by now, in the series of its source; the other one says that it is over. None at all is a learned limit that never binds.
+    /// The least ceiling by now, in the series of its source; the other one says that it is over.
+    /// None at all is a learned limit that never binds.
     fn show(&mut self, metrics: &Metrics, limit: &'static str, least: Option<u64>) {
         let source =
             if least.is_some() && least == self.published { LimitSource::Published } else { LimitSource::Learned };
@@ -540,7 +543,8 @@ impl Shown {
     }
 }
 
-/// A caller that has gone needs no answer; a grant that it did not take gives its slot back by itself.
+/// A caller that has gone needs no answer; a grant that it did not take gives its slot back by
+/// itself.
 fn send(reply: oneshot::Sender<Outcome>, outcome: Outcome) {
     reply.send(outcome).ok();
 }

@@ -1,4 +1,5 @@
-//! What the policy that learns knows about late calls: how many of them a short batch holds, and that they missed their deadline.
+//! What the policy that learns knows about late calls: how many of them a short batch holds, and
+//! that they missed their deadline.
 
 use super::super::call::{Call, Weight};
 use super::super::queue::Queue;
@@ -28,8 +29,9 @@ impl Adaptive {
         self.wake = self.wake.into_iter().chain(at).min();
     }
 
-    /// The items of the calls in front that a batch of at most `most` nanoseconds answers, or of this many halves of what its first call takes alone. The first
-    /// call always belongs to it; where nothing is known of the cost, so do all.
+    /// The items of the calls in front that a batch of at most `most` nanoseconds answers, or of
+    /// this many halves of what its first call takes alone. The first call always belongs to it;
+    /// where nothing is known of the cost, so do all.
     pub(in super::super) fn items_within<'a>(
         &self,
         calls: impl Iterator<Item = &'a Call>,

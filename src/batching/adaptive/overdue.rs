@@ -19,7 +19,7 @@ use super::learn::Sent;
 const OVERDUE_FACTOR: u64 = 4;
 const OVERDUE_MIN: Duration = Duration::from_secs(1);
 
-/// What a class at its limit may send all the same.
+/// The requests that a class at its limit may send all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SpareRoom {
     /// Nothing, before the next request becomes overdue.

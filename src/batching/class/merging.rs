@@ -1,8 +1,10 @@
-//! Whether batches of a cost class may be sent, by what became of earlier ones.
+//! Permission to send batches of a cost class, by the outcomes of earlier ones.
 //!
-//! A server may speak a recognised route and yet take one item a call. Members that succeed alone after their batch failed are the evidence for that,
-//! whatever the status. Two such batches in a row end merging for the class; one batch of two retests it after a while. One merge key with an odd form
-//! ends merging for itself first. It leaves out sizes (`ceiling`) and what isolation costs (`budget`).
+//! A server may speak a recognised route and yet take one item a call. Members that succeed alone
+//! after their batch failed are the evidence for that, whatever the status. Two such batches in a
+//! row end merging for the class; one batch of two retests it after a while. One merge key with an
+//! odd form ends merging for itself first. It leaves out sizes (`ceiling`) and what isolation costs
+//! (`budget`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,11 +17,14 @@ use super::TRUSTED_AFTER;
 
 /// Refused batches in a row that end merging: one may be bad luck.
 const REFUSED_MAX: u32 = 2;
-/// Merge keys in quarantine at once that end merging for their cost class: three callers are no single odd one.
+/// Merge keys in quarantine at once that end merging for their cost class: three callers are no
+/// single odd one.
 const KEYS_END_CLASS: usize = 3;
-/// Merge keys remembered at once: some times as many as arrivals are watched for. Beyond it the one unused for longest goes.
+/// Merge keys remembered at once: some times as many as arrivals are watched for. Beyond it the one
+/// unused for longest goes.
 const KEYS_MAX: usize = 256;
-/// A trial that all callers left counts as unanswered once it took this many times the last execution of its class.
+/// A trial that all callers left counts as unanswered once it took this many times the last
+/// execution of its class.
 const SILENT_FACTOR: u32 = 4;
 
 /// How many calls may leave together.
@@ -119,7 +124,8 @@ enum Evidence {
 // === impl Merging ===
 
 impl Merging {
-    /// How many calls may leave together. `eager`: batches are sent as configured before one was answered.
+    /// How many calls may leave together. `eager`: batches are sent as configured before one was
+    /// answered.
     pub(super) fn bound(&self, now: Tick, eager: bool) -> Bound {
         let alone = match self.suspension {
             Some(suspension) if now < suspension.retest => return Bound::Alone(Some(Lone::Refused)),
@@ -255,7 +261,8 @@ impl Keys {
         self.map.values().any(|memory| memory.is_quarantined(now, class))
     }
 
-    /// Takes in how a shared batch ended. True if so many keys of the class are in quarantine by that, that it is not for their form.
+    /// Takes in how a shared batch ended. True if so many keys of the class are in quarantine by
+    /// that, that it is not for their form.
     pub(super) fn observe(
         &mut self,
         (now, base): (Tick, Duration),

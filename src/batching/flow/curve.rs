@@ -1,7 +1,9 @@
-//! The load curve: mean latency of lone calls over the number in flight when they were sent, and the knee in it.
+//! The load curve: mean latency of lone calls over the number in flight when they were sent, and
+//! the knee in it.
 //!
-//! One cell for each power of two of the number in flight, so that a few answers fill it. By Little's law the number in flight over the latency is the
-//! throughput; where it stops growing, calls queue inside the server.
+//! One cell for each power of two of the number in flight, so that a few answers fill it. By
+//! Little's law the number in flight over the latency is the throughput; where it stops growing,
+//! calls queue inside the server.
 
 use std::collections::VecDeque;
 
@@ -12,18 +14,21 @@ use super::super::tick::Tick;
 pub(super) const CELLS: usize = 12;
 /// Samples that a cell's mean remembers: 10 take noise for slopes (measured on 280 simulated rows).
 const MEMORY: f64 = 30.0;
-/// A sample this many times above or below its cell is off, and this many in a row mean that the server has changed.
+/// A sample this many times above or below its cell is off, and this many in a row mean that the
+/// server has changed.
 const OFF_FACTOR: f64 = 1.5;
 const OFF_MAX: i32 = 4;
 const OFF_SAMPLES: f64 = 4.0;
 /// Samples of other cells after which one that was off is not waited for any more.
 const OFF_RECENT: u32 = 8;
-/// What a latency measured under a limit counts: two answers of a server that has changed outweigh it.
+/// The samples that a latency measured under a limit counts as: two answers of a server that has
+/// changed outweigh it.
 const BEGIN_SAMPLES: f64 = 2.0;
 /// Completions whose times are remembered for the measured rate, and the fewest that give one.
 const COMPLETIONS: usize = 65;
 const COMPLETIONS_MIN: usize = 8;
-/// Completions that show the present rate: some waves of the requests that run at once, and at least.
+/// Completions that show the present rate: some waves of the requests that run at once, and at
+/// least.
 const COMPLETIONS_RECENT: (f64, f64) = (4.0, 16.0);
 /// Samples of a cell that show its latency well enough to judge the cells of fewer requests by it.
 const STALE_SAMPLES: f64 = 8.0;
@@ -31,15 +36,17 @@ const STALE_SAMPLES: f64 = 8.0;
 const SAMPLES_MIN: f64 = 4.0;
 /// The first cell at this part of the knee or more belongs to the loaded ones...
 const LOADED: f64 = 0.75;
-/// ...and must have this part of the highest throughput: the first waves of several workers are staircases. Below it limits are set too early, above it
-/// servers with 4 and 8 workers are found late (both measured).
+/// ...and must have this part of the highest throughput: the first waves of several workers are
+/// staircases. Below it limits are set too early, above it servers with 4 and 8 workers are found
+/// late (both measured).
 const THROUGHPUT: f64 = 0.8;
-/// A cell that was passed only once on the way up shows less; then this much is enough, where all cells from this many knees on show nearly the highest.
+/// A cell that was passed only once on the way up shows less; then this much is enough, where all
+/// cells from this many knees on show nearly the highest.
 const THROUGHPUT_ONCE: f64 = 0.65;
 const FLAT_FROM: f64 = 2.0;
 const FLAT: f64 = 0.9;
-/// What is left, on average, of the request in service when another one arrives beside it, as a part of one: without it, throughput is overestimated
-/// where few are in flight.
+/// The rest, on average, of the request in service when another one arrives beside it, as a part of
+/// one: without it, throughput is overestimated where few are in flight.
 const RESIDUAL: f64 = 0.5;
 /// Samples of a cell, where the knee is above 2.
 const LOADED_SAMPLES: f64 = 3.0;
@@ -56,9 +63,11 @@ const INTERCEPT_SEEN: f64 = 0.6;
 /// Up to this many knees: in an overload of five times, calls see some three times as many as they
 /// were sent beside.
 const SEEN_KNEES: f64 = 64.0;
-/// Cells up to this many knees show it: in those beyond, the slope's error is larger than the intercept.
+/// Cells up to this many knees show it: in those beyond, the slope's error is larger than the
+/// intercept.
 const INTERCEPT_KNEES: f64 = 16.0;
-/// Evidence of a queue: this weight of samples beyond this many knees, slower than the base by this factor.
+/// Evidence of a queue: this weight of samples beyond this many knees, slower than the base by this
+/// factor.
 const BEYOND_KNEE: f64 = 2.0;
 const BEYOND_BASE: f64 = 1.6;
 const BEYOND_SAMPLES: f64 = 2.0;
@@ -84,7 +93,7 @@ pub(super) struct Cell {
     off: i32,
 }
 
-/// Where throughput stops growing.
+/// The load at which throughput stops growing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Knee {
     /// Requests in flight.
@@ -153,8 +162,8 @@ impl LoadCurve {
             .for_each(|lower| *lower = Cell::default());
     }
 
-    /// Whether the last sample of a cell was off, some samples ago at most: the server may be
-    /// another one, and its cell a mean of both.
+    /// Returns `true` if the last sample of a cell was off, some samples ago at most: the server
+    /// may be another one, and its cell a mean of both.
     pub(super) fn is_unsettled(&self) -> bool {
         self.since_off < OFF_RECENT && self.cells.iter().any(|cell| cell.off != 0)
     }
@@ -192,7 +201,8 @@ impl LoadCurve {
         (span > 0.0).then(|| count / span)
     }
 
-    /// The highest throughput and the base latency, whatever the shape; `None` before there are samples at two loads.
+    /// The highest throughput and the base latency, whatever the shape; `None` before there are
+    /// samples at two loads.
     pub(super) fn estimate(&self) -> Option<Knee> {
         let first = *self.cells().next()?;
         let samples: f64 = self.cells().map(|cell| cell.samples).sum();
@@ -244,7 +254,8 @@ impl LoadCurve {
     }
 }
 
-/// Where the weighted least-squares line of latency over the number in flight meets zero requests.
+/// The latency at which the weighted least-squares line over the number in flight meets zero
+/// requests.
 fn intercept<'a>(cells: impl Iterator<Item = &'a Cell>, load: impl Fn(&Cell) -> f64) -> f64 {
     let (mut weight, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for cell in cells {

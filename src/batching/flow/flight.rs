@@ -7,7 +7,7 @@ use super::super::tick::{Tick, nanos};
 use super::level::span;
 use super::permit::Permit;
 
-/// What is kept of a request in flight.
+/// The record of a request in flight.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct FlightMark {
     pub(super) sent: Tick,
@@ -21,7 +21,7 @@ pub(in super::super) struct FlightMark {
     pub(super) wave: Option<usize>,
     /// No batch was in flight when it was sent.
     pub(super) clean: bool,
-    /// What it takes with its slot idle, in nanoseconds; 0 where that is not known.
+    /// The time that it takes with its slot idle, in nanoseconds; 0 where that is not known.
     pub(super) expected: u64,
 }
 
@@ -35,7 +35,7 @@ pub(in super::super) struct Departure {
     pub(in super::super) permit: Permit,
     /// Items of the class that stay queued.
     pub(in super::super) queued: u64,
-    /// What it takes with its slot idle, in nanoseconds; 0 where that is not known.
+    /// The time that it takes with its slot idle, in nanoseconds; 0 where that is not known.
     pub(in super::super) expected: u64,
 }
 
@@ -45,7 +45,7 @@ pub(in super::super) struct Completion {
     /// It was answered well, as it was sent.
     pub(in super::super) answered: bool,
     pub(in super::super) calls: u32,
-    /// When its first and its last call arrived.
+    /// The arrivals of its first and its last call.
     pub(in super::super) first: Tick,
     pub(in super::super) last: Tick,
     /// Items of the class that are queued.
@@ -79,7 +79,8 @@ impl Completion {
         Self { first_byte: first_byte.map(|time| float(nanos(time))), ..self }
     }
 
-    /// The items whose calls arrived from `from` on, with their mean time until now: as if arrivals were spread evenly.
+    /// The items whose calls arrived from `from` on, with their mean time until now: as if arrivals
+    /// were spread evenly.
     pub(super) fn since(&self, now: Tick, from: Tick) -> (u64, f64) {
         let items = u64::from(self.items);
         if self.last < from {

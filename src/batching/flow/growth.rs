@@ -1,20 +1,24 @@
-//! How large batches may be after a jump: the size doubles as long as each one is cheaper per item than lone calls.
+//! The largest batch after a jump: the size doubles as long as each one is cheaper per item than
+//! lone calls.
 
 use super::super::math::float;
 
-/// Lone calls under the new limit that give a clean base: this many, or as many as the limit up to the second number.
+/// Lone calls under the new limit that give a clean base: this many, or as many as the limit up to
+/// the second number.
 const LONE_MIN: f64 = 3.0;
 const LONE_MAX: f64 = 8.0;
-/// A batch pays if an item of it costs less than this part of a lone call: linear cost is 1, noise 7 % over three samples.
+/// A batch pays if an item of it costs less than this part of a lone call: linear cost is 1, noise
+/// 7 % over three samples.
 const PAYS_MAX: f64 = 0.9;
-/// Samples that judge a pair, and any larger size, where they are clear: below the first part of a lone call, or above the second. Between these, the mean of
-/// this many more decides.
+/// Samples that judge a pair, and any larger size, where they are clear: below the first part of a
+/// lone call, or above the second. Between these, the mean of this many more decides.
 const PAIR_SAMPLES: u32 = 3;
 const SIZE_SAMPLES: u32 = 1;
 const CLEAR: (f64, f64) = (0.75, 0.97);
 const UNCLEAR_PAIRS: u32 = 8;
 const UNCLEAR_SIZES: u32 = 3;
-/// The part of the limit that may carry the newest size at once: where it does not pay, few calls are late for it.
+/// The part of the limit that may carry the newest size at once: where it does not pay, few calls
+/// are late for it.
 const NEWEST_PART: f64 = 0.34;
 /// Requests for each of the limit after which a base is too old to judge a batch as dear by: where
 /// the server has become slower meanwhile, every batch is. It is measured anew first; what is dear
@@ -51,7 +55,7 @@ pub(super) struct Base {
     pub(super) items: f64,
 }
 
-/// What a sample leads to.
+/// The outcome of a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Growing {
     /// Nothing yet.
@@ -82,7 +86,7 @@ impl Growth {
         self.cap
     }
 
-    /// Whether the base was measured anew under the same limit.
+    /// Returns `true` if the base was measured anew under the same limit.
     pub(super) fn is_renewed(&self) -> bool {
         self.renewed
     }
@@ -91,7 +95,7 @@ impl Growth {
         self.cap == u32::MAX
     }
 
-    /// Whether a batch of this many items is of the newest size.
+    /// Returns `true` if a batch of this many items is of the newest size.
     pub(super) fn is_newest(&self, items: u32) -> bool {
         self.cap > 1 && !self.is_whole() && items > self.cap / 2
     }
@@ -102,7 +106,8 @@ impl Growth {
         if self.is_whole() || f64::from(newest) < most { self.cap } else { (self.cap / 2).max(1) }
     }
 
-    /// Takes a request of this many items and calls sent under the limit; `most`: the largest batch that any limit allows.
+    /// Takes a request of this many items and calls sent under the limit; `most`: the largest batch
+    /// that any limit allows.
     pub(super) fn observe(
         &mut self,
         (items, calls): (u32, u32),
@@ -118,7 +123,8 @@ impl Growth {
         if self.is_whole() || calls < 2 || !self.is_newest(items) {
             return Growing::Nothing;
         }
-        // Where the limit is above the server's own, lone calls have waited, and a batch among them no longer than they have.
+        // Where the limit is above the server's own, lone calls have waited, and a batch among them
+        // no longer than they have.
         let served = (latency - (base.latency - base.service)).max(0.0);
         self.pay.add(served / f64::from(items) / (base.service / base.items.max(1.0)).max(1.0));
         let first = f64::from(items) <= 2.0 * base.items.max(1.0);

@@ -1,9 +1,10 @@
-//! A test of every limit: whether callers wait longer under it than they did while nothing was held.
+//! A test of every limit: whether callers wait longer under it than they did while nothing was
+//! held.
 //!
-//! Trials compare neighbouring limits over one wave of calls, and where arrivals come at random that
-//! is noise: a limit can wander to where all wait. This test is slow and has no part in finding a
-//! limit. It is made only where both means are of one server under one load: a server that batches
-//! by itself looks serial for a moment under random arrivals, and is found out by it.
+//! Trials compare neighbouring limits over one wave of calls, and where arrivals come at random
+//! that is noise: a limit can wander to where all wait. This test is slow and has no part in
+//! finding a limit. It is made only where both means are of one server under one load: a server
+//! that batches by itself looks serial for a moment under random arrivals, and is found out by it.
 
 use super::super::math::float;
 use super::super::tick::Tick;
@@ -16,8 +17,8 @@ const ANSWERS: f64 = 256.0;
 const WORSE: f64 = 1.25;
 /// ...and no more than this many times as many are answered.
 const BUSIER: f64 = 1.1;
-/// Where the last calls before the limit took this many times the mean, the server had become
-/// slower, or the load higher: the mean is of other times.
+/// The growth of latency before the limit was set, in means, beyond which nothing is compared: the
+/// server had become slower, or the load higher, and the mean is of other times.
 const GROWN: f64 = 3.0;
 
 /// Mean sojourns while open and under the limit.

@@ -1,4 +1,5 @@
-//! The jump to a knee, the drain that follows, and the rests after conclusions that changed nothing.
+//! The jump to a knee, the drain that follows, and the rests after conclusions that changed
+//! nothing.
 
 use super::super::math::{float, whole};
 use super::super::tick::Tick;
@@ -9,27 +10,32 @@ use super::probe::Probe;
 use super::schedule::ROOM_REST;
 use super::{Flow, OpenReason, after};
 
-/// A jump sets this much more than the knee: it is an estimate, and a request too many costs little.
+/// A jump sets this much more than the knee: it is an estimate, and a request too many costs
+/// little.
 const MARGIN: f64 = 1.15;
-/// A jump is taken while this many knees are in flight, after the evidence has held for this part of the base latency: a server that returns whole batches
-/// looks serial after the first answer of one.
+/// A jump is taken while this many knees are in flight, after the evidence has held for this part
+/// of the base latency: a server that returns whole batches looks serial after the first answer of
+/// one.
 const JUMP_KNEES: f64 = 2.0;
 const JUMP_HELD: f64 = 0.5;
-/// A server that needs more than this many times the expected time to drain to the new limit has no queue.
+/// A server that needs more than this many times the expected time to drain to the new limit has no
+/// queue.
 const DRAIN: f64 = 1.5;
-/// One that drains at this part of the rate is slower than it was measured to be.
+/// One that drains this many times slower than it was measured to be, or less, has become slower;
+/// beyond, it does not drain.
 const DRAIN_SLOWER: f64 = 8.0;
-/// The rest after a jump that changed nothing: at least, in base latencies and nanoseconds, and at most.
+/// The rest after a jump that changed nothing: at least, in base latencies and nanoseconds, and at
+/// most.
 const JUMP_REST_MIN: (f64, f64) = (50.0, 5e9);
 const JUMP_REST_MAX: (f64, f64) = (640.0, 300e9);
 /// Room was found if the next limit is this many times the one before; otherwise probes rest.
 const ROOM_FOUND: f64 = 2.0;
 
-/// What follows a jump: the server drains to the limit.
+/// The drain that follows a jump, until the server has no more than the limit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Draining {
     pub(super) until: Tick,
-    /// When it began, and the requests in flight then; `None` once the time was prolonged.
+    /// Its beginning, and the requests in flight then; `None` once the time was prolonged.
     pub(super) begun: Option<(Tick, u32)>,
 }
 
@@ -108,8 +114,8 @@ impl Flow {
         false
     }
 
-    /// More time for a server that drains steadily, but slower than was measured: it has become
-    /// slower since. Once, and not beyond this many times what was expected.
+    /// Gives a server that drains steadily, but slower than was measured, more time, once: it has
+    /// become slower since.
     fn prolong(&mut self, now: Tick, draining: Draining) -> Option<Draining> {
         let (begun, flights) = draining.begun?;
         let (drained, time) = (f64::from(flights.saturating_sub(self.flights)), span(begun, now));
@@ -121,7 +127,8 @@ impl Flow {
         prolongs.then(|| Draining { until: after(now, rest), begun: None })
     }
 
-    /// A jump to about the limit that was left for more room: there was none, and it is looked for later each time.
+    /// A jump to about the limit that was left for more room: there was none, and it is looked for
+    /// later each time.
     fn rest_room(&mut self, now: Tick, limit: f64) {
         let Some((previous, since)) = self.schedule.room.take() else { return };
         if limit > ROOM_FOUND * previous || span(since, now) > ROOM_REST.1 {

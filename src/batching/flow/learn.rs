@@ -1,4 +1,5 @@
-//! What an answer teaches the limiter: evidence for a jump while open; sizes, probes and the level while limited; and when a trial begins and ends.
+//! The evidence of each answer: for a jump while open; for sizes, probes and the level while
+//! limited.
 
 use super::super::math::float;
 use super::super::tick::Tick;
@@ -13,10 +14,12 @@ use super::{Flow, Gate, OpenReason};
 /// show that it was measured before a change of the server: beyond the noise of some calls, as for
 /// the cells of the load curve.
 const BASE_STALE: f64 = 1.5;
-/// Lone calls under the new limit, by Little's law, must have this part of the rate before, where the limit is high enough for a mean of some answers.
+/// Lone calls under the new limit, by Little's law, must have this part of the rate before, where
+/// the limit is high enough for a mean of some answers.
 const RATE_KEPT: f64 = 0.8;
 const RATE_LIMIT_MIN: f64 = 4.0;
-/// Without an answer to mergeable calls for this many batches, and at least this long, a limit has nothing to gain.
+/// Without an answer to mergeable calls for this many batches, and at least this long, a limit has
+/// nothing to gain.
 const UNMERGED: (f64, f64) = (20.0, 1e9);
 
 // === impl Flow ===
@@ -61,7 +64,7 @@ impl Flow {
         done.here = self.items_here(done.queued) + u64::from(mark.items);
         let here = done.here;
         self.sojourns.push(Sojourn { arrived: done.first, mean, here, items: mark.items, beside: mark.beside });
-        if self.is_harmed(now, mean, &done) {
+        if self.observe_harm(now, mean, &done) {
             self.rest_jumps(now);
             return self.release(now, OpenReason::NoQueue);
         }
@@ -91,8 +94,9 @@ impl Flow {
         self.begin_trial(now, &done);
     }
 
-    /// Whether the limit makes callers wait longer than without it.
-    fn is_harmed(&mut self, now: Tick, sojourn: f64, done: &Completion) -> bool {
+    /// Takes the sojourn of calls for the test of harm. Returns `true` if the limit makes callers
+    /// wait longer than without it.
+    fn observe_harm(&mut self, now: Tick, sojourn: f64, done: &Completion) -> bool {
         if self.is_open() && self.gate.is_none() {
             self.harm.observe_open(now, sojourn, done.calls);
         }
@@ -100,7 +104,8 @@ impl Flow {
     }
 
     fn learn_lone(&mut self, now: Tick, mark: &FlightMark, latency: f64) {
-        // Calls of many items, or heavy ones, take longer in service: what is compared is their wait and the service of a typical call.
+        // Calls of many items, or heavy ones, take longer in service: what is compared is their
+        // wait and the service of a typical call.
         let typical = self.level.observe_service(mark.expected);
         let latency = if mark.expected > 0 { (latency - float(mark.expected) + typical).max(typical) } else { latency };
         if let Some(number) = mark.wave {
@@ -187,7 +192,7 @@ impl Flow {
         }
     }
 
-    /// Whether lone calls under the limit have too little of the rate before the jump.
+    /// Returns `true` if lone calls under the limit have too little of the rate before the jump.
     fn answers_less(&self, limit: f64, latency: f64) -> bool {
         let before = self.knee.map_or(0.0, |knee| knee.rate);
         limit >= RATE_LIMIT_MIN && limit / latency < RATE_KEPT * before

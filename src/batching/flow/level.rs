@@ -1,4 +1,4 @@
-//! What requests take under a limit: a line through lone calls and recent batches.
+//! The time that requests take under a limit: a line through lone calls and recent batches.
 
 use super::super::math::float;
 use super::super::tick::Tick;
@@ -9,11 +9,13 @@ const WEIGHT: f64 = 0.2;
 const LONE_WEIGHT: f64 = 0.1;
 /// The same for the last few.
 const NEAR_WEIGHT: f64 = 0.35;
-/// A ratio of measured to expected outside these bounds so often in a row means that the server has changed.
+/// A ratio of measured to expected outside these bounds so often in a row means that the server has
+/// changed.
 const OFF_ABOVE: f64 = 1.6;
 const OFF_BELOW: f64 = 0.6;
 const OFF_MAX: u32 = 3;
-/// The cost of one item more in a batch, as a part of a lone call, where no lone call was measured: bounds for what pairs have shown.
+/// The cost of one item more in a batch, as a part of a lone call, where no lone call was measured:
+/// bounds for what pairs have shown.
 const ITEM_COST: (f64, f64) = (0.02, 1.0);
 
 /// Latencies in nanoseconds.
@@ -44,7 +46,8 @@ impl Level {
         self.off = 0;
     }
 
-    /// Takes what a lone call was expected to take in service, where that is known; returns the running mean.
+    /// Takes what a lone call was expected to take in service, where that is known; returns the
+    /// running mean.
     pub(super) fn observe_service(&mut self, expected: u64) -> f64 {
         if expected > 0 {
             let weight = if self.service == 0.0 { 1.0 } else { LONE_WEIGHT };
@@ -61,8 +64,8 @@ impl Level {
         self.near_lone += weight * (latency - self.near_lone);
     }
 
-    /// Takes a batch that was sent under the limit; `expected`: what it takes with its slot idle, 0 where that is not known. True if the server takes
-    /// another time than it did.
+    /// Takes a batch that was sent under the limit; `expected`: what it takes with its slot idle, 0
+    /// where that is not known. True if the server takes another time than it did.
     pub(super) fn observe_batch(&mut self, items: f64, latency: f64, expected: u64) -> bool {
         let ratio = if expected > 0 { latency / float(expected) } else { 1.0 };
         self.off = if (OFF_BELOW..=OFF_ABOVE).contains(&ratio) { 0 } else { self.off + 1 };
@@ -77,7 +80,7 @@ impl Level {
         changed
     }
 
-    /// What a batch of this many items takes.
+    /// The time that a batch of this many items takes.
     pub(super) fn predict(&self, items: f64, pair_cost: f64) -> f64 {
         if self.lone == 0.0 {
             let item = (pair_cost - 1.0).clamp(ITEM_COST.0, ITEM_COST.1);

@@ -4,9 +4,11 @@ use super::super::tick::Tick;
 use super::permit::{Ask, Permit};
 use super::{Flow, after};
 
-/// Requests in flight that hold mergeable calls from which on pairs and trials are made while open: with fewer, a partner is too far off.
+/// Requests in flight that hold mergeable calls from which on pairs and trials are made while open:
+/// with fewer, a partner is too far off.
 pub(super) const OPEN_MIN: u32 = 12;
-/// Calls before the first pair, between pairs, and after a pair that found no partner: at most two calls in four hundred are touched, so that no p99 is.
+/// Calls before the first pair, between pairs, and after a pair that found no partner: at most two
+/// calls in four hundred are touched, so that no p99 is.
 pub(super) const PAIR_FIRST: u64 = 200;
 const PAIR_EVERY: u64 = 400;
 const PAIR_AGAIN: u64 = 20;
@@ -28,7 +30,7 @@ pub(super) struct Pairs {
     pub(super) count: u32,
     /// Cost of a pair ÷ cost of a lone call sent under the same load.
     pub(super) cost: f64,
-    /// Whether the last ones were cheap enough to look for a limit; `None` before there was one.
+    /// `true` if the last ones were cheap enough to look for a limit; `None` before there was one.
     pub(super) cheap: Option<bool>,
     pub(super) next: u64,
     pub(super) hold_until: Option<Tick>,

@@ -10,7 +10,7 @@ pub(in super::super) struct Ask {
     pub(in super::super) now: Tick,
     /// The first call may not be merged.
     pub(in super::super) alone: bool,
-    /// When the first call of the line arrived.
+    /// The arrival of the line's first call.
     pub(in super::super) arrived: Tick,
     /// A second call of the line may join the first.
     pub(in super::super) has_second: bool,
@@ -18,7 +18,7 @@ pub(in super::super) struct Ask {
     pub(in super::super) queued: u64,
 }
 
-/// What the limiter allows a line.
+/// The permission of a line to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Permit {
     /// Forward one call now.
@@ -38,7 +38,7 @@ pub(in super::super) enum Permit {
 // === impl Flow ===
 
 impl Flow {
-    /// What a line of the class may do now.
+    /// Decides what a line of the class may send now.
     pub(in super::super) fn permit(&mut self, ask: &Ask) -> Permit {
         self.now = self.now.max(ask.now);
         if let Some(gate) = self.gate {
@@ -88,12 +88,13 @@ impl Flow {
         queued.saturating_add(self.merged_items).saturating_add(others)
     }
 
-    /// Items of a batch when all that is queued and in flight is shared equally among this many requests.
+    /// Items of a batch when all that is queued and in flight is shared equally among this many
+    /// requests.
     pub(super) fn share(&self, limit: f64, queued: u64) -> u32 {
         let all = float(self.items_here(queued));
         let share = (all / limit.max(1.0)).ceil().max(1.0);
         let cap = self.growth.cap_beside(self.newest, limit);
-        // A lower limit is tried with the larger batches that it stands for.
+        // A lower limit is tried with the larger batches that follow from it.
         let lowers = self.trial.is_some_and(|trial| !trial.is_upward());
         let cap = if lowers { cap.saturating_mul(2) } else { cap };
         if share >= f64::from(cap) { cap } else { count(share) }

@@ -8,7 +8,8 @@ use super::{Flow, after, count};
 
 /// Limits up to this are probed upward by as many requests more; larger ones by trials.
 pub(super) const PROBE_LIMIT_MAX: f64 = 2.0;
-/// A probe is sent this early in the life of the batches beside it, as a part of their latency: later it would overlap too little.
+/// A probe is sent this early in the life of the batches beside it, as a part of their latency:
+/// later it would overlap too little.
 const PROBE_EARLY: f64 = 0.4;
 /// Time between probes in batches, and at least.
 pub(super) const PROBE_GAP: f64 = 5.0;
@@ -16,13 +17,15 @@ const PROBE_GAP_MIN: f64 = 500e6;
 /// A probe of few items leaves too few for the next batch: it is sent this much later, in
 /// nanoseconds, if none of more was sent by then.
 const PROBE_FEW: f64 = 3e9;
-/// Where one batch takes all callers, nothing is queued beside it to probe with. Then a batch is cut in two, the second half being the probe: so seldom,
-/// in batches, and at least this long after the last. A serial server loses the fixed cost of a batch for it.
+/// The time between batches that are cut in two, in batches and at least in nanoseconds. Where one
+/// batch takes all callers, nothing is queued beside it to probe with, and the second half is the
+/// probe. A serial server loses the fixed cost of a batch for it.
 const SPLIT_GAP: f64 = 5.0;
 const SPLIT_GAP_MIN: f64 = 600e6;
 /// Fewest items that are cut in two.
 const SPLIT_ITEMS: u64 = 4;
-/// A probe hit if its batches took less than this many times what was expected; one that queued behind another takes 1.5 times and more. So many in a row open.
+/// A probe hit if its batches took less than this many times what was expected; one that queued
+/// behind another takes 1.5 times and more. So many in a row open.
 const PROBE_HIT: f64 = 1.15;
 const PROBE_HITS: u32 = 2;
 /// A request in flight when the probe left was slowed by it if it took this many times what was
@@ -39,13 +42,13 @@ pub(super) struct Probe {
     pub(super) done: bool,
     pub(super) hits: u32,
     pub(super) next: Tick,
-    /// When a batch may be cut in two for one.
+    /// The next time at which a batch may be cut in two for one.
     pub(super) split: Tick,
-    /// When its first batch left, and the requests that were in flight beside it and are not
+    /// The departure of its first batch, and the requests that were in flight beside it and are not
     /// answered yet.
     pub(super) sent: Tick,
     pub(super) companions: u32,
-    /// How many times what was expected the slowest of these took: a server without an order may
+    /// The slowest of these, in expected times: a server without an order may
     /// answer the probe first.
     pub(super) slowed: f64,
 }
@@ -53,7 +56,7 @@ pub(super) struct Probe {
 // === impl Flow ===
 
 impl Flow {
-    /// Whether a batch is cut in two for a probe, which it begins then.
+    /// Returns `true` if a batch is to be cut in two for a probe, which it begins.
     pub(super) fn splits(&mut self, ask: &Ask) -> bool {
         let serial = self.limit.is_some_and(|limit| limit < 2.0) && self.trial.is_none() && self.draining.is_none();
         let known = self.growth.cap() > 2 && self.level.batches >= 3 && self.is_below_wall();
@@ -83,7 +86,7 @@ impl Flow {
         };
     }
 
-    /// Whether a probe upward may leave now; begins one that is due.
+    /// Returns `true` if a probe upward may leave now; begins one that is due.
     pub(super) fn probes(&mut self, ask: &Ask) -> bool {
         let now = ask.now;
         let small = self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX) && self.is_below_wall();
@@ -127,7 +130,7 @@ impl Flow {
         }
     }
 
-    /// What a request takes with its slot idle, in nanoseconds, at least one.
+    /// The time that a request takes with its slot idle, in nanoseconds, at least one.
     fn expect(&self, mark: &FlightMark) -> f64 {
         match mark.expected {
             0 => self.level.predict(f64::from(mark.items), self.pairs.cost).max(1.0),

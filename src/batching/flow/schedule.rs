@@ -3,8 +3,7 @@
 use super::super::tick::Tick;
 use super::after;
 
-/// Where room that was looked for was not found, it is looked for after this long, in nanoseconds:
-/// at first, and at most.
+/// The rest after room that was looked for was not found, in nanoseconds: at first, and at most.
 pub(super) const ROOM_REST: (f64, f64) = (5e9, 300e9);
 
 /// Times of the next tests, and the lengths of the next rests, in nanoseconds.
@@ -22,7 +21,8 @@ pub(super) struct Schedule {
     pub(super) upward: bool,
     /// The last trial that was kept gained nearly in proportion.
     pub(super) steep: bool,
-    /// The limit before it opened for room, and since when; room that was not there is looked for later each time.
+    /// The limit before it opened for room, and since when; room that was not there is looked for
+    /// later each time.
     pub(super) room: Option<(f64, Tick)>,
     pub(super) room_gap: f64,
     pub(super) room_from: Tick,

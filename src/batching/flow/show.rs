@@ -43,7 +43,7 @@ impl OpenReason {
     }
 }
 
-/// What the limiter does.
+/// The state of the limiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowMode {
     /// Forwards each call at once.
@@ -66,7 +66,7 @@ pub struct LoadPoint {
 /// The state of a limiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowReport {
-    /// What it does.
+    /// Its state.
     pub mode: FlowMode,
     /// Too little has been answered to judge it, or sizes are still being tried after a jump.
     pub learning: bool,
@@ -74,11 +74,13 @@ pub struct FlowReport {
     pub trying: bool,
     /// Requests in flight.
     pub flights: u32,
-    /// The number in flight beyond which throughput does not grow, in thousandths; 0 before it was measured.
+    /// The number in flight beyond which throughput does not grow, in thousandths; 0 before it was
+    /// measured.
     pub knee_milli: u64,
     /// The latency of a lone call below it, in nanoseconds.
     pub base_nanos: u64,
-    /// Recent batches: mean items in thousandths, and mean latency in nanoseconds; 0 before there were any.
+    /// Recent batches: mean items in thousandths, and mean latency in nanoseconds; 0 before there
+    /// were any.
     pub batch_milli: u64,
     /// See there.
     pub batch_nanos: u64,
@@ -86,8 +88,8 @@ pub struct FlowReport {
     pub curve: Vec<LoadPoint>,
 }
 
-/// What is kept of a limiter across restarts, and handed to other processes before the same kind of
-/// server.
+/// The part of a limiter that is kept across restarts, and handed to other processes before the
+/// same kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlowSnapshot {
     /// Requests that may be in flight; 0: no limit is in force.
@@ -102,7 +104,7 @@ pub struct FlowSnapshot {
 // === impl Flow ===
 
 impl Flow {
-    /// What a later process may begin with.
+    /// The state that a later process may begin with.
     pub(in super::super) fn snapshot(&self) -> FlowSnapshot {
         let (limit, no_gain_permille) = match self.mode() {
             FlowMode::Limited(limit) => (limit, 0),
@@ -132,8 +134,8 @@ impl Flow {
         whole(self.knee.map_or(self.level.lone, |knee| knee.base))
     }
 
-    /// Whether its limit is still being found, or tried: what callers wait meanwhile is no evidence
-    /// for later.
+    /// Returns `true` while its limit is being found, or tried: what callers wait meanwhile is no
+    /// evidence for later.
     pub(in super::super) fn is_settling(&self) -> bool {
         self.is_learning() || self.trial.is_some()
     }
@@ -143,7 +145,7 @@ impl Flow {
         few || self.draining.is_some() || self.limit.is_some() && self.growth.cap() <= 2
     }
 
-    /// What it does now.
+    /// Its state now.
     pub(in super::super) fn mode(&self) -> FlowMode {
         match self.limit {
             Some(limit) => FlowMode::Limited(super::count(limit)),

@@ -1,4 +1,5 @@
-//! The times that mergeable calls spent here and upstream, of late: what a trial of another limit is compared with.
+//! The times that mergeable calls spent here and upstream, of late: what a trial of another limit
+//! is compared with.
 
 use std::collections::VecDeque;
 
@@ -7,8 +8,9 @@ use super::super::tick::Tick;
 
 /// Requests remembered.
 const KEPT: usize = 1024;
-/// The number in flight is steady if this part of the items was sent at this part of the highest number or more: a closed loop, or a limit that binds. With
-/// arrivals that come and go a sojourn compares loads, not limits.
+/// The number in flight is steady if this part of the items was sent at this part of the highest
+/// number or more: a closed loop, or a limit that binds. With arrivals that come and go a sojourn
+/// compares loads, not limits.
 const STEADY_SHARE: f64 = 0.85;
 const STEADY_PART: f64 = 0.8;
 
@@ -21,7 +23,7 @@ pub(super) struct Sojourns {
 /// A request that was answered.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sojourn {
-    /// When its first call arrived.
+    /// The arrival of its first call.
     pub(super) arrived: Tick,
     /// The mean time of its calls from arrival to answer, in nanoseconds.
     pub(super) mean: f64,
@@ -32,7 +34,7 @@ pub(super) struct Sojourn {
     pub(super) beside: u32,
 }
 
-/// What a trial is compared with.
+/// The mean that a trial is compared with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Before {
     /// The mean sojourn, in nanoseconds.
@@ -55,7 +57,8 @@ impl Sojourns {
         self.ring.push_back(sojourn);
     }
 
-    /// The mean sojourn of the last `need` items, if `span` items were answered since then and the number in flight was steady.
+    /// The mean sojourn of the last `need` items, if `span` items were answered since then and the
+    /// number in flight was steady.
     pub(super) fn steady_mean(&self, since: Tick, span: u64, need: u64) -> Option<Before> {
         let recent = || self.ring.iter().rev().take_while(|sojourn| sojourn.arrived >= since);
         let (mut items, mut sum, mut here, mut counted, mut top) = (0, 0.0, 0.0, 0, 0);

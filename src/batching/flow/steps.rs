@@ -8,7 +8,8 @@ use super::probe::PROBE_GAP;
 use super::trial::{Ended, Trial};
 use super::{Flow, after};
 
-/// The first trial lowers an open limit to this part of what is in flight; later ones lower a limit to these, the second after a steep gain; upward ones raise it.
+/// The first trial lowers an open limit to this part of what is in flight; later ones lower a limit
+/// to these, the second after a steep gain; upward ones raise it.
 const STEP_FIRST: f64 = 0.8;
 const STEP_DOWN: f64 = 0.7;
 const STEP_DOWN_STEEP: f64 = 0.5;
@@ -18,7 +19,8 @@ const STEP_STEEP: f64 = 1.5;
 /// A limit is lowered where this many items are here for each request of it: with fewer, calls that
 /// run at once would wait to be merged.
 const HELD_MIN: f64 = 1.2;
-/// Answers that a trial needs: one for each item in the system, between these; and an open limit is compared over this many times as many.
+/// Answers that a trial needs: one for each item in the system, between these; and an open limit is
+/// compared over this many times as many.
 const TRIAL_ANSWERS: (u64, u64) = (24, 256);
 const TRIAL_WAVES: u64 = 3;
 /// The same after a trial, in its base.
@@ -51,7 +53,8 @@ impl Flow {
             return;
         }
         if let Some(previous) = trial.previous.filter(|previous| trial.target < *previous) {
-            // Lone calls were measured under the higher limit, and some of their time was the queue that is gone.
+            // Lone calls were measured under the higher limit, and some of their time was the queue
+            // that is gone.
             self.level.lone *= trial.target / previous;
         }
         if trial.previous.is_none() {

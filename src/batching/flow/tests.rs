@@ -8,7 +8,8 @@ use super::{Ask, Completion, Departure, Flow, FlowMode, OpenReason, Permit};
 /// A millisecond.
 const MS: u64 = 1_000_000;
 
-/// A server: this many requests at once, first come first served; a batch of n takes `1 + (n - 1) * per_item` lone calls.
+/// A server: this many requests at once, first come first served; a batch of n takes `1 + (n - 1) *
+/// per_item` lone calls.
 #[derive(Clone, Copy)]
 struct World {
     workers: u32,

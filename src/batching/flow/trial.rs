@@ -1,4 +1,5 @@
-//! A trial of another limit: the mean sojourn of one wave of calls under it, against the one before.
+//! A trial of another limit: the mean sojourn of one wave of calls under it, against the one
+//! before.
 
 use super::super::math::float;
 use super::super::tick::Tick;
@@ -8,7 +9,8 @@ use super::level::span;
 use super::pairs::HOLD;
 use super::sojourn::Before;
 
-/// A trial is kept if its mean sojourn is below this part of the base: between noise and the step of a saturated server.
+/// A trial is kept if its mean sojourn is below this part of the base: between noise and the step
+/// of a saturated server.
 pub(super) const ACCEPT: f64 = 0.93;
 /// A trial ends early after this many answers if their mean is above this part of the base, and in
 /// any case after this many bases: the mean of twelve is known to two parts in a hundred where
@@ -16,7 +18,8 @@ pub(super) const ACCEPT: f64 = 0.93;
 const BAD_ANSWERS: u64 = 12;
 const BAD: f64 = 1.02;
 const BASES_MAX: f64 = 8.0;
-/// A request sent at this part of the target or more found the trial's limit binding; so must this part of the answers for it to be kept.
+/// A request sent at this part of the target or more found the trial's limit binding; so must this
+/// part of the answers for it to be kept.
 const FULL_PART: f64 = 0.8;
 const FULL_SHARE: f64 = 0.8;
 /// A gain within this of proportional is steep: the next step is larger.
@@ -44,7 +47,7 @@ pub(super) struct Trial {
     full: u64,
 }
 
-/// How a trial ended.
+/// The end of a trial.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ended {
     pub(super) trial: Trial,
@@ -73,7 +76,7 @@ impl Trial {
         }
     }
 
-    /// Whether it raises the limit.
+    /// Returns `true` if it raises the limit.
     pub(super) fn is_upward(&self) -> bool {
         self.previous.is_some_and(|previous| self.target > previous)
     }
@@ -88,7 +91,8 @@ impl Trial {
         (limit - STEP).max(self.target)
     }
 
-    /// Until when a call may be held by a trial that lowers an open limit; `None`: a limit was in force before.
+    /// Until when a call may be held by a trial that lowers an open limit; `None`: a limit was in
+    /// force before.
     pub(super) fn held_until(&self, arrived: Tick) -> Option<Tick> {
         self.previous.is_none().then(|| after(arrived, self.base * HOLD))
     }

@@ -1,11 +1,15 @@
-//! A queue that builds up inside the server: the calls that saw it grow against those sent when it was whole.
+//! A queue that builds up inside the server: the calls that saw it grow against those sent when it
+//! was whole.
 //!
-//! The load curve needs answers in the order of their calls, at few and at many in flight. Callers that all begin in one moment get them in any order, since
-//! their connections are opened side by side, and from then on the number in flight never falls; nor does it after a server has lost its workers. But a
-//! queue is built up from empty: where `k` of `N` calls are computed at a time, the first `N` take `(N/k + 1) / 2` services on average, in whatever order,
-//! and each later one `N/k`; where all are computed at once, whatever their distribution, both take the same. Welch's t-test decides. Then `k` is, by
-//! Little's law, the rate times the mean of the `k` fastest of the first wave: those that did not queue. (`k` from the ratio of the means would be a small
-//! difference of large numbers.)
+//! The load curve needs answers in the order of their calls, at few and at many in flight. Callers
+//! that all begin in one moment get them in any order, since their connections are opened side by
+//! side, and from then on the number in flight never falls; nor does it after a server has lost its
+//! workers. But a queue is built up from empty: where `k` of `N` calls are computed at a time, the
+//! first `N` take `(N/k + 1) / 2` services on average, in whatever order, and each later one `N/k`;
+//! where all are computed at once, whatever their distribution, both take the same. Welch's t-test
+//! decides. Then `k` is, by Little's law, the rate times the mean of the `k` fastest of the first
+//! wave: those that did not queue. (`k` from the ratio of the means would be a small difference of
+//! large numbers.)
 
 use std::collections::VecDeque;
 
@@ -14,19 +18,21 @@ use super::super::tick::Tick;
 use super::curve::Knee;
 use super::level::span;
 
-/// Fewest calls of a wave: below, a mean of one says little.
+/// Fewest calls of a wave: below, a mean of one shows little.
 const CALLS_MIN: usize = 8;
 /// Calls that are remembered: the two waves of 256 callers, with some that were answered meanwhile.
 const CALLS_MAX: usize = 512;
-/// A first wave is sent within this part of its mean latency: callers that come one by one are left to the load curve.
+/// A first wave is sent within this part of its mean latency: callers that come one by one are left
+/// to the load curve.
 const BURST: f64 = 0.25;
 /// The part of the first wave that the second is measured by.
 const SECOND_PART: f64 = 0.25;
-/// Each call of the second wave is sent beside as many as the first wave ended with, within these factors: with arrivals that come and go, latencies follow
-/// the load, and neighbours are alike.
+/// Each call of the second wave is sent beside as many as the first wave ended with, within these
+/// factors: with arrivals that come and go, latencies follow the load, and neighbours are alike.
 const STEADY: (f64, f64) = (0.8, 1.25);
-/// The second wave takes at least this many times the first, which two calls in service and one waiting would show; where the server was found another one
-/// its answers were under way before, and more is wanted.
+/// The second wave takes at least this many times the first, which two calls in service and one
+/// waiting would show; where the server was found another one its answers were under way before,
+/// and more is wanted.
 const RATIO: (f64, f64) = (1.2, 1.5);
 /// Welch's t from which on the waves differ: by chance, one test in five thousand.
 const T_MIN: f64 = 3.5;
@@ -86,7 +92,8 @@ impl WaveTest {
         number
     }
 
-    /// The next call is the first of a start: the server has nothing to do, or next to nothing beside what comes.
+    /// The next call is the first of a start: the server has nothing to do, or next to nothing
+    /// beside what comes.
     pub(super) fn on_idle(&mut self) {
         self.stage = Stage::Start(self.offset + self.calls.len());
     }
@@ -106,7 +113,8 @@ impl WaveTest {
         self.calls.clear();
     }
 
-    /// Takes the answer to a call; returns the knee once both waves are complete, if calls queue inside the server.
+    /// Takes the answer to a call; returns the knee once both waves are complete, if calls queue
+    /// inside the server.
     pub(super) fn observe(&mut self, number: usize, latency: f64) -> Option<Knee> {
         let call = number.checked_sub(self.offset).and_then(|index| self.calls.get_mut(index))?;
         call.latency = Some(latency);
@@ -165,7 +173,7 @@ impl Waves {
         self.second.iter().all(within)
     }
 
-    /// What the waves show; `None` inside if nothing queues.
+    /// The knee that the waves show; `None` inside if nothing queues.
     fn conclude(&self, burst_max: f64, ratio: f64) -> Option<Option<Knee>> {
         let burst = span(self.first.first()?.sent, self.first.last()?.sent);
         let (before, after) = (WaveSample::of(&self.first), WaveSample::of(&self.second));
@@ -185,7 +193,7 @@ impl Waves {
     }
 }
 
-/// How many of a first wave did not queue: the fixed point of Little's law, from above.
+/// The calls of a first wave that did not queue: the fixed point of Little's law, from above.
 fn unqueued(first: &[WaveCall], rate: f64) -> f64 {
     let mut fastest: Vec<f64> = first.iter().filter_map(|call| call.latency).collect();
     fastest.sort_by(f64::total_cmp);

@@ -1,11 +1,10 @@
-//! `groupage validate --against URL`: asks a server whether it takes what the routes of a policy
-//! declare.
+//! `groupage validate --against URL`: a test of a server by the routes that a policy declares.
 //!
 //! For each route one call is sent alone and one with its items twice, as a batch of two callers
 //! would be; the answer is split as the proxy splits it, and the part of one caller is compared
 //! with the lone answer in shape. Nothing else is sent, and no proxy runs.
 //!
-//! What it leaves out: whether values are equal (models batch with other rounding), and load.
+//! It leaves out whether values are equal (models batch with other rounding), and load.
 
 mod sample;
 mod shape;
@@ -37,7 +36,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// Most bytes of an answer that are read: the default bound of the proxy.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// What became of one route.
+/// The result of one route.
 #[derive(Debug)]
 pub(super) struct RouteResult {
     /// The route as the policy writes it.
@@ -48,11 +47,11 @@ pub(super) struct RouteResult {
     bytes: usize,
     lone: Option<StatusCode>,
     merged: Option<StatusCode>,
-    /// What to know, and whether it is wrong.
+    /// The finding, and its severity.
     verdict: RouteVerdict,
 }
 
-/// Whether a route can be merged.
+/// The finding on a route.
 #[derive(Debug)]
 enum RouteVerdict {
     Fits,
@@ -83,7 +82,7 @@ struct Asker {
 /// Tries every declared route, and every path that a sample names.
 ///
 /// # Errors
-/// What went wrong before anything was sent, in words.
+/// The failure before anything was sent, in words.
 pub(super) fn run(
     loaded: &Loaded,
     url: &str,
