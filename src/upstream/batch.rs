@@ -183,8 +183,10 @@ async fn try_part(
     let answer = match inner.exchange(http, left).await {
         Ok(answer) => answer,
         Err(kind) => {
-            // Refused: nothing was sent, and alone it would be refused too. A timeout is never sent again, an answer over the cap neither.
-            let again = kind == FailureKind::UpstreamBroken && endpoint.idempotent;
+            // Refused: nothing was sent, and alone it would be refused too. A timeout is never sent again.
+            // Answers that cannot be kept together may fit one by one.
+            let parts_may_succeed =
+                matches!(kind, FailureKind::UpstreamBroken | FailureKind::AnswerTooLarge | FailureKind::BytesFull);
             return Judged::Again {
                 verdict: Verdict::Failed,
                 or: kind,
@@ -195,7 +197,7 @@ async fn try_part(
                     _ => ObservedOutcome::Failed,
                 },
                 refusal: (kind == FailureKind::UpstreamBroken).then_some(Refusal::Reset),
-                allowed: again,
+                allowed: parts_may_succeed && endpoint.idempotent,
             };
         }
     };
