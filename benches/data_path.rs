@@ -115,7 +115,7 @@ async fn throughput(scale: Scale, wants: impl Fn(&str) -> bool) {
     println!(
         "throughput: one slot, at most 32 items; share of the stand-in's own rate with batches of min(clients, 32) sent directly"
     );
-    println!("  policy           ms  clients    items/s    share   items/batch       p50");
+    println!("  policy           ms  clients    items/s    share   items/batch       p50   CPU a call");
     for (policy, millis, all) in rows {
         if all.is_empty() {
             continue;
@@ -130,18 +130,22 @@ async fn throughput(scale: Scale, wants: impl Fn(&str) -> bool) {
                 own.push(closed(load(scale, mock.addr(), 2, clients.min(32))).await.items_per_second());
             }
             let own = median(own);
-            let (mut rates, mut p50, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut rates, mut p50, mut sizes, mut cpu) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
             for _ in 0..scale.repeats {
-                let before = mock.stats();
+                let (before, cpu_before) = (mock.stats(), process::cpu(&proxy.pids));
                 let report = closed(load(scale, proxy.listen, clients, 1)).await;
                 assert_eq!(report.wrong, 0, "every answer is checked");
+                // The calls of the warm-up are not in `served`, and cost as much.
+                let share = scale.run.as_secs_f64() / (scale.run + scale.warm_up).as_secs_f64();
+                let spent = (process::cpu(&proxy.pids) - cpu_before).as_secs_f64() * share;
+                cpu.push(spent * 1e6 / report.served.max(1) as f64);
                 sizes.push(mock.stats().since(&before).items_per_call());
                 rates.push(report.items_per_second());
                 p50.push(report.p50().as_secs_f64() * 1e3);
             }
-            let (rate, p50) = (median(rates), median(p50));
+            let (rate, p50, cpu) = (median(rates), median(p50), median(cpu));
             println!(
-                "  {policy:<14} {millis:>4} {clients:>8} {rate:>10.0}    {:.3}   {:>11.1} {p50:>6.2} ms",
+                "  {policy:<14} {millis:>4} {clients:>8} {rate:>10.0}    {:.3}   {:>11.1} {p50:>6.2} ms {cpu:>9.1} us",
                 rate / own,
                 median(sizes)
             );
