@@ -90,6 +90,9 @@ pub(super) struct Flow {
     wave: WaveTest,
     /// The knee that the waves showed, until the limit is set by it.
     wave_knee: Option<Knee>,
+    /// Lone calls beside as many as before take longer than before, and no trial has shown yet
+    /// whether they queue.
+    slower: bool,
     level: Level,
     growth: Growth,
     sojourns: Sojourns,
@@ -122,6 +125,8 @@ pub(super) struct Flow {
     answered_calls: u64,
     /// The last request with mergeable calls was answered then.
     last_merged: Tick,
+    /// Lone answers since then, to calls that had no company.
+    unmerged: u32,
     /// And the last one left then.
     last_sent: Tick,
     now: Tick,
@@ -149,6 +154,7 @@ impl Flow {
             curve: LoadCurve::default(),
             wave: WaveTest::default(),
             wave_knee: None,
+            slower: false,
             level: Level::default(),
             growth: Growth::whole(),
             sojourns: Sojourns::default(),
@@ -169,6 +175,7 @@ impl Flow {
             answered: 0,
             answered_calls: 0,
             last_merged: Tick(0),
+            unmerged: 0,
             last_sent: Tick(0),
             now: Tick(0),
         }

@@ -93,6 +93,13 @@ pub(super) struct Cell {
     off: i32,
 }
 
+/// A change of the server, by the latency of lone calls beside as many as before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ServerChange {
+    Slower,
+    Quicker,
+}
+
 /// The load at which throughput stops growing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Knee {
@@ -125,9 +132,9 @@ impl LoadCurve {
     }
 
     /// Takes the latency of a lone call, with the requests in flight when it was sent, itself
-    /// included, and when it was answered, without it. True if the server was judged another one by
-    /// it: the cells begin anew.
-    pub(super) fn observe(&mut self, (beside, after): (u32, u32), latency: f64) -> bool {
+    /// included, and when it was answered, without it. Returns how the server has changed, if it was
+    /// judged another one by it: the cells begin anew.
+    pub(super) fn observe(&mut self, (beside, after): (u32, u32), latency: f64) -> Option<ServerChange> {
         let index = usize::try_from(beside.max(1).ilog2()).unwrap_or(0).min(CELLS - 1);
         let (cell, beside) = (&mut self.cells[index], f64::from(beside.max(1)));
         let scale = beside / cell.beside.max(1.0);
@@ -140,8 +147,12 @@ impl LoadCurve {
             _ => 0,
         };
         self.since_off = if cell.off == 0 { self.since_off.saturating_add(1) } else { 0 };
-        let changed = cell.off.abs() >= OFF_MAX;
-        if changed {
+        let changed = (cell.off.abs() >= OFF_MAX).then_some(if cell.off > 0 {
+            ServerChange::Slower
+        } else {
+            ServerChange::Quicker
+        });
+        if changed.is_some() {
             self.cells = [Cell::default(); CELLS];
         }
         self.cells[index].add(beside, (beside + f64::from(after) + 1.0) / 2.0, latency);
@@ -323,11 +334,11 @@ mod tests {
     #[test]
     fn a_latency_that_is_off_leaves_the_curve_unsettled_until_it_is_explained() {
         let mut curve = LoadCurve::default();
-        (0..8).for_each(|_| assert!(!curve.observe((48, 47), 20.0)));
+        (0..8).for_each(|_| assert_eq!(curve.observe((48, 47), 20.0), None));
         assert!(!curve.is_unsettled());
-        assert!(!curve.observe((48, 47), 2000.0));
+        assert_eq!(curve.observe((48, 47), 2000.0), None);
         assert!(curve.is_unsettled());
-        let changed = (0..3).filter(|_| curve.observe((48, 47), 2000.0)).count();
+        let changed = (0..3).filter(|_| curve.observe((48, 47), 2000.0) == Some(ServerChange::Slower)).count();
         assert_eq!((changed, curve.is_unsettled()), (1, false));
     }
 }

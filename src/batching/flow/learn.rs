@@ -3,6 +3,7 @@
 
 use super::super::math::float;
 use super::super::tick::Tick;
+use super::curve::ServerChange;
 use super::flight::{Completion, FlightMark};
 use super::growth::{Base, Growing};
 use super::level::span;
@@ -18,9 +19,11 @@ const BASE_STALE: f64 = 1.5;
 /// the limit is high enough for a mean of some answers.
 const RATE_KEPT: f64 = 0.8;
 const RATE_LIMIT_MIN: f64 = 4.0;
-/// Without an answer to mergeable calls for this many batches, and at least this long, a limit has
-/// nothing to gain.
+/// Without an answer to mergeable calls for this many batches, and at least this many nanoseconds,
+/// a limit has nothing to gain. As many lone answers in a row are asked for too, as time also
+/// passes between two bursts of calls.
 const UNMERGED: (f64, f64) = (20.0, 1e9);
+const UNMERGED_ANSWERS: u32 = 20;
 
 // === impl Flow ===
 
@@ -79,7 +82,7 @@ impl Flow {
             self.open_unmerged(now);
             return;
         }
-        self.last_merged = now;
+        (self.last_merged, self.unmerged) = (now, 0);
         self.answered += u64::from(mark.items);
         if mark.permit == Permit::Pair {
             self.learn_pair(now, latency);
@@ -111,7 +114,8 @@ impl Flow {
         if let Some(number) = mark.wave {
             self.wave_knee = self.wave.observe(number, latency).or(self.wave_knee);
         }
-        if self.curve.observe((mark.beside, self.flights), latency) {
+        if let Some(change) = self.curve.observe((mark.beside, self.flights), latency) {
+            self.slower = change == ServerChange::Slower;
             self.wave.on_change();
             self.schedule.trial_gap = 0.0;
             self.schedule.trial = now;
@@ -124,9 +128,11 @@ impl Flow {
 
     /// Opens a limit under which nothing has been merged for long.
     fn open_unmerged(&mut self, now: Tick) {
+        self.unmerged = self.unmerged.saturating_add(1);
         let rest = (UNMERGED.0 * self.level.batch.max(self.level.lone)).max(UNMERGED.1);
+        let unmerged = self.unmerged >= UNMERGED_ANSWERS && span(self.last_merged, now) > rest;
         let limited = self.limit.is_some() || self.trial.is_some();
-        if limited && self.merged_flights == 0 && span(self.last_merged, now) > rest {
+        if limited && self.merged_flights == 0 && unmerged {
             self.open(now, OpenReason::NothingToMerge);
         }
     }

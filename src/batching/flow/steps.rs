@@ -41,6 +41,7 @@ impl Flow {
     fn end_trial(&mut self, now: Tick, ended: &Ended) {
         let Ended { trial, mean, kept, steep } = *ended;
         (self.trial, self.in_force) = (None, None);
+        self.slower = false;
         self.schedule.steep = steep;
         self.schedule.since = now;
         self.sojourns.clear();
@@ -86,8 +87,12 @@ impl Flow {
         let total = self.items_here(done.queued);
         let flights = limit.unwrap_or(f64::from(self.flights));
         let grown = !self.is_growing(done.queued);
-        let paired = self.merged_flights >= OPEN_MIN && self.pairs.count >= 1 && self.pairs.cost < PAIR_COST_MAX;
-        if !grown || flights < 2.0 || limit.is_none() && !paired {
+        // With few callers pairs find no partner; one trial is made after a change.
+        let warranted = match self.merged_flights < OPEN_MIN {
+            true => self.slower,
+            false => self.pairs.count >= 1 && self.pairs.cost < PAIR_COST_MAX,
+        };
+        if !grown || flights < 2.0 || limit.is_none() && !warranted {
             return;
         }
         let need = total.clamp(TRIAL_ANSWERS.0, TRIAL_ANSWERS.1);

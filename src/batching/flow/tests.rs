@@ -201,6 +201,43 @@ fn fewer_workers_are_noticed_too() {
 }
 
 #[test]
+fn few_callers_notice_fewer_workers_too() {
+    let mut callers = Loop::new(World { workers: 64, ..SERIAL }, 8, true);
+    callers.run(2000);
+    callers.world.workers = 1;
+    callers.run(10_000);
+    assert!(callers.run(2000) >= 3 * 100, "directly there are 100");
+}
+
+#[test]
+fn few_callers_of_a_slower_server_are_not_held() {
+    let mut callers = Loop::new(World { workers: 64, ..SERIAL }, 8, true);
+    callers.run(2000);
+    callers.world.lone *= 20;
+    callers.run(2000);
+    assert!(callers.run(8000) >= 155, "directly there are 160");
+    assert!(matches!(callers.flow.mode(), FlowMode::Open(_)));
+}
+
+#[test]
+fn a_limit_outlives_a_pause_and_ends_where_nothing_is_merged() {
+    let mut flow = Flow::limited(1, 20 * MS);
+    let mut now = 10_000 * MS;
+    let mut answer_lone = |flow: &mut Flow| {
+        let departure = Departure { items: 1, calls: 1, alone: true, permit: Permit::Share(1), queued: 7, expected: 0 };
+        let mark = flow.on_send(Tick(now), &departure);
+        let arrived = Tick(now);
+        now += 20 * MS;
+        flow.on_completion(Tick(now), &mark, Completion::new(true, 1, arrived, arrived, 7, 64));
+        flow.mode()
+    };
+    assert_eq!(answer_lone(&mut flow), FlowMode::Limited(1), "the first call of a burst");
+    let modes: Vec<FlowMode> = (0..30).map(|_| answer_lone(&mut flow)).collect();
+    assert_eq!(modes[10], FlowMode::Limited(1));
+    assert_eq!(modes[29], FlowMode::Open(OpenReason::NothingToMerge));
+}
+
+#[test]
 fn a_server_that_batches_by_itself_stays_open() {
     let mut callers = Loop::new(SERIAL, 48, true);
     callers.flow.pin_open(Tick(0), true);

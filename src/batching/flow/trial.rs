@@ -6,7 +6,7 @@ use super::super::tick::Tick;
 use super::after;
 use super::flight::Completion;
 use super::level::span;
-use super::pairs::HOLD;
+use super::pairs::{HOLD, OPEN_MIN};
 use super::sojourn::Before;
 
 /// A trial is kept if its mean sojourn is below this part of the base: between noise and the step
@@ -24,6 +24,11 @@ const FULL_PART: f64 = 0.8;
 const FULL_SHARE: f64 = 0.8;
 /// A gain within this of proportional is steep: the next step is larger.
 const STEEP: f64 = 1.1;
+/// With few requests in flight a trial that lowers an open limit holds a call for this many of the
+/// times between two answers, until another one waits beside it, and at most for this part of its
+/// base.
+const HOLD_ANSWERS: f64 = 1.5;
+const HOLD_MAX: f64 = 0.25;
 /// The change of the limit with each answer on the way down: the server never runs dry.
 const STEP: f64 = 0.5;
 
@@ -94,7 +99,9 @@ impl Trial {
     /// Until when a call may be held by a trial that lowers an open limit; `None`: a limit was in
     /// force before.
     pub(super) fn held_until(&self, arrived: Tick) -> Option<Tick> {
-        self.previous.is_none().then(|| after(arrived, self.base * HOLD))
+        let few = self.flights < f64::from(OPEN_MIN);
+        let share = if few { (HOLD_ANSWERS / self.flights.max(1.0)).min(HOLD_MAX) } else { HOLD };
+        self.previous.is_none().then(|| after(arrived, self.base * share))
     }
 
     /// Counts an answer under the limit in force; returns how it ended, if it is over.
