@@ -1,8 +1,12 @@
 //! How many extra upstream calls isolation may make.
 //!
-//! Upstream calls, batches and replays together, stay within what the clients sent plus a share, plus a small rate: never more load upstream than
-//! without us. Counted over ten seconds in one-second buckets, so a burst is paid back within that time. The second that the window has half left still
-//! counts for what was sent and no more for what came: the promise holds over any ten seconds, not only over those that start with a bucket.
+//! Upstream calls, batches and replays together, stay within what the clients sent plus a share,
+//! plus a small rate: never more load upstream than without us. Counted over ten seconds in
+//! one-second buckets, so a burst is paid back within that time. The second that the window has half
+//! left still counts for replays and no more for what came: the promise holds over any ten seconds,
+//! not only over those that start with a bucket. First sends are paid for by their own calls, which
+//! are counted at the same instant; counted longer than these, a burst would end merging ten seconds
+//! later.
 
 use super::tick::Tick;
 
@@ -24,7 +28,9 @@ pub struct ReplayBudget {
 struct Bucket {
     second: u64,
     client: u64,
+    /// First sends: batches, and calls alone.
     upstream: u64,
+    replays: u64,
 }
 
 // === impl ReplayBudget ===
@@ -46,9 +52,14 @@ impl ReplayBudget {
         self.bucket(now).client += 1;
     }
 
-    /// A call was sent upstream that needed no permission: a batch, or a call alone.
+    /// Records a first send: a batch, or a call alone.
     pub fn upstream(&mut self, now: Tick) {
         self.bucket(now).upstream += 1;
+    }
+
+    /// Records a replay that needs no permission: the lone call that a member is owed.
+    pub fn replay(&mut self, now: Tick) {
+        self.bucket(now).replays += 1;
     }
 
     /// Takes one replay from the budget, or says that it is empty.
@@ -57,7 +68,7 @@ impl ReplayBudget {
         if self.room(now) == 0 {
             return false;
         }
-        self.bucket(now).upstream += 1;
+        self.replay(now);
         true
     }
 
@@ -65,18 +76,19 @@ impl ReplayBudget {
     #[must_use]
     pub fn room(&self, now: Tick) -> u64 {
         let second = now.0 / 1_000_000_000;
-        let (mut client, mut upstream) = (0, 0);
+        let (mut client, mut sent) = (0, 0);
         for bucket in &self.buckets {
             let age = second.saturating_sub(bucket.second);
             if age < WINDOW_SECONDS {
                 client += bucket.client;
+                sent += bucket.upstream;
             }
             if age <= WINDOW_SECONDS {
-                upstream += bucket.upstream;
+                sent += bucket.replays;
             }
         }
         let allowed = client + client * self.share_permille / 1000 + FLOOR_PER_SECOND * WINDOW_SECONDS;
-        allowed.saturating_sub(upstream)
+        allowed.saturating_sub(sent)
     }
 
     fn bucket(&mut self, now: Tick) -> &mut Bucket {
@@ -110,6 +122,16 @@ mod tests {
         budget.upstream(Tick::from_millis(0));
         let taken = (0..1000).filter(|_| budget.take(Tick::from_millis(1))).count();
         assert_eq!(taken, 100 + 10 + 30 - 1);
+    }
+
+    #[test]
+    fn a_burst_costs_no_room_once_its_second_has_half_left_the_window() {
+        let mut budget = ReplayBudget::new(100);
+        for _ in 0..200 {
+            (0..32).for_each(|_| budget.client(Tick::from_millis(500)));
+            budget.upstream(Tick::from_millis(500));
+        }
+        assert_eq!(budget.room(Tick::from_millis(10_100)), 30);
     }
 
     #[test]

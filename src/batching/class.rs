@@ -220,7 +220,7 @@ impl Classes {
 
     /// Each of this many members is sent again.
     pub(super) fn replayed(&mut self, now: Tick, members: usize) {
-        (0..members).for_each(|_| self.replays.upstream(now));
+        (0..members).for_each(|_| self.replays.replay(now));
     }
 
     /// How many classes are not merged.

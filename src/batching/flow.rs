@@ -125,7 +125,7 @@ pub(super) struct Flow {
     answered_calls: u64,
     /// The last request with mergeable calls was answered then.
     last_merged: Tick,
-    /// Lone answers since then, to calls that had no company.
+    /// Lone answers since then, to calls that had no company while others waited.
     unmerged: u32,
     /// And the last one left then.
     last_sent: Tick,

@@ -203,7 +203,7 @@ impl Ours {
             }
             if part.len() == 1 {
                 // Owed, whatever the budget holds.
-                self.budget.upstream(desk.now());
+                self.budget.replay(desk.now());
             } else if !self.budget.take(desk.now()) {
                 isolating.plan.split(part);
                 continue;

@@ -121,7 +121,7 @@ async fn isolate(inner: &Arc<Inner>, request: &BatchRequest, verdict: Verdict, o
         let now = inner.clock.now();
         if part.len() == 1 {
             if let Ok(mut budget) = inner.budget.lock() {
-                budget.upstream(now);
+                budget.replay(now);
             }
         } else if !inner.budget.lock().is_ok_and(|mut budget| budget.take(now)) {
             tracing::debug!(batch = request.id.0, "replay budget empty: each member alone");

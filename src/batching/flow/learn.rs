@@ -20,10 +20,10 @@ const BASE_STALE: f64 = 1.5;
 const RATE_KEPT: f64 = 0.8;
 const RATE_LIMIT_MIN: f64 = 4.0;
 /// Without an answer to mergeable calls for this many batches, and at least this many nanoseconds,
-/// a limit has nothing to gain. As many lone answers in a row are asked for too, as time also
-/// passes between two bursts of calls.
+/// a limit has nothing to gain. Some lone answers in a row with calls waiting are asked for too:
+/// time also passes between two bursts of calls, and one caller is held by no limit.
 const UNMERGED: (f64, f64) = (20.0, 1e9);
-const UNMERGED_ANSWERS: u32 = 20;
+const UNMERGED_ANSWERS: u32 = 4;
 
 // === impl Flow ===
 
@@ -79,7 +79,7 @@ impl Flow {
             if settled && new && self.limit.is_some() && self.trial.is_none() && self.growth.cap() == 1 {
                 self.grow(now, mark, latency, &done);
             }
-            self.open_unmerged(now);
+            self.open_unmerged(now, done.queued);
             return;
         }
         (self.last_merged, self.unmerged) = (now, 0);
@@ -127,8 +127,8 @@ impl Flow {
     }
 
     /// Opens a limit under which nothing has been merged for long.
-    fn open_unmerged(&mut self, now: Tick) {
-        self.unmerged = self.unmerged.saturating_add(1);
+    fn open_unmerged(&mut self, now: Tick, queued: u64) {
+        self.unmerged = self.unmerged.saturating_add(u32::from(queued > 0));
         let rest = (UNMERGED.0 * self.level.batch.max(self.level.lone)).max(UNMERGED.1);
         let unmerged = self.unmerged >= UNMERGED_ANSWERS && span(self.last_merged, now) > rest;
         let limited = self.limit.is_some() || self.trial.is_some();

@@ -223,18 +223,19 @@ fn few_callers_of_a_slower_server_are_not_held() {
 fn a_limit_outlives_a_pause_and_ends_where_nothing_is_merged() {
     let mut flow = Flow::limited(1, 20 * MS);
     let mut now = 10_000 * MS;
-    let mut answer_lone = |flow: &mut Flow| {
-        let departure = Departure { items: 1, calls: 1, alone: true, permit: Permit::Share(1), queued: 7, expected: 0 };
+    let mut answer_lone = |flow: &mut Flow, queued: u64| {
+        let departure = Departure { items: 1, calls: 1, alone: true, permit: Permit::Share(1), queued, expected: 0 };
         let mark = flow.on_send(Tick(now), &departure);
         let arrived = Tick(now);
         now += 20 * MS;
-        flow.on_completion(Tick(now), &mark, Completion::new(true, 1, arrived, arrived, 7, 64));
+        flow.on_completion(Tick(now), &mark, Completion::new(true, 1, arrived, arrived, queued, 64));
         flow.mode()
     };
-    assert_eq!(answer_lone(&mut flow), FlowMode::Limited(1), "the first call of a burst");
-    let modes: Vec<FlowMode> = (0..30).map(|_| answer_lone(&mut flow)).collect();
-    assert_eq!(modes[10], FlowMode::Limited(1));
-    assert_eq!(modes[29], FlowMode::Open(OpenReason::NothingToMerge));
+    for queued in std::iter::repeat_n(0, 200).chain([255]) {
+        assert_eq!(answer_lone(&mut flow, queued), FlowMode::Limited(1), "one caller, and the first call of a burst");
+    }
+    let modes: Vec<FlowMode> = (0..4).map(|_| answer_lone(&mut flow, 7)).collect();
+    assert_eq!(modes[3], FlowMode::Open(OpenReason::NothingToMerge));
 }
 
 #[test]

@@ -12,8 +12,10 @@ enum Op {
     /// Time passes, in milliseconds.
     Pass(u64),
     Clients(u8),
-    /// Calls that need no permission.
-    Upstream(u8),
+    /// Batches of so many members, each counted as it leaves.
+    Sends(u8, u8),
+    /// Lone calls that members are owed.
+    Owed(u8),
     Takes(u8),
 }
 
@@ -21,7 +23,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => prop_oneof![0..1500_u64, Just(1000), Just(9999), Just(10_000), Just(1)].prop_map(Op::Pass),
         1 => any::<u8>().prop_map(Op::Clients),
-        1 => (0..100_u8).prop_map(Op::Upstream),
+        1 => (0..100_u8, 1..4_u8).prop_map(|(batches, members)| Op::Sends(batches, members)),
+        1 => (0..100_u8).prop_map(Op::Owed),
         3 => any::<u8>().prop_map(Op::Takes),
     ]
 }
@@ -54,8 +57,16 @@ proptest! {
                     budget.client(now);
                     clients.push(now);
                 },
-                Op::Upstream(calls) => for _ in 0..calls {
+                Op::Sends(batches, members) => for _ in 0..batches {
+                    for _ in 0..members {
+                        budget.client(now);
+                        clients.push(now);
+                    }
                     budget.upstream(now);
+                    upstream.push(now);
+                },
+                Op::Owed(calls) => for _ in 0..calls {
+                    budget.replay(now);
                     upstream.push(now);
                 },
                 Op::Takes(calls) => for _ in 0..calls {
