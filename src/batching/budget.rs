@@ -1,4 +1,4 @@
-//! How many extra upstream calls isolation may make.
+//! A budget of the extra upstream calls that isolation may make.
 //!
 //! Upstream calls, batches and replays together, stay within what the clients sent plus a share,
 //! plus a small rate: never more load upstream than without us. Counted over ten seconds in
@@ -47,7 +47,7 @@ impl ReplayBudget {
         self.share_permille = u64::from(share_permille);
     }
 
-    /// A client call came.
+    /// Records a call of a client.
     pub fn client(&mut self, now: Tick) {
         self.bucket(now).client += 1;
     }
@@ -62,7 +62,7 @@ impl ReplayBudget {
         self.bucket(now).replays += 1;
     }
 
-    /// Takes one replay from the budget, or says that it is empty.
+    /// Takes one replay from the budget. False if it is empty.
     #[must_use]
     pub fn take(&mut self, now: Tick) -> bool {
         if self.room(now) == 0 {

@@ -20,8 +20,8 @@ const BASE_STALE: f64 = 1.5;
 const RATE_KEPT: f64 = 0.8;
 const RATE_LIMIT_MIN: f64 = 4.0;
 /// Without an answer to mergeable calls for this many batches, and at least this many nanoseconds,
-/// a limit has nothing to gain. Some lone answers in a row with calls waiting are asked for too:
-/// time also passes between two bursts of calls, and one caller is held by no limit.
+/// a limit has nothing to gain. Some lone answers in a row while calls wait are required too: time
+/// also passes between two bursts of calls, and no limit holds a single caller.
 const UNMERGED: (f64, f64) = (20.0, 1e9);
 const UNMERGED_ANSWERS: u32 = 4;
 

@@ -88,10 +88,8 @@ impl Flow {
         let flights = limit.unwrap_or(f64::from(self.flights));
         let grown = !self.is_growing(done.queued);
         // With few callers pairs find no partner; one trial is made after a change.
-        let warranted = match self.merged_flights < OPEN_MIN {
-            true => self.slower,
-            false => self.pairs.count >= 1 && self.pairs.cost < PAIR_COST_MAX,
-        };
+        let paired = self.pairs.count >= 1 && self.pairs.cost < PAIR_COST_MAX;
+        let warranted = if self.merged_flights < OPEN_MIN { self.slower } else { paired };
         if !grown || flights < 2.0 || limit.is_none() && !warranted {
             return;
         }
