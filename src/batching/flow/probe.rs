@@ -130,12 +130,13 @@ impl Flow {
         }
     }
 
-    /// The time that a request takes with its slot idle, in nanoseconds, at least one.
+    /// The time that a request takes with its slot idle, in nanoseconds, at least one: the less of
+    /// what its size and what its cost predict. In the first second either may be twice too long,
+    /// and a probe that queued would look like one that did not.
     fn expect(&self, mark: &FlightMark) -> f64 {
-        match mark.expected {
-            0 => self.level.predict(f64::from(mark.items), self.pairs.cost).max(1.0),
-            expected => float(expected),
-        }
+        let by_size = self.level.predict(f64::from(mark.items), self.pairs.cost);
+        let by_cost = if mark.expected > 0 { float(mark.expected) } else { by_size };
+        by_size.min(by_cost).max(1.0)
     }
 
     /// Concludes from a probe, once it and those beside it are answered.
