@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::batching::{BatchId, Observed};
 use crate::body::Body;
 use crate::error::Failure;
-use crate::protocol::{Call, Endpoint, Published, Reply};
+use crate::protocol::{Call, Endpoint, Published, Reply, SharedAnswer};
 
 /// A batch of at least two members.
 #[derive(Debug, Clone)]
@@ -51,6 +51,10 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ///
     /// Dropping the future ends the execution.
     fn execute<'a>(&'a self, request: BatchRequest, outputs: &'a mut dyn Outputs) -> BoxFuture<'a, Observed>;
+
+    /// Returns `true` while calls of this merge key go alone, since the server's answers differ in
+    /// parts that belong to no single result.
+    fn is_apart(&self, call: &Call) -> bool;
 
     /// What the model server publishes of its own limits, if it does.
     fn published(&self) -> BoxFuture<'_, Option<Published>>;
@@ -92,4 +96,8 @@ pub trait Forward: Send + Sync + fmt::Debug {
 
     /// Records what the head of an answer to a recognised call shows of the server's identity.
     fn observe_answer(&self, headers: &http::HeaderMap);
+
+    /// Records what the whole answer to a call that went alone shows of the answers to its merge
+    /// key.
+    fn observe_lone(&self, endpoint: &Endpoint, call: &Call, answer: SharedAnswer<'_>);
 }

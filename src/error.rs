@@ -42,6 +42,8 @@ pub enum FailureKind {
     AnswerTooLarge,
     /// There is no TLS with the upstream: one does not accept the other's certificate, or it speaks none.
     UpstreamTls,
+    /// The upstream refused a batch for load, with 429 or 503; the answer has its status.
+    UpstreamOverloaded,
     /// A defect of ours.
     Internal,
 }
@@ -73,7 +75,7 @@ pub struct Failure {
 
 impl FailureKind {
     /// Every kind, in the order of the table.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::QueueFull,
         Self::BytesFull,
         Self::TenantShare,
@@ -88,6 +90,7 @@ impl FailureKind {
         Self::BatchFailed,
         Self::AnswerTooLarge,
         Self::UpstreamTls,
+        Self::UpstreamOverloaded,
         Self::Internal,
     ];
 
@@ -108,6 +111,7 @@ impl FailureKind {
             Self::BatchFailed => ("GRP3305", "batch_failed", 502, "batch failed"),
             Self::AnswerTooLarge => ("GRP3306", "answer_too_large", 502, "upstream answer too large"),
             Self::UpstreamTls => ("GRP3307", "upstream_tls", 502, "no TLS with the upstream"),
+            Self::UpstreamOverloaded => ("GRP3308", "upstream_overloaded", 503, "upstream overloaded"),
             Self::Internal => ("GRP3401", "internal", 502, "internal error"),
         }
     }
@@ -153,7 +157,8 @@ impl FailureKind {
             | Self::Mismatch
             | Self::BatchFailed
             | Self::AnswerTooLarge
-            | Self::UpstreamTls => Fault::Upstream,
+            | Self::UpstreamTls
+            | Self::UpstreamOverloaded => Fault::Upstream,
             Self::Internal => Fault::Internal,
         }
     }

@@ -15,6 +15,7 @@ mod apart;
 mod call;
 mod dialect;
 mod differ;
+mod evidence;
 mod fresh;
 pub mod generic;
 mod head;
@@ -39,9 +40,12 @@ pub use apart::{ClassName, KeyPart, PartKind, class_name};
 pub use call::{Call, Head, Merge, Mismatch, MismatchKind, Outgoing, Reason, Reply, TooLarge};
 pub use dialect::Dialect;
 pub use differ::{Differs, KEY_BYTES_MAX, Keys, PARTS_MAX, PartDigest};
+pub use evidence::LoneEvidence;
 pub use pointer::Pointer;
 pub use route::{Common, Endpoint, Label, Named, PathPattern, RouteRules, Routes};
 pub use secret::{Peer, Secret, Tenant};
+pub use split::SharedAnswer;
+pub(crate) use split::is_overload;
 pub use tei::{Published, model_named, published};
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ use crate::backend::{Backend, Forward};
 use crate::batching::ReplayBudget;
 use crate::buffer::BufferBudget;
 use crate::clock::Clock;
+use crate::protocol::LoneEvidence;
 use crate::telemetry::Metrics;
 use crate::tls::{Servers, Speak};
 
@@ -86,6 +87,7 @@ struct Inner {
     budget: Mutex<ReplayBudget>,
     isolate_above: AtomicU32,
     heard: Heard,
+    evidence: LoneEvidence,
     buffers: BufferBudget,
     metrics: Arc<Metrics>,
 }
@@ -114,6 +116,7 @@ impl Upstream {
                 budget,
                 isolate_above,
                 heard,
+                evidence: LoneEvidence::default(),
                 buffers,
                 metrics,
             }),

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use groupage::protocol::generic::Spec;
 use groupage::protocol::{
     Call, Common, Endpoint, Label, Merge, Named, Outgoing, PathPattern, Pointer, Reply, RouteRules, Routes, Secret,
+    SharedAnswer,
 };
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
@@ -47,6 +48,7 @@ pub(crate) fn way(path: &'static str, protocol: Named, generic: Option<Spec>) ->
         merge_over_headers: Vec::new(),
         merge_over_fields: Vec::new(),
         respond_with_headers: Vec::new(),
+        respond_with_fields: Vec::new(),
         generic,
         idempotent: None,
         item_bytes_max: 1 << 20,
@@ -87,7 +89,8 @@ pub(crate) fn split(way: &Way, call: &Call, sent: &Outgoing, answer: &[u8]) -> O
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let body = Bytes::copy_from_slice(answer);
-    let replies = way.1.split_batch(&[call, call], sent, StatusCode::OK, &headers, &body).ok()?;
+    let shared = SharedAnswer { status: StatusCode::OK, headers: &headers, body: &body };
+    let replies = way.1.split_batch(&[call, call], sent, shared, None).ok()?;
     assert_eq!(replies.len(), 2, "every member has an answer");
     if is_json(&way.1, answer) {
         let whole = replies.iter().all(|reply| is_json(&way.1, &reply.body));

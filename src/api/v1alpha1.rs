@@ -27,7 +27,7 @@ pub use proxy::{
     AdminSpec, ClientHttp2Spec, ClientSpec, ConnectionSpec, DrainSpec, LogSpec, ProcessSpec, ProxySpec, TlsSpec,
     UpstreamTlsSpec,
 };
-pub use route::{CostSpec, Fields, GenericSpec, Headers, PerItemError, RouteSpec, SingleSpec, TooLargeSpec};
+pub use route::{AnswerParts, CostSpec, Fields, GenericSpec, PerItemError, RouteSpec, SingleSpec, TooLargeSpec};
 pub use status::{
     ARMS_MAX, ArmStatus, BatchPolicyStatus, BatchProfileStatus, CONDITIONS_MAX, CURVE_MAX, CurvePoint, LEARNED_MAX,
     Learned, Outcome, POD_TUNINGS_MAX, PodCounts, PodTuning, Quantiles, RolloutPhase, RolloutStatus, Summary,

@@ -16,6 +16,8 @@ pub enum Verdict {
         /// The limit that the answer names.
         limit: Option<u32>,
     },
+    /// Any answer to several of its members is one that none of them may get.
+    Inseparable,
 }
 
 /// Members to be tried together: indexes into the batch.
@@ -53,6 +55,7 @@ impl Isolation {
             return;
         }
         let parts = match verdict {
+            Verdict::Inseparable => return self.split(part),
             Verdict::Failed if part.len() <= self.isolate_above => part.map(|i| i..i + 1).collect(),
             Verdict::Failed | Verdict::TooLarge { limit: None } => halves(&part),
             Verdict::TooLarge { limit: Some(limit) } => {
@@ -118,6 +121,13 @@ mod tests {
             }
         }
         tried
+    }
+
+    #[test]
+    fn members_of_an_inseparable_batch_are_tried_alone_whatever_their_number() {
+        let mut plan = Isolation::new(vec![1; 9], 4, Verdict::Inseparable);
+        let parts: Vec<Part> = std::iter::from_fn(|| plan.next_part()).collect();
+        assert_eq!(parts, (0..9).map(|member| member..member + 1).collect::<Vec<_>>());
     }
 
     #[test]

@@ -275,7 +275,13 @@ fn route(spec: &RouteSpec, policy_mode: Mode, (policy_slo, policy_late): (Option
         limits,
         merge_on: names(spec.merge_on.as_ref())?,
         merge_over: names(spec.merge_over.as_ref())?,
-        respond_with: headers(spec.respond_with.as_ref().and_then(|with| with.headers.as_ref()))?,
+        respond_with: match &spec.respond_with {
+            Some(parts) => MergeNames {
+                headers: headers(parts.headers.as_ref())?,
+                fields: pointers(parts.fields.as_ref(), "respondWith.fields")?,
+            },
+            None => MergeNames::default(),
+        },
         idempotent: word(spec.idempotent.as_ref(), "routes[].idempotent")?,
         timeout: spec.timeout.as_ref().map(|text| time(Some(text), "routes[].timeout")).transpose()?,
         generic: spec.generic.as_ref().map(generic::declared).transpose()?,

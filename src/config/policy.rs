@@ -93,8 +93,8 @@ pub struct Route {
     pub merge_on: MergeNames,
     /// Need not be equal; dropped from a shared call.
     pub merge_over: MergeNames,
-    /// Answer headers that every member may see.
-    pub respond_with: Vec<HeaderName>,
+    /// Answer headers and top-level members that every member of a shared call may see.
+    pub respond_with: MergeNames,
     /// Whether members of a failed batch may be sent again.
     pub idempotent: Idempotent,
     /// From dispatch to the last byte (of a stream: the first), and the longest wait in the queue; `None`: no limit.

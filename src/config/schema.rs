@@ -195,7 +195,7 @@ const ROUTE: &[Key] = &[
     optional("limits", LIMITS, "the policy's"),
     group("mergeOn", &[key("headers", HEADERS, Is("[]")), key("fields", POINTERS, Is("[]"))]),
     group("mergeOver", &[key("headers", HEADERS, Is("[]")), key("fields", POINTERS, Is("[]"))]),
-    group("respondWith", &[key("headers", HEADERS, Is("[]"))]),
+    group("respondWith", &[key("headers", HEADERS, Is("[]")), key("fields", POINTERS, Is("[]"))]),
     key("idempotent", Word(&["Auto", "Always", "Never"], &[]), Is("Auto")),
     key("timeout", TIMEOUT, Absent("no limit")),
     optional("generic", GENERIC, "none"),

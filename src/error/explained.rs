@@ -47,6 +47,9 @@ impl FailureKind {
             Self::UpstreamTls => {
                 "the handshake with the model server failed: its certificate is not trusted here or is for another name, it does not accept ours, or it speaks no TLS; no answer was given to the call"
             }
+            Self::UpstreamOverloaded => {
+                "the model server answered a batch with 429 or 503, and the call has that status with a body of Groupage's, since the server's may quote inputs of other callers"
+            }
             Self::Internal => "a defect of ours",
         }
     }
@@ -92,6 +95,9 @@ impl FailureKind {
             Self::AnswerTooLarge => "raise the cap, or lower `limits.batchItemsMax` for the route",
             Self::UpstreamTls => {
                 "see the log, which says what was wrong and which key of `proxy.upstreamTls` says otherwise"
+            }
+            Self::UpstreamOverloaded => {
+                "try again after `Retry-After`; see the model server's log for why it refuses; add replicas"
             }
             Self::Internal => "report it, with the lines of level error in the log at that time",
         }

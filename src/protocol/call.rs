@@ -88,6 +88,8 @@ pub enum Reason {
     Bypassed,
     /// Batched answers differed from single ones.
     VerifyFailed,
+    /// The server's answers differ in a member outside the results that the protocol does not declare.
+    AnswerVaries,
     /// A call of the Open Inference Protocol (`/v2/models/*/infer`), whose tensors are not merged.
     OpenInference,
 }
@@ -123,11 +125,14 @@ pub struct Reply {
 }
 
 /// An answer to a batch that cannot be split.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("answer to a batch cannot be split: {}", what.as_str())]
 pub struct Mismatch {
     /// What is wrong with it.
     pub what: MismatchKind,
+    /// Of an undeclared member that lone answers have too, and in which they differ: its path. It is
+    /// no input, since it is common to several, and may be logged.
+    pub member: Option<String>,
 }
 
 /// What is wrong with an answer to a batch.
@@ -149,6 +154,8 @@ pub enum MismatchKind {
     Status,
     /// Counters of a server that is known to count the first item alone.
     Usage,
+    /// Members outside the results that may quote an input.
+    Undeclared,
 }
 
 /// The upstream said that the batch was too large.
@@ -208,7 +215,7 @@ impl fmt::Debug for Merge {
 
 impl Reason {
     /// Every reason, in the order of the metrics' documentation.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::NotRecognised,
         Self::Streaming,
         Self::Encoding,
@@ -224,6 +231,7 @@ impl Reason {
         Self::NoGain,
         Self::Bypassed,
         Self::VerifyFailed,
+        Self::AnswerVaries,
         Self::OpenInference,
     ];
 
@@ -253,6 +261,7 @@ impl Reason {
             Self::NoGain => "no_gain",
             Self::Bypassed => "bypassed",
             Self::VerifyFailed => "verify_failed",
+            Self::AnswerVaries => "answer_varies",
             Self::OpenInference => "open_inference",
         }
     }
@@ -296,7 +305,7 @@ impl Mismatch {
 
 impl From<MismatchKind> for Mismatch {
     fn from(what: MismatchKind) -> Self {
-        Self { what }
+        Self { what, member: None }
     }
 }
 
@@ -315,6 +324,7 @@ impl MismatchKind {
             Self::Empty => "empty",
             Self::Status => "status",
             Self::Usage => "usage",
+            Self::Undeclared => "undeclared",
         }
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use crate::error::Failure;
+use crate::error::{Failure, FailureKind};
 use crate::protocol::Reply;
 use crate::protocol::headers;
 
@@ -30,21 +30,40 @@ impl Dialect {
     #[must_use]
     pub fn reply(self, failure: &Failure, limit: Option<&str>) -> Reply {
         let kind = failure.kind;
-        let (message, reason, status) = (kind.message(), kind.reason(), kind.status());
-        let overload = matches!(status, 429 | 503);
+        let status = StatusCode::from_u16(kind.status()).unwrap_or(StatusCode::BAD_GATEWAY);
+        let mut reply = self.write(kind, status);
+        if let Some(limit) = limit.and_then(|limit| HeaderValue::from_str(limit).ok()) {
+            reply.headers.insert(headers::LIMIT, limit);
+        }
+        if let Some(after) = failure.retry_after.filter(|_| is_overload(status)) {
+            let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+            reply.headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).max(1)));
+            reply.headers.insert(headers::RETRY_AFTER_MS, HeaderValue::from(ms));
+        }
+        reply
+    }
+
+    /// The answer to a member of a call that the upstream refused with this status, 429 or 503.
+    #[must_use]
+    pub fn overload(self, status: StatusCode) -> Reply {
+        self.write(FailureKind::UpstreamOverloaded, status)
+    }
+
+    fn write(self, kind: FailureKind, status: StatusCode) -> Reply {
+        let (message, reason, number) = (kind.message(), kind.reason(), status.as_u16());
         let body = match self {
             Self::OpenAi => {
-                format!(r#"{{"error":{{"message":"{message}","type":"{reason}","param":null,"code":{status}}}}}"#)
+                format!(r#"{{"error":{{"message":"{message}","type":"{reason}","param":null,"code":{number}}}}}"#)
             }
             Self::Error => format!(r#"{{"error":"{message}"}}"#),
             Self::Tei => {
-                let kind = if overload { "Overloaded" } else { "Backend" };
+                let kind = if is_overload(status) { "Overloaded" } else { "Backend" };
                 format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#)
             }
             Self::Problem => {
                 let code = kind.code();
                 format!(
-                    r#"{{"type":"about:blank","title":"{message}","status":{status},"detail":"{message}","code":"{code}","reason":"{reason}"}}"#
+                    r#"{{"type":"about:blank","title":"{message}","status":{number},"detail":"{message}","code":"{code}","reason":"{reason}"}}"#
                 )
             }
         };
@@ -53,17 +72,12 @@ impl Dialect {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         headers.insert(headers::ERROR, HeaderValue::from_static(kind.code()));
         headers.insert(headers::REASON, HeaderValue::from_static(reason));
-        if let Some(limit) = limit.and_then(|limit| HeaderValue::from_str(limit).ok()) {
-            headers.insert(headers::LIMIT, limit);
-        }
-        if let Some(after) = failure.retry_after.filter(|_| overload) {
-            let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-            headers.insert(RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).max(1)));
-            headers.insert(headers::RETRY_AFTER_MS, HeaderValue::from(ms));
-        }
-        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
         Reply { status, headers, body: Bytes::from(body), trailers: None }
     }
+}
+
+fn is_overload(status: StatusCode) -> bool {
+    matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }
 
 #[cfg(test)]
@@ -71,7 +85,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::error::FailureKind;
 
     fn check(dialect: Dialect, kind: FailureKind, body: &str) {
         let reply = dialect.reply(&kind.into(), None);

@@ -328,8 +328,6 @@ impl Spec {
                 Weigh::At(pointer) => shape::Measure::At(pointer.clone()),
             },
             lenient: self.lenient_numbers,
-            // A list that the route forgot to declare may hold what belongs to the neighbours.
-            no_other_lists: true,
             upstream_path: self.upstream_path.clone(),
             ..Shape::plain("", "")
         }

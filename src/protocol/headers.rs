@@ -107,21 +107,6 @@ const ALONE: Names = Names {
     prefixes: &["if-", "ce-"],
 };
 
-/// What upstream may say to every member of a shared call.
-const ANSWER: Names = Names {
-    exact: &[
-        "content-type",
-        "server",
-        "www-authenticate",
-        "allow",
-        "retry-after",
-        "retry-after-ms",
-        "x-should-retry",
-        "x-compute-type",
-    ],
-    prefixes: &["x-ratelimit-", "openai-", "access-control-"],
-};
-
 /// Never taken off, whatever a `Connection` header nominates: framing, host and who calls.
 const FRAMING: [HeaderName; 3] = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::HOST];
 
@@ -176,13 +161,6 @@ pub fn is_identity(name: &HeaderName) -> bool {
 #[must_use]
 pub fn is_end_to_end(name: &HeaderName) -> bool {
     *name == header::TRAILER || (!HOP_BY_HOP.have(name.as_str()) && *name != header::UPGRADE)
-}
-
-/// Whether upstream's answer header may be shown to every member of a shared call.
-#[must_use]
-pub fn is_shared_answer(name: &HeaderName) -> bool {
-    let text = name.as_str();
-    ANSWER.have(text) || (text.starts_with("x-") && text.ends_with("-time"))
 }
 
 /// Takes off what belongs to the connection a message came on: the connection set, `Upgrade`, and what `Connection` nominates.

@@ -66,7 +66,6 @@ pub(crate) fn shape(verb: Verb, flavour: Flavour) -> Shape {
         known: &KNOWN,
         alone: &ALONE,
         lenient: flavour == Flavour::TfServing,
-        no_other_lists: true,
         ..plain
     }
 }

@@ -64,7 +64,7 @@ pub(crate) fn embeddings(vllm: bool) -> Shape {
         known: &KNOWN,
         alone: &ALONE,
         model: Some(Pointer::known("/model")),
-        no_other_lists: true,
+        envelope: &["object", "model", "created"],
         ..Shape::plain("/input", "/data")
     }
 }

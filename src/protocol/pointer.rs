@@ -60,6 +60,13 @@ impl Pointer {
         parent(self).is_some() && parent(self) == parent(other)
     }
 
+    /// The member of this name beside the one that this pointer leads to; `None` for the root.
+    #[must_use]
+    pub(crate) fn sibling(&self, name: &str) -> Option<Self> {
+        let (_, parent) = self.tokens.split_last()?;
+        Some(Self { tokens: parent.iter().cloned().chain([name.to_owned()]).collect() })
+    }
+
     /// Whether `other` is this place or one below it.
     #[must_use]
     pub fn holds(&self, other: &Self) -> bool {

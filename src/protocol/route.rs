@@ -73,6 +73,8 @@ pub struct RouteRules {
     pub merge_over_fields: Vec<Pointer>,
     /// Answer headers that every member may see, besides those of the reference.
     pub respond_with_headers: Vec<HeaderName>,
+    /// Members of an answer that every member may see, besides those of the reference.
+    pub respond_with_fields: Vec<Pointer>,
     /// What a Generic route declares.
     pub generic: Option<Spec>,
     /// Whether a failed batch's members may be sent again; none: known inference routes yes, Generic no.
@@ -263,6 +265,7 @@ impl RouteRules {
             merge_over_headers,
             merge_over_fields,
             respond_with_headers,
+            respond_with_fields,
             generic,
             idempotent,
             item_bytes_max: _,
@@ -273,7 +276,7 @@ impl RouteRules {
             == (&other.path, &other.method, &other.protocol, &other.generic, &other.idempotent)
             && (merge_on_headers, merge_on_fields) == (&other.merge_on_headers, &other.merge_on_fields)
             && (merge_over_headers, merge_over_fields) == (&other.merge_over_headers, &other.merge_over_fields)
-            && *respond_with_headers == other.respond_with_headers
+            && (respond_with_headers, respond_with_fields) == (&other.respond_with_headers, &other.respond_with_fields)
     }
 }
 

@@ -46,8 +46,9 @@ pub(crate) struct Shape {
     pub(crate) model: Option<Pointer>,
     /// `NaN` and `Infinity` are numbers in a request.
     pub(crate) lenient: bool,
-    /// An undeclared list of the answer that is as long as the batch is results that nobody declared, not something to copy to everyone.
-    pub(crate) no_other_lists: bool,
+    /// Top-level members of an answer, besides results, ids and counters, whose scalars every
+    /// member of a shared call may see.
+    pub(crate) envelope: &'static [&'static str],
     /// Where a shared call goes, if not to the path of its members.
     pub(crate) upstream_path: Option<String>,
 }
@@ -190,7 +191,7 @@ impl Shape {
             alone: &[],
             model: None,
             lenient: false,
-            no_other_lists: false,
+            envelope: &[],
             upstream_path: None,
         }
     }

@@ -1,37 +1,58 @@
 //! Cuts the answer to a shared call into the answers that its members would have had alone.
 //!
 //! Everything is validated first ([`plan`]), then written: upstream's raw bytes with the results replaced by the caller's own, indexes counted
-//! from 0, ids afresh and counters shared out. All other bytes stay: key order, spacing, spelling of numbers, the newline at the end.
+//! from 0, ids afresh and counters shared out. All other bytes stay: key order, spacing, spelling of numbers, the newline at the end. What belongs
+//! to no single result is passed on only where it cannot quote an input ([`envelope`], [`answer`]).
 
+mod answer;
+mod envelope;
 mod plan;
 mod results;
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 
+use crate::batching::Tick;
 use crate::protocol::call::{Call, Mismatch, MismatchKind, Outgoing, Reply};
+use crate::protocol::evidence::{LoneEvidence, Part, Standing};
 use crate::protocol::route::Endpoint;
 use crate::protocol::shape::Counters;
-use crate::protocol::{fresh, headers};
 
+use answer::SharedHead;
+use envelope::Undeclared;
 use plan::Plan;
+
+/// The answer to a shared call.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedAnswer<'a> {
+    /// The status.
+    pub status: StatusCode,
+    /// The head.
+    pub headers: &'a HeaderMap,
+    /// The whole body.
+    pub body: &'a Bytes,
+}
+
+/// The longest name of a member in a log line, in bytes.
+const NAME_MAX: usize = 64;
 
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// Splits a success to the shared call `sent` among `members`, in the order in which it was written.
+    /// Splits a success to the shared call `sent` among `members`, in the order in which it was written. Without `evidence` members outside the
+    /// results are taken for constants: that is for answers that no caller gets.
     ///
     /// # Errors
-    /// The answer is not whole, or not one for these items; then nobody may get any of it.
+    /// The answer is not whole, not one for these items, or has parts that may quote an input; then nobody may get any of it.
     pub fn split_batch(
         &self,
         members: &[&Call],
         sent: &Outgoing,
-        status: StatusCode,
-        headers: &HeaderMap,
-        body: &Bytes,
+        answer: SharedAnswer<'_>,
+        evidence: Option<(Tick, &LoneEvidence)>,
     ) -> Result<Vec<Reply>, Mismatch> {
+        let SharedAnswer { status, headers, body } = answer;
         if matches!(status, StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::PARTIAL_CONTENT)
             || !status.is_success()
         {
@@ -46,67 +67,101 @@ impl Endpoint {
         if matches!(self.shape.counters, Counters::Usage(_)) && counts_first_item_only(headers) {
             return Err(MismatchKind::Usage.into());
         }
+        let Some(leader) = members.first() else { return Ok(Vec::new()) };
         let plan = Plan::new(&self.shape, members, body, headers)?;
+        if let Some(evidence) = evidence {
+            self.judge_envelope(members, leader, body, evidence)?;
+        }
+        let head = SharedHead::new(self, leader, headers, evidence.map(|(_, evidence)| evidence));
         let reply = |(index, call): (usize, &&Call)| {
             let written = plan.write(index, call, sent, &self.shape);
-            let mut own = self.answer_headers(call, sent, headers);
+            let mut own = head.of_member(call, sent);
             plan.write_headers(index, &mut own);
             Reply { status: written.status.unwrap_or(status), headers: own, body: written.body, trailers: None }
         };
         Ok(members.iter().enumerate().map(reply).collect())
     }
 
-    /// An answer that is the same for all members by construction (401, 405, 429, 503), for each of them.
+    /// The answers to members of a shared call that was refused for load, with 429 or 503: the status, what the head says of when to try again, and
+    /// a body of ours in the caller's dialect. The server's own may quote inputs; it is passed on where lone answers have had the same.
     #[must_use]
-    pub fn forward_all(
+    pub fn answer_overload(
         &self,
         members: &[&Call],
         sent: &Outgoing,
-        status: StatusCode,
-        headers: &HeaderMap,
-        body: &Bytes,
+        answer: SharedAnswer<'_>,
+        evidence: &LoneEvidence,
     ) -> Vec<Reply> {
+        let SharedAnswer { status, headers, body } = answer;
+        let Some(leader) = members.first() else { return Vec::new() };
+        let head = SharedHead::new(self, leader, headers, Some(evidence));
+        let is_known = !is_coded(headers) && evidence.knows(leader, Part::Body(status, body));
+        let own = self.dialect.overload(status);
         let reply = |call: &&Call| {
-            let mut own = self.answer_headers(call, sent, headers);
-            // The body goes as it is, so what it is coded in must be said.
-            if let Some(coding) = headers.get(header::CONTENT_ENCODING) {
-                own.insert(header::CONTENT_ENCODING, coding.clone());
+            let mut headers = head.of_member(call, sent);
+            if is_known {
+                return Reply { status, headers, body: body.clone(), trailers: None };
             }
-            Reply { status, headers: own, body: body.clone(), trailers: None }
+            headers.extend(own.headers.clone());
+            Reply { headers, ..own.clone() }
         };
         members.iter().map(reply).collect()
     }
 
-    /// What of upstream's head a member may see, with what echoes our id replaced by its own.
-    fn answer_headers(&self, call: &Call, sent: &Outgoing, headers: &HeaderMap) -> HeaderMap {
-        let nominated = headers::nominated(headers);
-        let never =
-            [header::CONTENT_LENGTH, header::CONTENT_ENCODING, headers::COMPUTE_CHARACTERS, headers::COMPUTE_TOKENS];
-        let shown = |name: &HeaderName| {
-            (headers::is_shared_answer(name) || self.rules.respond_with_headers.contains(name))
-                && headers::is_end_to_end(name)
-                && *name != header::TRAILER
-                && !never.contains(name)
-                && !nominated.contains(name)
-                && *name != headers::REQUEST_ID
+    /// Records what a lone answer shows of its key: whatever of it may be a constant.
+    pub fn observe_lone(&self, call: &Call, answer: SharedAnswer<'_>, evidence: &LoneEvidence) {
+        let SharedAnswer { status, headers, body } = answer;
+        let overload = is_overload(status).then_some(Part::Body(status, body));
+        // A route that may not send calls again has to know before its first batch.
+        let looks = status.is_success() && (!self.idempotent || evidence.is_watched(call));
+        let members =
+            if looks { envelope::of_lone(body, &self.shape, &self.rules.respond_with_fields) } else { Vec::new() };
+        let headers = answer::free_text(headers).map(|name| Part::Header(name, headers));
+        let members = members.iter().map(|own| Part::Member(&own.path, own.value.of(body)));
+        evidence.observe(call, headers.chain(overload).chain(members));
+    }
+
+    /// The members of a shared answer outside the results that the protocol and the policy do not declare: their paths, and whether a lone answer
+    /// has the same bytes there.
+    #[must_use]
+    pub fn undeclared(&self, members: &[&Call], body: &Bytes, lone: &Bytes) -> Vec<(String, bool)> {
+        let fields = &self.rules.respond_with_fields;
+        let known = envelope::of_lone(lone, &self.shape, fields);
+        let is_same = |part: &Undeclared| {
+            known.iter().any(|own| own.path == part.path && own.value.of(lone) == part.value.of(body))
         };
-        let own_id = || {
-            let given = call.head.headers.get(headers::REQUEST_ID).cloned();
-            given
-                .unwrap_or_else(|| HeaderValue::from_str(&fresh::request_id()).unwrap_or(HeaderValue::from_static("-")))
-        };
-        let mut out = HeaderMap::with_capacity(headers.len());
-        for (name, value) in headers {
-            if shown(name) {
-                let echoes = memchr::memmem::find(value.as_bytes(), sent.request_id.as_bytes()).is_some();
-                out.append(name.clone(), if echoes { own_id() } else { value.clone() });
+        let parts = envelope::of_shared(body, &self.shape, fields, members);
+        parts.iter().map(|part| (String::from_utf8_lossy(&part.path).into_owned(), is_same(part))).collect()
+    }
+
+    /// Checks that no part of the body outside the results may quote an input.
+    fn judge_envelope(
+        &self,
+        members: &[&Call],
+        leader: &Call,
+        body: &Bytes,
+        (now, evidence): (Tick, &LoneEvidence),
+    ) -> Result<(), Mismatch> {
+        let parts = envelope::of_shared(body, &self.shape, &self.rules.respond_with_fields, members);
+        if parts.is_empty() {
+            return Ok(());
+        }
+        match evidence.judge(now, leader, parts.iter().map(|own| Part::Member(&own.path, own.value.of(body)))) {
+            Standing::Constant => Ok(()),
+            Standing::Unknown => Err(MismatchKind::Undeclared.into()),
+            Standing::Varies(place) => {
+                let path =
+                    place.and_then(|place| parts.get(place)).map(|own| own.path.get(..NAME_MAX).unwrap_or(&own.path));
+                let member = path.map(|path| String::from_utf8_lossy(path).escape_debug().to_string());
+                Err(Mismatch { what: MismatchKind::Undeclared, member })
             }
         }
-        if headers.contains_key(headers::REQUEST_ID) {
-            out.insert(headers::REQUEST_ID, own_id());
-        }
-        out
     }
+}
+
+/// Returns whether a shared call with this status is answered to all its members.
+pub(crate) fn is_overload(status: StatusCode) -> bool {
+    matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }
 
 /// Returns whether the server that answers is llama.cpp: of several inputs its `usage` counts the

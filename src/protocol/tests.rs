@@ -11,9 +11,11 @@ use serde_json::Value;
 use super::generic::{Cost, CostShare, CostWeights, PerItemError, Single, Spec};
 use super::json::{Looked, canonical, root};
 use super::*;
+use crate::batching::Tick;
 
 mod limits;
 mod merging;
+mod quoting;
 mod splitting;
 
 const CASES: &str = include_str!("../../tests/data/protocol_cases.jsonl");
@@ -38,6 +40,7 @@ fn rules(path: &str, protocol: Named) -> RouteRules {
         merge_over_headers: Vec::new(),
         merge_over_fields: Vec::new(),
         respond_with_headers: Vec::new(),
+        respond_with_fields: Vec::new(),
         generic: None,
         idempotent: None,
         item_bytes_max: 1 << 20,
@@ -90,7 +93,20 @@ fn read(endpoint: &Endpoint, target: &str, body: &str) -> Call {
 
 fn split(endpoint: &Endpoint, calls: &[&Call], answer: &str) -> Result<Vec<Reply>, Mismatch> {
     let sent = endpoint.write_batch(calls, None);
-    endpoint.split_batch(calls, &sent, StatusCode::OK, &HeaderMap::new(), &Bytes::from(answer.to_owned()))
+    split_sent(endpoint, calls, &sent, StatusCode::OK, &HeaderMap::new(), &Bytes::from(answer.to_owned()))
+}
+
+/// Splits an answer of which lone answers have shown nothing.
+fn split_sent(
+    endpoint: &Endpoint,
+    calls: &[&Call],
+    sent: &Outgoing,
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<Vec<Reply>, Mismatch> {
+    let answer = SharedAnswer { status, headers, body };
+    endpoint.split_batch(calls, sent, answer, Some((Tick(0), &LoneEvidence::default())))
 }
 
 fn bodies(replies: &[Reply]) -> Vec<&str> {
@@ -294,8 +310,11 @@ fn check_shared(id: &str, case: &Value, index: usize, members: &[String], client
     }
     let body = Bytes::from(body_of(answer));
     let replies = match status.as_u16() {
-        401 | 405 | 429 | 503 => endpoint.forward_all(&calls, &sent, status, &headers, &body),
-        200..300 => match endpoint.split_batch(&calls, &sent, status, &headers, &body) {
+        429 | 503 => {
+            let answer = SharedAnswer { status, headers: &headers, body: &body };
+            endpoint.answer_overload(&calls, &sent, answer, &LoneEvidence::default())
+        }
+        200..300 => match split_sent(endpoint, &calls, &sent, status, &headers, &body) {
             Ok(replies) => replies,
             Err(mismatch) => {
                 assert!(alone_later, "{id}: {mismatch}");

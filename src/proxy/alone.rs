@@ -18,8 +18,8 @@ use crate::batching::ObservedOutcome;
 use crate::body::Body;
 use crate::error::FailureKind;
 use crate::gather::{Bounds, Gathered, Stop, gather};
-use crate::protocol::Endpoint;
 use crate::protocol::headers::retry_after;
+use crate::protocol::{Call, Endpoint, SharedAnswer};
 use crate::scheduler::Grant;
 
 /// The call as it came.
@@ -49,8 +49,8 @@ impl Proxy {
         lane: Arc<dyn Lane>,
         lonely: Lonely,
         mut grant: Grant,
-        (endpoint, limit): (&Endpoint, Option<Duration>),
-        streaming: bool,
+        (endpoint, call): (&Endpoint, &Call),
+        limit: Option<Duration>,
     ) -> Result<Response<Body>, FailureKind> {
         let until = limit.map(|limit| self.clock.instant(self.clock.now().after(limit)));
         let send = send(&*self.forward, lane, lonely, endpoint.idempotent);
@@ -69,14 +69,16 @@ impl Proxy {
         self.forward.observe_answer(&head.headers);
         // The limit for what passes through is none for a recognised call.
         let body = body.without_idle();
-        if streaming || is_event_stream(&head.headers) {
+        if call.streaming || is_event_stream(&head.headers) {
             grant.observed(ObservedOutcome::Ok);
             let body = body.idle_after(self.config.answer_idle_timeout, None).keeping(grant);
             return Ok(Response::from_parts(head, body));
         }
         let body = self.read_answer(body, until).await.inspect_err(|_| grant.observed(ObservedOutcome::Failed))?;
         grant.observed(outcome(endpoint, &head, &body));
-        if matches!(body, Read::Whole(..)) {
+        if let Read::Whole(bytes, _) = &body {
+            let answer = SharedAnswer { status: head.status, headers: &head.headers, body: bytes };
+            self.forward.observe_lone(endpoint, call, answer);
             // The framing is made anew: the length is that of the bytes that are there.
             head.headers.remove(http::header::CONTENT_LENGTH);
         }

@@ -171,6 +171,7 @@ impl Proxy {
             // A server that batches by itself is merged for only where a route names its protocol. What the whole upstream is known to do cannot hold
             // for some routes only, so beside such a route these calls go alone on slots.
             Merge::With(_) if batches_itself == Some(true) && table.names_protocol => Some(Reason::NoGain),
+            Merge::With(_) if self.backend.is_apart(&call) => Some(Reason::AnswerVaries),
             Merge::With(_) => None,
         };
         let submission = Submission {
@@ -218,9 +219,8 @@ impl Proxy {
                     ending.passed(reason);
                 }
                 let ticket = grant.ticket;
-                let answered = self
-                    .until(times.caller, self.alone(lane, lonely, grant, (endpoint, route.timeout), call.streaming))
-                    .await;
+                let answered =
+                    self.until(times.caller, self.alone(lane, lonely, grant, (endpoint, &call), route.timeout)).await;
                 ending.ticket(&ticket);
                 match answered.flatten() {
                     Ok(mut response) => {

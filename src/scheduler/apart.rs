@@ -127,6 +127,7 @@ mod tests {
             merge_over_headers: Vec::new(),
             merge_over_fields: Vec::new(),
             respond_with_headers: Vec::new(),
+            respond_with_fields: Vec::new(),
             generic: None,
             idempotent: None,
             item_bytes_max: 1 << 20,

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use super::*;
 use crate::backend::{BatchRequest, Outputs};
 use crate::batching::{Observed, ObservedOutcome, Tick};
-use crate::protocol::{Common, Named, PathPattern, Published, RouteRules, Routes, Secret};
+use crate::protocol::{Call, Common, Named, PathPattern, Published, RouteRules, Routes, Secret};
 
 /// Answers every member with the number of members, once it is let go.
 #[derive(Debug, Default)]
@@ -56,6 +56,10 @@ impl Backend for Scripted {
         .boxed()
     }
 
+    fn is_apart(&self, _call: &Call) -> bool {
+        false
+    }
+
     fn published(&self) -> BoxFuture<'_, Option<Published>> {
         async { None }.boxed()
     }
@@ -71,6 +75,7 @@ fn endpoint() -> Arc<Endpoint> {
         merge_over_headers: vec![],
         merge_over_fields: vec![],
         respond_with_headers: vec![],
+        respond_with_fields: vec![],
         generic: None,
         idempotent: None,
         item_bytes_max: 1 << 20,

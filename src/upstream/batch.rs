@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, Request, StatusCode, Version};
+use http::{HeaderMap, Request, Version};
 
 use super::Inner;
 use super::exchange::Answer;
@@ -21,7 +21,7 @@ use crate::batching::{Isolation, Observed, ObservedOutcome, Part, Refusal, Verdi
 use crate::body::Body;
 use crate::buffer::Held;
 use crate::error::FailureKind;
-use crate::protocol::{Call, Published, Reply, headers};
+use crate::protocol::{Call, Mismatch, MismatchKind, Published, Reply, SharedAnswer, headers, is_overload};
 use crate::telemetry::names::Stage;
 
 /// What came of one upstream call for a part of the batch.
@@ -62,6 +62,10 @@ pub(super) struct Executor(pub(super) Arc<Inner>);
 impl Backend for Executor {
     fn execute<'a>(&'a self, request: BatchRequest, outputs: &'a mut dyn Outputs) -> BoxFuture<'a, Observed> {
         execute(&self.0, request, outputs).boxed()
+    }
+
+    fn is_apart(&self, call: &Call) -> bool {
+        self.0.evidence.is_apart(self.0.clock.now(), call)
     }
 
     fn published(&self) -> BoxFuture<'_, Option<Published>> {
@@ -203,14 +207,12 @@ async fn try_part(
     };
     *first_byte = Some(answer.first_byte);
     let Answer { status, headers, body, .. } = &answer;
+    let shared = SharedAnswer { status: *status, headers, body };
     // Said with 503 too, and then it is about this batch and not about load.
     let out_of_memory = !status.is_success() && endpoint.out_of_memory(*status, body);
-    if let Some(outcome) = key_wide(*status, headers)
-        && !out_of_memory
-    {
-        let replies = endpoint.forward_all(&members, &sent, *status, headers, body);
-        deliver_all(outputs, part, replies);
-        return Judged::Answered(outcome);
+    if is_overload(*status) && !out_of_memory {
+        deliver_all(outputs, part, endpoint.answer_overload(&members, &sent, shared, &inner.evidence));
+        return Judged::Answered(ObservedOutcome::Overloaded { retry_after: headers::retry_after(headers) });
     }
     if !status.is_success() {
         if let Some(too_large) = endpoint.too_large(*status, body) {
@@ -234,10 +236,29 @@ async fn try_part(
         };
     }
     let began = clock.now();
-    let split = endpoint.split_batch(&members, &sent, *status, headers, body);
+    let split = endpoint.split_batch(&members, &sent, shared, Some((clock.now(), &inner.evidence)));
     inner.metrics.overhead(Stage::Split, clock.now().since(began));
     match split {
         Ok(replies) => Judged::Split(replies, answer.held),
+        Err(Mismatch { what: MismatchKind::Undeclared, member }) => {
+            if let Some(member) = member {
+                tracing::warn!(
+                    member,
+                    path = request.members.first().map(|call| call.head.uri.path()),
+                    "answers differ in a member outside the results: such calls go alone for a while; if every caller \
+                     may see it, name it in respondWith.fields"
+                );
+            }
+            inner.metrics.mismatch(MismatchKind::Undeclared.as_str());
+            Judged::Again {
+                // Parts would be answered likewise, and lone answers show what is constant.
+                verdict: Verdict::Inseparable,
+                or: FailureKind::Mismatch,
+                observed: ObservedOutcome::Failed,
+                refusal: None,
+                allowed: endpoint.idempotent,
+            }
+        }
         Err(mismatch) => {
             tracing::warn!(batch = request.id.0, members = members.len(), %mismatch, "the answer to a batch cannot be split");
             inner.metrics.mismatch(mismatch.what.as_str());
@@ -268,6 +289,8 @@ async fn alone(
         None => Err(FailureKind::Internal),
     };
     let result = answer.map_err(Into::into).map(|answer| {
+        let shown = SharedAnswer { status: answer.status, headers: &answer.headers, body: &answer.body };
+        request.endpoint.observe_lone(call, shown, &inner.evidence);
         let mut headers = answer.headers;
         headers::strip_hop_by_hop(&mut headers);
         // The framing is made anew: the length is that of the bytes that are there.
@@ -291,18 +314,6 @@ fn original(call: &Call) -> Option<Request<Body>> {
     }
     prepare(&mut request, None);
     Some(request)
-}
-
-/// Answers that hold for the whole merge key and go to every member (G13), with what they teach.
-fn key_wide(status: StatusCode, headers: &HeaderMap) -> Option<ObservedOutcome> {
-    match status {
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            Some(ObservedOutcome::Overloaded { retry_after: headers::retry_after(headers) })
-        }
-        // The key includes the credential, the method and the path: alone, each call would get the same.
-        StatusCode::UNAUTHORIZED | StatusCode::METHOD_NOT_ALLOWED => Some(ObservedOutcome::Failed),
-        _ => None,
-    }
 }
 
 fn deliver_all(outputs: &mut dyn Outputs, part: Part, replies: Vec<Reply>) {

@@ -23,7 +23,7 @@ use super::wire::PinnedWire;
 use crate::backend::{Duplex, Forward, Lane};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::headers;
+use crate::protocol::{Call, Endpoint, SharedAnswer, headers};
 use crate::tls::Speak;
 
 /// The port for everything that is not merged.
@@ -55,6 +55,10 @@ impl Forward for Lanes {
 
     fn observe_answer(&self, headers: &HeaderMap) {
         self.0.heard.answered(headers);
+    }
+
+    fn observe_lone(&self, endpoint: &Endpoint, call: &Call, answer: SharedAnswer<'_>) {
+        endpoint.observe_lone(call, answer, &self.0.evidence);
     }
 }
 

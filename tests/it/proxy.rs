@@ -27,6 +27,7 @@ mod overload;
 mod pass;
 mod priorities;
 mod process;
+mod quoting;
 mod refusing;
 mod reload;
 mod servers;

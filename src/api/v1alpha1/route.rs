@@ -41,7 +41,7 @@ pub struct RouteSpec {
     pub merge_over: Option<Fields>,
     /// What else of a shared answer every member may see.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub respond_with: Option<Headers>,
+    pub respond_with: Option<AnswerParts>,
     /// May the members of a failed batch be sent again alone: `Auto` says yes for known pure-inference routes and no for `Generic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotent: Option<Word<Idempotent>>,
@@ -66,13 +66,16 @@ pub struct Fields {
     pub fields: Option<Vec<String>>,
 }
 
-/// Headers.
+/// Parts of the upstream's answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Headers {
+pub struct AnswerParts {
     /// Header names of the upstream's answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<Vec<String>>,
+    /// JSON Pointers into the upstream's answer: members that are the same for every caller, such as a version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fields: Option<Vec<String>>,
 }
 
 /// A JSON protocol declared by pointers.

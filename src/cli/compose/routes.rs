@@ -17,6 +17,7 @@ pub(super) fn default(policy: &Policy) -> RouteRules {
         merge_over_headers: Vec::new(),
         merge_over_fields: Vec::new(),
         respond_with_headers: Vec::new(),
+        respond_with_fields: Vec::new(),
         generic: None,
         idempotent: None,
         item_bytes_max: policy.limits.item_bytes_max,
@@ -45,7 +46,8 @@ pub(super) fn written(policy: &Policy, route: &config::Route) -> Result<RouteRul
         merge_on_fields: route.merge_on.fields.clone(),
         merge_over_headers: route.merge_over.headers.clone(),
         merge_over_fields: route.merge_over.fields.clone(),
-        respond_with_headers: route.respond_with.clone(),
+        respond_with_headers: route.respond_with.headers.clone(),
+        respond_with_fields: route.respond_with.fields.clone(),
         generic: route.generic.clone(),
         idempotent: match route.idempotent {
             api::Idempotent::Always => Some(true),

@@ -26,7 +26,7 @@ use crate::clock::Clock;
 use crate::config::{self, Given, Loaded, Machine, Overrides, Policy};
 use crate::error::FailureKind;
 use crate::gather::{Bounds, Gathered, gather};
-use crate::protocol::{Call, Endpoint, Reason, Secret};
+use crate::protocol::{Call, Endpoint, Reason, Secret, SharedAnswer};
 use crate::proxy::Table;
 use crate::telemetry::Metrics;
 use crate::upstream::Upstream;
@@ -201,7 +201,16 @@ impl Asker {
                 lone.status.as_u16()
             ));
         }
-        match endpoint.split_batch(&members, &sent, answer.status, &answer.headers, &answer.body) {
+        let undeclared = endpoint.undeclared(&members, &answer.body, &lone.body);
+        if let Some((name, _)) = undeclared.iter().find(|(_, is_same)| !is_same) {
+            return RouteVerdict::Wrong(format!(
+                "the answer to two items has `{name}`, which the protocol does not declare and which is not as in the \
+                 answer to one: every batch would be sent again alone, until merging ends; name it in \
+                 respondWith.fields if every caller may see what it holds for others"
+            ));
+        }
+        let shared = SharedAnswer { status: answer.status, headers: &answer.headers, body: &answer.body };
+        match endpoint.split_batch(&members, &sent, shared, None) {
             Err(mismatch) => RouteVerdict::Wrong(format!(
                 "the answer to two items cannot be split (`{}`): correct the route",
                 mismatch.what.as_str()

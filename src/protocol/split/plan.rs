@@ -7,7 +7,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use super::results::Results;
 use crate::protocol::call::{Call, Mismatch, MismatchKind, Outgoing};
 use crate::protocol::items::{self, amount};
-use crate::protocol::json::{self, Elements, Kind, Members, NESTING_MAX, Rules, Span, kind};
+use crate::protocol::json::{self, Kind, NESTING_MAX, Rules, Span, kind};
 use crate::protocol::merge::quoted;
 use crate::protocol::shape::{Counters, Measure, Results as At, Shape, Share};
 use crate::protocol::usage::{self, Counter, Ledger};
@@ -51,9 +51,6 @@ impl<'a> Plan<'a> {
         let results = Results::find(doc, root, shape, members)?;
         let mut plan =
             Self { doc, edits: Vec::new(), results, counters: Vec::new(), counted: Vec::new(), estimated: false };
-        if shape.no_other_lists {
-            plan.refuse_other_lists(root)?;
-        }
         plan.add_lists(shape);
         for pointer in &shape.ids {
             if let Some(found) = json::find(doc, root, pointer).map_err(MismatchKind::from)? {
@@ -77,22 +74,6 @@ impl<'a> Plan<'a> {
                 self.edits.push((key, Edit::Name));
             }
         }
-    }
-
-    /// A list beside the results that is as long as the batch holds something for each item; whose it is nobody said, so nobody gets it.
-    fn refuse_other_lists(&self, root: Span) -> Result<(), Mismatch> {
-        if kind(self.doc, root.start) != Kind::Object {
-            return Ok(());
-        }
-        let total = self.results.item_at.len();
-        for member in Members::new(self.doc, root) {
-            let known = self.results.lists.iter().any(|list| list.whole == member.value);
-            let list = kind(self.doc, member.value.start) == Kind::Array;
-            if !known && list && Elements::new(self.doc, member.value).take(total + 1).count() == total {
-                return Err(MismatchKind::Shape.into());
-            }
-        }
-        Ok(())
     }
 
     fn add_counters(&mut self, root: Span, shape: &Shape, ledger: &Ledger) -> Result<(), Mismatch> {

@@ -1,0 +1,187 @@
+//! The head of an answer to a shared call: which of the upstream's headers every member may see.
+//!
+//! A header is passed on only if it is on the list of the protocol reference, or the policy names
+//! it. One whose values are numbers, times and fixed words is passed on as it is; any other text may
+//! quote an input, and is passed on where lone answers of the same key have the same
+//! ([`LoneEvidence`]).
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+use crate::protocol::call::{Call, Outgoing};
+use crate::protocol::evidence::{LoneEvidence, Part};
+use crate::protocol::route::Endpoint;
+use crate::protocol::{fresh, headers};
+
+/// Headers that a shared answer may have, by name and by beginning.
+const LISTED: [&str; 8] = [
+    "content-type",
+    "server",
+    "www-authenticate",
+    "allow",
+    "retry-after",
+    "retry-after-ms",
+    "x-should-retry",
+    "x-compute-type",
+];
+const LISTED_PREFIXES: [&str; 3] = ["x-ratelimit-", "openai-", "access-control-"];
+/// Words that stand in the values of some, besides numbers and units.
+const WORDS: [&str; 11] = [
+    "*",
+    "true",
+    "false",
+    "application/json",
+    "application/json;charset=utf-8",
+    "application/json; charset=utf-8",
+    "application/json; charset=UTF-8",
+    "text/plain; charset=utf-8",
+    "cpu",
+    "gpu",
+    "gpu+optimized",
+];
+/// Letters of units and dates: `6m0s`, `1.5ms`, `100;w=60`, `2026-11-24T10:00:00Z`.
+const UNITS: &[u8] = b"dhmsunwTZ";
+
+/// Headers of one answer or one body, which no list admits.
+const NEVER: [HeaderName; 6] = [
+    header::CONTENT_LENGTH,
+    header::CONTENT_ENCODING,
+    header::TRAILER,
+    headers::COMPUTE_CHARACTERS,
+    headers::COMPUTE_TOKENS,
+    headers::REQUEST_ID,
+];
+
+/// The part of an upstream's head that all members of a shared call may see.
+pub(super) struct SharedHead {
+    listed: HeaderMap,
+    /// The upstream's head has a request id.
+    has_id: bool,
+}
+
+/// The listed headers of an answer that may quote an input.
+pub(super) fn free_text(headers: &HeaderMap) -> impl Iterator<Item = &HeaderName> {
+    headers.keys().filter(|name| is_listed(name) && headers.get_all(*name).iter().any(is_text))
+}
+
+fn is_listed(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    LISTED.contains(&name)
+        || LISTED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || (name.starts_with("x-") && name.ends_with("-time"))
+}
+
+fn is_text(value: &HeaderValue) -> bool {
+    let value = value.as_bytes();
+    !is_measure(value) && !WORDS.iter().any(|word| word.as_bytes() == value) && !is_date(value)
+}
+
+/// Returns `true` for numbers with units and separators.
+fn is_measure(value: &[u8]) -> bool {
+    // A unit stands behind its number: a word of these letters is none.
+    let unit = |pair: &[u8]| {
+        pair[1].is_ascii_alphabetic() && pair[0].is_ascii_alphabetic() && !matches!(pair, b"ms" | b"us" | b"ns")
+    };
+    let known = |byte: &u8| byte.is_ascii_digit() || b" .,:;=+-".contains(byte) || UNITS.contains(byte);
+    value.iter().all(known) && !value.windows(2).any(unit)
+}
+
+/// Returns `true` for the form of an HTTP date: `Tue, 24 Nov 2026 10:00:00 GMT`.
+fn is_date(value: &[u8]) -> bool {
+    const DAYS: [&[u8]; 7] = [b"Mon", b"Tue", b"Wed", b"Thu", b"Fri", b"Sat", b"Sun"];
+    const MONTHS: [&[u8]; 12] =
+        [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
+    let part = |from, to| value.get(from..to).unwrap_or_default();
+    let numbers = |from, to| part(from, to).iter().all(|byte| byte.is_ascii_digit() || b" :".contains(byte));
+    value.len() == 29
+        && DAYS.contains(&part(0, 3))
+        && part(3, 5) == b", "
+        && numbers(5, 8)
+        && MONTHS.contains(&part(8, 11))
+        && numbers(11, 26)
+        && part(26, 29) == b"GMT"
+}
+
+// === impl SharedHead ===
+
+impl SharedHead {
+    /// The head of an answer to the call `sent`, which carried `call` among others of its key.
+    pub(super) fn new(endpoint: &Endpoint, call: &Call, headers: &HeaderMap, evidence: Option<&LoneEvidence>) -> Self {
+        let nominated = headers::nominated(headers);
+        let shown = |name: &&HeaderName| {
+            if !headers::is_end_to_end(name) || NEVER.contains(name) || nominated.contains(name) {
+                return false;
+            }
+            let is_plain = || !headers.get_all(*name).iter().any(is_text);
+            endpoint.rules.respond_with_headers.contains(name)
+                || is_listed(name)
+                    && (is_plain() || evidence.is_some_and(|known| known.knows(call, Part::Header(name, headers))))
+        };
+        let mut listed = HeaderMap::with_capacity(headers.len());
+        for name in headers.keys().filter(shown) {
+            headers.get_all(name).iter().for_each(|value| {
+                listed.append(name.clone(), value.clone());
+            });
+        }
+        if headers.contains_key(header::CONTENT_TYPE) && !listed.contains_key(header::CONTENT_TYPE) {
+            listed.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        Self { listed, has_id: headers.contains_key(headers::REQUEST_ID) }
+    }
+
+    /// The head that a member gets, with its own request id where the upstream echoes ours.
+    pub(super) fn of_member(&self, call: &Call, sent: &Outgoing) -> HeaderMap {
+        let own_id = || {
+            let given = call.head.headers.get(headers::REQUEST_ID).cloned();
+            given
+                .unwrap_or_else(|| HeaderValue::from_str(&fresh::request_id()).unwrap_or(HeaderValue::from_static("-")))
+        };
+        let mut out = self.listed.clone();
+        for value in out.values_mut() {
+            if memchr::memmem::find(value.as_bytes(), sent.request_id.as_bytes()).is_some() {
+                *value = own_id();
+            }
+        }
+        if self.has_id {
+            out.insert(headers::REQUEST_ID, own_id());
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_times_and_fixed_words_quote_nothing() {
+        for value in [
+            "149984",
+            "6m0s",
+            "1.5ms",
+            "100, 100;w=60",
+            "2026-11-24T10:00:00Z",
+            "Tue, 24 Nov 2026 10:00:00 GMT",
+            "true",
+            "*",
+            "gpu+optimized",
+            "application/json",
+        ] {
+            assert!(!is_text(&HeaderValue::from_static(value)), "{value}");
+        }
+    }
+
+    #[test]
+    fn any_other_text_may_quote_an_input() {
+        for value in [
+            "uvicorn",
+            "Bearer realm=\"private\"",
+            "private-0",
+            "musum",
+            "Tue, 24 Nov 2026 private-0 GM",
+            "12; private",
+            "application/json; note=private",
+        ] {
+            assert!(is_text(&HeaderValue::from_static(value)), "{value}");
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The parts of an answer's body that belong to no single result.
+//!
+//! Members that the protocol or the policy declares are results, ids, counters, and the scalars of
+//! the protocol's envelope. Any other may quote an input of any caller, and so may a declared scalar
+//! that holds a piece of an item: these are listed as undeclared, for the judgement of
+//! [`LoneEvidence`](crate::protocol::evidence::LoneEvidence).
+
+use crate::protocol::call::Call;
+use crate::protocol::evidence::MEMBERS_MAX;
+use crate::protocol::fresh;
+use crate::protocol::json::{self, Elements, Kind, Members, NESTING_MAX, Rules, Span, kind, unescape};
+use crate::protocol::pointer::Pointer;
+use crate::protocol::shape::{Counters, Results, Shape};
+
+/// The longest declared scalar, in bytes: paths of models are at most as long in practice.
+const SCALAR_MAX: usize = 256;
+/// The shortest text that is looked for in the items: single letters and pairs stand in any.
+const QUOTE_MIN: usize = 3;
+/// Names inside a usage object that are the protocol's own.
+const USAGE: [&str; 6] = [
+    "prompt_tokens",
+    "completion_tokens",
+    "total_tokens",
+    "cached_tokens",
+    "prompt_tokens_details",
+    "completion_tokens_details",
+];
+
+/// A part of an answer that may quote an input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Undeclared {
+    /// The names on the way to it, each behind a slash.
+    pub(super) path: Vec<u8>,
+    pub(super) value: Span,
+}
+
+/// The declared parts of an answer's body.
+struct Envelope<'a> {
+    doc: &'a [u8],
+    shape: &'a Shape,
+    /// Pointers to values that are taken as they are.
+    declared: Vec<Pointer>,
+    /// The calls that a shared answer is for. None for a lone answer: its texts are listed as they
+    /// stand, to be compared with those of shared ones.
+    members: Option<&'a [&'a Call]>,
+    found: Vec<Undeclared>,
+}
+
+/// The undeclared parts of the answer `doc` to a shared call; `fields` are declared by the policy.
+pub(super) fn of_shared(doc: &[u8], shape: &Shape, fields: &[Pointer], members: &[&Call]) -> Vec<Undeclared> {
+    Envelope::new(doc, shape, fields, Some(members)).walk()
+}
+
+/// The parts of a lone answer that are undeclared in some shared one; empty if it is not JSON.
+pub(super) fn of_lone(doc: &[u8], shape: &Shape, fields: &[Pointer]) -> Vec<Undeclared> {
+    let rules = Rules { lenient: true, strict: false, nesting_max: NESTING_MAX };
+    if json::check(doc, rules).is_err() {
+        return Vec::new();
+    }
+    let mut envelope = Envelope::new(doc, shape, fields, None);
+    if let (Results::Lists(lists), Some(single)) = (&shape.results, &shape.single_result) {
+        envelope.declared.extend(lists.iter().filter_map(|list| list.sibling(single)));
+    }
+    envelope.walk()
+}
+
+// === impl Envelope ===
+
+impl<'a> Envelope<'a> {
+    fn new(doc: &'a [u8], shape: &'a Shape, fields: &[Pointer], members: Option<&'a [&'a Call]>) -> Self {
+        let mut declared: Vec<Pointer> = match &shape.results {
+            Results::Lists(lists) => lists.clone(),
+            Results::Map { at, .. } => vec![at.clone()],
+        };
+        declared.extend_from_slice(fields);
+        Self { doc, shape, declared, members, found: Vec::new() }
+    }
+
+    fn walk(mut self) -> Vec<Undeclared> {
+        self.visit(json::root(self.doc), &mut Vec::new());
+        self.found
+    }
+
+    /// Looks at the value that `path` leads to.
+    fn visit(&mut self, value: Span, path: &mut Vec<String>) {
+        if self.declared.iter().any(|pointer| pointer.tokens() == *path) {
+            return;
+        }
+        if self.shape.ids.iter().any(|pointer| pointer.tokens() == *path) {
+            return self.visit_id(value, path);
+        }
+        match &self.shape.counters {
+            Counters::Usage(at) if at.tokens() == *path => return self.visit_usage(value, path),
+            Counters::Totals { at, .. } if at.iter().any(|pointer| pointer.tokens() == *path) => {
+                return self.visit_usage(value, path);
+            }
+            _ => {}
+        }
+        if let [name] = path.as_slice()
+            && self.shape.envelope.contains(&name.as_str())
+            && self.is_safe_scalar(value)
+        {
+            return;
+        }
+        if self.leads_on(path) {
+            return self.visit_inside(value, path, Self::visit);
+        }
+        self.add(value, path);
+    }
+
+    fn visit_inside(&mut self, value: Span, path: &mut Vec<String>, visit: fn(&mut Self, Span, &mut Vec<String>)) {
+        match kind(self.doc, value.start) {
+            Kind::Object => {
+                for member in Members::new(self.doc, value) {
+                    path.push(String::from_utf8_lossy(&unescape(member.key.inside(self.doc))).into_owned());
+                    visit(self, member.value, path);
+                    path.pop();
+                    if self.found.len() > MEMBERS_MAX {
+                        return;
+                    }
+                }
+            }
+            Kind::Array => {
+                for (index, element) in Elements::new(self.doc, value).enumerate() {
+                    path.push(index.to_string());
+                    visit(self, element, path);
+                    path.pop();
+                    if self.found.len() > MEMBERS_MAX {
+                        return;
+                    }
+                }
+            }
+            Kind::String | Kind::Number | Kind::Bool | Kind::Null => self.add(value, path),
+        }
+    }
+
+    /// Numbers of a counter are shared out; their names and any text beside them are not.
+    fn visit_usage(&mut self, value: Span, path: &mut Vec<String>) {
+        match kind(self.doc, value.start) {
+            Kind::Object | Kind::Array => self.visit_inside(value, path, Self::visit_usage),
+            Kind::String => self.add(value, path),
+            Kind::Number | Kind::Bool | Kind::Null => {
+                let is_quote = |name: &String| !USAGE.contains(&name.as_str()) && self.is_quote(name.as_bytes());
+                if path.iter().any(is_quote) {
+                    // The name alone: the number is each caller's own.
+                    self.add(Span { start: 0, end: 0 }, path);
+                }
+            }
+        }
+    }
+
+    /// An id is made anew; its beginning and its punctuation stay.
+    fn visit_id(&mut self, value: Span, path: &[String]) {
+        match kind(self.doc, value.start) {
+            Kind::Number | Kind::Null => {}
+            Kind::Object | Kind::Array | Kind::Bool => self.add(value, path),
+            Kind::String => {
+                let raw = value.inside(self.doc);
+                let prefix = Span { start: value.start + 1, end: value.start + 1 + fresh::prefix(raw) };
+                if !raw.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte)) {
+                    self.add(value, path);
+                } else if self.is_quote(prefix.of(self.doc).strip_suffix(b"-").unwrap_or_default()) {
+                    self.add(prefix, path);
+                }
+            }
+        }
+    }
+
+    fn is_safe_scalar(&self, value: Span) -> bool {
+        match kind(self.doc, value.start) {
+            Kind::Number | Kind::Bool | Kind::Null => value.len() <= SCALAR_MAX,
+            Kind::String => value.len() <= SCALAR_MAX && !self.is_quote(value.inside(self.doc)),
+            Kind::Object | Kind::Array => false,
+        }
+    }
+
+    /// Returns `true` if a text and an item of the batch hold one another; of a lone answer, always.
+    fn is_quote(&self, text: &[u8]) -> bool {
+        let Some(members) = self.members else { return true };
+        let holds = |whole: &[u8], part: &[u8]| part.len() >= QUOTE_MIN && memchr::memmem::find(whole, part).is_some();
+        let mut items = members.iter().flat_map(|call| {
+            let spans = call.found.slots.iter().flat_map(|slot| &slot.items);
+            spans.map(|item| match kind(&call.body, item.start) {
+                Kind::String => item.inside(&call.body),
+                _ => item.of(&call.body),
+            })
+        });
+        items.any(|item| holds(item, text) || holds(text, item))
+    }
+
+    /// Returns `true` if a declared value is below `path`.
+    fn leads_on(&self, path: &[String]) -> bool {
+        let below = |pointer: &Pointer| pointer.tokens().len() > path.len() && pointer.tokens().starts_with(path);
+        let counters = match &self.shape.counters {
+            Counters::None => false,
+            Counters::Usage(at) => below(at),
+            Counters::Totals { at, .. } => at.iter().any(below),
+        };
+        counters || self.declared.iter().chain(&self.shape.ids).any(below)
+    }
+
+    /// Lists a part; one more than may all be constants shows that there are too many.
+    fn add(&mut self, value: Span, path: &[String]) {
+        if self.found.len() > MEMBERS_MAX {
+            return;
+        }
+        let path = path.iter().flat_map(|name| std::iter::once(b'/').chain(name.bytes())).collect();
+        self.found.push(Undeclared { path, value });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::openai;
+
+    fn undeclared(shape: &Shape, fields: &[&str], doc: &str) -> Vec<String> {
+        let fields: Vec<Pointer> = fields.iter().map(|field| Pointer::known(field)).collect();
+        let found = of_shared(doc.as_bytes(), shape, &fields, &[]);
+        found.into_iter().map(|part| String::from_utf8(part.path).unwrap()).collect()
+    }
+
+    #[test]
+    fn the_envelope_of_embeddings_is_declared() {
+        let openai = openai::embeddings(false);
+        let doc = r#"{"id":"embd-0f0f","object":"list","created":1,"model":"m","data":[{"x":"y"}],
+            "usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens":null}}"#;
+        assert!(undeclared(&openai, &[], doc).is_empty());
+        assert_eq!(undeclared(&openai, &[], r#"{"data":[],"warning":"a","model":["a"]}"#), ["/warning", "/model"]);
+        assert_eq!(
+            undeclared(&openai, &[], r#"{"data":[],"usage":{"note":"a","n":[0,"b"]}}"#),
+            ["/usage/note", "/usage/n/1"]
+        );
+        assert_eq!(undeclared(&openai, &[], r#"{"data":[],"id":{"a":1}}"#), ["/id"]);
+        assert_eq!(undeclared(&openai, &["/warning"], r#"{"data":[],"warning":{"a":1}}"#), [""; 0]);
+    }
+
+    #[test]
+    fn members_beside_nested_results_are_undeclared() {
+        let shape = Shape::plain("/in", "/out/0/vectors");
+        let doc = r#"{"out":[{"vectors":[1],"note":1},2],"model":"m"}"#;
+        assert_eq!(undeclared(&shape, &[], doc), ["/out/0/note", "/out/1", "/model"]);
+        assert_eq!(undeclared(&shape, &["/out/0/note", "/model"], doc), ["/out/1"]);
+    }
+
+    #[test]
+    fn many_parts_are_not_all_listed() {
+        let doc =
+            format!(r#"{{"data":[],{}}}"#, (0..999).map(|n| format!(r#""n{n}":1"#)).collect::<Vec<_>>().join(","));
+        assert_eq!(undeclared(&openai::embeddings(false), &[], &doc).len(), MEMBERS_MAX + 1);
+    }
+}

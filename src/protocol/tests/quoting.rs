@@ -1,0 +1,222 @@
+//! Servers that quote inputs outside the results: no caller gets a byte of another's.
+
+use super::*;
+
+const EMBEDDINGS: &str = "/v1/embeddings";
+const PREDICT: &str = "/v1/models/m:predict";
+
+/// The standing of a server's answers to one key.
+struct Server {
+    endpoint: Arc<Endpoint>,
+    target: &'static str,
+    evidence: LoneEvidence,
+    now: Tick,
+}
+
+impl Server {
+    fn new(target: &'static str, protocol: Named) -> Self {
+        Self { endpoint: endpoint(target, protocol), target, evidence: LoneEvidence::default(), now: Tick(0) }
+    }
+
+    fn generic(fields: &[&str]) -> Self {
+        let rules = RouteRules {
+            generic: Some(Spec::new(vec![pointer("/texts")], vec![pointer("/vectors")])),
+            idempotent: Some(true),
+            respond_with_fields: fields.iter().map(|field| pointer(field)).collect(),
+            ..rules("/e", Named::Generic)
+        };
+        Self { endpoint: endpoint_of(rules, "/e"), target: "/e", evidence: LoneEvidence::default(), now: Tick(0) }
+    }
+
+    fn call(&self, text: &str) -> Call {
+        let body = match self.target {
+            PREDICT => format!(r#"{{"instances":["{text}"]}}"#),
+            EMBEDDINGS => format!(r#"{{"input":"{text}"}}"#),
+            "/embed" => format!(r#"{{"inputs":"{text}"}}"#),
+            _ => format!(r#"{{"texts":["{text}"]}}"#),
+        };
+        read(&self.endpoint, self.target, &body)
+    }
+
+    /// The answer of two calls with these texts, which `body` is written for.
+    fn shared(
+        &self,
+        texts: [&str; 2],
+        status: u16,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Result<Vec<Reply>, MismatchKind> {
+        let calls = texts.map(|text| self.call(text));
+        let members: Vec<&Call> = calls.iter().collect();
+        let sent = self.endpoint.write_batch(&members, None);
+        let status = StatusCode::from_u16(status).unwrap();
+        let (headers, body) = (head(headers), Bytes::from(body.to_owned()));
+        let answer = SharedAnswer { status, headers: &headers, body: &body };
+        if is_overload(status) {
+            return Ok(self.endpoint.answer_overload(&members, &sent, answer, &self.evidence));
+        }
+        let split = self.endpoint.split_batch(&members, &sent, answer, Some((self.now, &self.evidence)));
+        split.map_err(|mismatch| mismatch.what)
+    }
+
+    /// A lone call with this text had this answer.
+    fn lone(&self, text: &str, status: u16, headers: &[(&str, &str)], body: &str) {
+        let (status, headers, body) =
+            (StatusCode::from_u16(status).unwrap(), head(headers), Bytes::from(body.to_owned()));
+        let answer = SharedAnswer { status, headers: &headers, body: &body };
+        self.endpoint.observe_lone(&self.call(text), answer, &self.evidence);
+    }
+
+    fn is_apart(&self, now: Tick) -> bool {
+        self.evidence.is_apart(now, &self.call("a"))
+    }
+}
+
+fn head(headers: &[(&str, &str)]) -> HeaderMap {
+    let pair = |(name, value): &(&str, &str)| {
+        (HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap())
+    };
+    headers.iter().map(pair).collect()
+}
+
+#[test]
+fn a_member_that_nothing_declares_is_given_to_no_caller() {
+    let places = [
+        r#""warning":"private-0""#,
+        r#""inputs":["private-0","private-1"]"#,
+        r#""inputs":["private-0"]"#,
+        r#""map":{"private-0":1}"#,
+        r#""debug":{"deep":{"text":"private-0"}}"#,
+        r#""count":2"#,
+        r#""model":"private-0""#,
+        r#""model":["private-0"]"#,
+        r#""object":"about private-0""#,
+        r#""id":"private-00000000""#,
+        r#""id":{"of":"private-0"}"#,
+        r#""usage":{"total_tokens":2,"text":"private-0"}"#,
+        r#""usage":{"private-0":0}"#,
+        r#""usage":{"details":[{"of":"private-0"}]}"#,
+    ];
+    for place in places {
+        let body = format!(r#"{{"data":[{{"index":0}},{{"index":1}}],{place}}}"#);
+        let server = Server::new(EMBEDDINGS, Named::OpenAi);
+        assert_eq!(
+            server.shared(["private-0", "private-1"], 200, &[], &body).map(|_| ()),
+            Err(MismatchKind::Undeclared),
+            "{place}"
+        );
+    }
+    let predictions = r#"{"predictions":[1,2],"warning":"private-0"}"#;
+    let server = Server::new(PREDICT, Named::KServeV1);
+    assert!(server.shared(["private-0", "private-1"], 200, &[], predictions).is_err());
+    let vectors = r#"{"vectors":[1,2],"warning":"private-0"}"#;
+    assert!(Server::generic(&[]).shared(["private-0", "private-1"], 200, &[], vectors).is_err());
+    let replies = Server::generic(&["/warning"]).shared(["private-0", "private-1"], 200, &[], vectors).unwrap();
+    assert_eq!(
+        bodies(&replies),
+        [r#"{"vectors":[1],"warning":"private-0"}"#, r#"{"vectors":[2],"warning":"private-0"}"#]
+    );
+}
+
+#[test]
+fn a_member_that_lone_answers_show_to_be_constant_is_given_to_all() {
+    let server = Server::new(PREDICT, Named::KServeV1);
+    let shared = |server: &Server| server.shared(["a", "b"], 200, &[], r#"{"predictions":[1,2],"version":"3"}"#);
+    // Nothing is looked at before a batch had such a member.
+    server.lone("a", 200, &[], r#"{"predictions":[1],"version":"3"}"#);
+    assert!(shared(&server).is_err());
+    server.lone("a", 200, &[], r#"{"predictions":[1],"version":"3"}"#);
+    server.lone("a", 200, &[], r#"{"predictions":[1],"version":"3"}"#);
+    assert!(shared(&server).is_err(), "one input shows nothing");
+    server.lone("b", 200, &[], r#"{"predictions":[2],"version":"3"}"#);
+    assert_eq!(bodies(&shared(&server).unwrap())[1], r#"{"predictions":[2],"version":"3"}"#);
+    assert!(!server.is_apart(Tick(0)));
+}
+
+#[test]
+fn calls_go_alone_for_a_while_where_lone_answers_differ() {
+    let server = Server::new(PREDICT, Named::KServeV1);
+    let shared = |warning: &str| {
+        server.shared(["a", "b"], 200, &[], &format!(r#"{{"predictions":[1,2],"warning":"{warning}"}}"#))
+    };
+    assert!(shared("a b").is_err());
+    server.lone("a", 200, &[], r#"{"predictions":[1],"warning":"a"}"#);
+    server.lone("b", 200, &[], r#"{"predictions":[2],"warning":"b"}"#);
+    assert!(!server.is_apart(Tick(0)));
+    assert!(shared("b").is_err(), "the last value is no constant");
+    let minute = Tick(0).after(std::time::Duration::from_secs(60));
+    assert!(server.is_apart(Tick(0)) && !server.is_apart(minute));
+    // Another key has nothing to do with it.
+    let other = read(&server.endpoint, PREDICT, r#"{"instances":["a"],"signature_name":"s"}"#);
+    assert!(!server.evidence.is_apart(Tick(0), &other));
+}
+
+#[test]
+fn members_that_are_named_after_inputs_end_merging_for_a_while() {
+    let server = Server::new(PREDICT, Named::KServeV1);
+    for round in 0..3 {
+        assert!(!server.is_apart(Tick(0)), "{round}");
+        let body = format!(r#"{{"predictions":[1,2],"of-{round}":1}}"#);
+        assert!(server.shared(["a", "b"], 200, &[], &body).is_err());
+        server.lone("a", 200, &[], r#"{"predictions":[1],"of-a":1}"#);
+        server.lone("b", 200, &[], r#"{"predictions":[2],"of-b":1}"#);
+    }
+    assert!(server.is_apart(Tick(0)));
+}
+
+#[test]
+fn an_overload_is_answered_with_a_body_of_ours_in_the_callers_form() {
+    let told = r#"{"error":"overloaded while reading private-0, private-1"}"#;
+    let headers = [
+        ("retry-after", "7"),
+        ("server", "private-0"),
+        ("content-type", "text/plain; private-0"),
+        ("x-note", "private-0"),
+    ];
+    for (target, protocol, expected) in [
+        (
+            EMBEDDINGS,
+            Named::OpenAi,
+            r#"{"error":{"message":"upstream overloaded","type":"upstream_overloaded","param":null,"code":429}}"#,
+        ),
+        (PREDICT, Named::KServeV1, r#"{"error":"upstream overloaded"}"#),
+        ("/embed", Named::Tei, r#"{"error":"upstream overloaded","error_type":"Overloaded"}"#),
+    ] {
+        let server = Server::new(target, protocol);
+        let replies = server.shared(["private-0", "private-1"], 429, &headers, told).unwrap();
+        for reply in &replies {
+            assert_eq!((reply.status.as_u16(), &reply.body[..]), (429, expected.as_bytes()));
+            assert_eq!(reply.headers["retry-after"], "7");
+            assert_eq!(reply.headers["content-type"], "application/json");
+            assert_eq!(reply.headers["x-groupage-error"], "GRP3308");
+            assert!(!format!("{:?}", reply.headers).contains("private"), "{:?}", reply.headers);
+        }
+    }
+}
+
+#[test]
+fn the_servers_own_words_on_overload_are_given_on_once_lone_answers_had_the_same() {
+    let server = Server::new(PREDICT, Named::KServeV1);
+    let busy = r#"{"error":"busy"}"#;
+    server.lone("a", 503, &[], busy);
+    server.lone("b", 503, &[], busy);
+    let replies = server.shared(["a", "b"], 503, &[("content-type", "application/json")], busy).unwrap();
+    assert_eq!(bodies(&replies), [busy, busy]);
+    assert!(!replies[0].headers.contains_key("x-groupage-error"));
+    let other_status = server.shared(["a", "b"], 429, &[], busy).unwrap();
+    assert_eq!(bodies(&other_status)[0], r#"{"error":"upstream overloaded"}"#);
+}
+
+#[test]
+fn a_header_of_free_text_is_given_on_once_lone_answers_had_the_same() {
+    let server = Server::new(PREDICT, Named::KServeV1);
+    let headers = [("server", "uvicorn"), ("openai-version", "private"), ("x-ratelimit-limit-requests", "60")];
+    let shared = || server.shared(["a", "b"], 200, &headers, r#"{"predictions":[1,2]}"#).unwrap();
+    assert!(!shared()[0].headers.contains_key("server"));
+    server.lone("a", 200, &[("server", "uvicorn"), ("openai-version", "a")], r#"{"predictions":[1]}"#);
+    server.lone("b", 200, &[("server", "uvicorn"), ("openai-version", "b")], r#"{"predictions":[1]}"#);
+    let replies = shared();
+    assert_eq!(replies[1].headers["server"], "uvicorn");
+    assert_eq!(replies[1].headers["x-ratelimit-limit-requests"], "60");
+    assert!(!replies[1].headers.contains_key("openai-version"));
+}

@@ -1,0 +1,203 @@
+//! Servers that quote inputs outside the results, as validators, gateways and debug fields do: no
+//! caller gets a byte of another's, and each gets the body that it gets alone.
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::hand::Hand;
+use super::setup::{Caller, PREDICT, Proxy, by_hand};
+use super::support::client::{Answer, Outgoing};
+use super::support::upstream::Request;
+
+/// Rounds of [`CALLERS`] calls at once.
+const ROUNDS: usize = 4;
+const CALLERS: usize = 5;
+
+/// A route, the names of its items and results.
+#[derive(Debug, Clone, Copy)]
+struct Adapter {
+    path: &'static str,
+    items: &'static str,
+    results: &'static str,
+}
+
+const ADAPTERS: [Adapter; 4] = [
+    Adapter { path: PREDICT, items: "instances", results: "predictions" },
+    Adapter { path: "/v1/embeddings", items: "input", results: "data" },
+    Adapter { path: "/embed", items: "inputs", results: "" },
+    Adapter { path: "/g", items: "texts", results: "vectors" },
+];
+
+/// Where the server quotes its inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Text,
+    List,
+    OneOf,
+    Map,
+    Nested,
+    Header(&'static str),
+}
+
+const PLACES: [Place; 9] = [
+    Place::Text,
+    Place::List,
+    Place::OneOf,
+    Place::Map,
+    Place::Nested,
+    Place::Header("server"),
+    Place::Header("www-authenticate"),
+    Place::Header("openai-note"),
+    Place::Header("x-ratelimit-note"),
+];
+
+fn spec(policy: &str) -> Value {
+    let declared = json!({"items": "/texts", "results": "/vectors"});
+    json!({"scheduling": {"policy": policy}, "routes": [
+        {"path": PREDICT},
+        {"path": "/v1/embeddings"},
+        {"path": "/embed"},
+        {"path": "/g", "protocol": "Generic", "idempotent": "Always", "generic": declared},
+    ]})
+}
+
+// === impl Adapter ===
+
+impl Adapter {
+    fn call(self, proxy: &Proxy, text: &str) -> Outgoing {
+        proxy.post(self.path, &[], &json!({self.items: [text]}).to_string())
+    }
+
+    fn texts(self, request: &Request) -> Option<Vec<String>> {
+        let body: Value = serde_json::from_slice(&request.body).ok()?;
+        serde_json::from_value(body.get(self.items)?.clone()).ok()
+    }
+
+    /// The server's answer to these texts: head lines and body.
+    fn answer(self, place: Place, status: u16, texts: &[String]) -> (String, String) {
+        let quoted = texts.join(" ");
+        let mut body = json!({});
+        if status == 200 && !self.results.is_empty() {
+            let result = |index| if self.results == "data" { json!({"index": index}) } else { json!(1) };
+            body[self.results] = (0..texts.len()).map(result).collect();
+        }
+        match place {
+            Place::Text => body["detail"] = json!(quoted),
+            Place::List => body["detail"] = json!(texts),
+            Place::OneOf => body["detail"] = json!([texts[0], 1, 2]),
+            Place::Map => body["detail"] = json!({&texts[0]: 1}),
+            Place::Nested => body["usage"] = json!({"details": {"of": quoted}}),
+            Place::Header(_) => {}
+        }
+        let lines = match place {
+            Place::Header(name) => format!("{name}: realm=\"{quoted}\"\r\n"),
+            _ => String::new(),
+        };
+        // A bare list has no place beside the results.
+        let bare = status == 200 && self.results.is_empty();
+        let body = if bare { json!(texts.iter().map(|_| [1]).collect::<Vec<_>>()) } else { body };
+        (lines, body.to_string())
+    }
+}
+
+/// Answers every call, quoting all its texts.
+fn serve(mut hand: Hand, adapter: Adapter, place: Place, status: u16) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        loop {
+            let turn = hand.turn().await;
+            let Some(texts) = adapter.texts(&turn.request) else {
+                turn.answer(404, "{}").await;
+                continue;
+            };
+            let (lines, body) = adapter.answer(place, status, &texts);
+            let head = format!(
+                "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nretry-after: 1\r\n{lines}content-length: {}\r\n\r\n",
+                body.len()
+            );
+            turn.raw(format!("{head}{body}").as_bytes()).await;
+        }
+    })
+}
+
+fn check(answer: &Answer, own: &str, all: &[String], seen: &str) {
+    let body = String::from_utf8_lossy(&answer.body);
+    let whole = format!("{:?} {body}", answer.headers);
+    for other in all.iter().filter(|text| *text != own) {
+        assert!(!whole.contains(other.as_str()), "{own} got a byte of {other}: {whole}, {seen}");
+    }
+}
+
+#[tokio::test]
+async fn no_caller_gets_a_byte_of_anothers_input() {
+    let errors = [401, 403, 404, 405, 413, 422, 429, 500, 503];
+    for policy in ["WorkConserving", "Static", "Adaptive"] {
+        for adapter in ADAPTERS {
+            // The other policies form batches at other times and answer them alike.
+            let all = policy == "WorkConserving";
+            let successes = PLACES.map(|place| (200, place)).into_iter().take(if all { PLACES.len() } else { 2 });
+            let errors = errors
+                .into_iter()
+                .take(if all { errors.len() } else { 1 })
+                .flat_map(|status| [(status, Place::Text), (status, Place::Header("www-authenticate"))]);
+            for (status, place) in successes.chain(errors) {
+                let seen = format!("{place:?} of {status} at {} under {policy}", adapter.path);
+                let (proxy, hand) = by_hand(spec(policy)).await;
+                let serving = serve(hand, adapter, place, status);
+                for round in 0..ROUNDS {
+                    let texts: Vec<String> = (0..CALLERS).map(|n| format!("private-{round}-{n}")).collect();
+                    let callers: Vec<Caller> =
+                        texts.iter().map(|text| proxy.call(adapter.call(&proxy, text))).collect();
+                    for (caller, own) in callers.into_iter().zip(&texts) {
+                        let answer = caller.answer().await;
+                        check(&answer, own, &texts, &seen);
+                        assert_eq!(answer.status, Some(status), "{seen}");
+                        let (_, alone) = adapter.answer(place, status, std::slice::from_ref(own));
+                        let body = String::from_utf8_lossy(&answer.body);
+                        let is_ours = matches!(status, 429 | 503) && body.contains("upstream overloaded");
+                        assert!(is_ours || body == alone, "{own} got {body}, alone {alone}, {seen}");
+                    }
+                }
+                proxy.idle().await;
+                serving.abort();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_constant_member_is_merged_and_one_that_differs_ends_merging_of_its_key() {
+    for differs in [false, true] {
+        let adapter = ADAPTERS[0];
+        let (proxy, mut hand) = by_hand(spec("WorkConserving")).await;
+        let serving = tokio::spawn(async move {
+            let mut sizes = Vec::new();
+            while sizes.len() < 20 {
+                let turn = hand.turn().await;
+                let Some(texts) = adapter.texts(&turn.request) else { continue };
+                sizes.push(texts.len());
+                let note = if differs { texts.concat() } else { "v1".to_owned() };
+                let results: Vec<usize> = (0..texts.len()).collect();
+                turn.answer(200, &json!({"predictions": results, "version": note}).to_string()).await;
+            }
+            sizes
+        });
+        let mut round = 0;
+        while !serving.is_finished() {
+            let texts = (0..CALLERS).map(|n| format!("{round}-{n}"));
+            let callers: Vec<Caller> = texts.map(|text| proxy.call(adapter.call(&proxy, &text))).collect();
+            for caller in callers {
+                caller.answer().await;
+            }
+            round += 1;
+        }
+        let sizes = serving.await.unwrap();
+        let shared = sizes.iter().filter(|items| **items > 1).count();
+        if differs {
+            assert!((1..=2).contains(&shared), "{sizes:?}");
+            assert!(proxy.metric(r#"groupage_calls_passed_total{reason="answer_varies"}"#) > 0);
+        } else {
+            assert!(shared > 2, "{sizes:?}");
+        }
+        assert_eq!(proxy.metric("groupage_merging_suspended"), 0, "neither a quarantine nor a refusal");
+    }
+}
