@@ -2,13 +2,14 @@
 //!
 //! One loop for a client's call, a lone answer and a shared answer; what a bound means to each of them is theirs to say.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, Sleep, sleep, timeout, timeout_at};
 
 use crate::buffer::{BufferBudget, Held};
 
@@ -21,6 +22,26 @@ pub struct Bounds {
     pub idle: Duration,
     /// When it must be there.
     pub until: Option<Instant>,
+    /// The least rate from its first byte on.
+    pub floor: Option<RateFloor>,
+}
+
+/// The least rate of a body, from its first byte on: less shows a sender that holds its readers, not
+/// one that works.
+#[derive(Debug, Clone, Copy)]
+pub struct RateFloor {
+    /// Bytes that have to come in each window.
+    pub bytes: usize,
+    /// The length of a window.
+    pub window: Duration,
+}
+
+/// The window that a body is in.
+struct FloorWindow {
+    floor: RateFloor,
+    /// Bytes that had come when it began.
+    before: usize,
+    end: Pin<Box<Sleep>>,
 }
 
 /// What came of it.
@@ -55,6 +76,8 @@ pub enum Stop {
     BuffersFull,
     /// Nothing came for too long, or not all in time.
     Slow,
+    /// It came more slowly than its floor.
+    BelowFloor,
     /// It broke off.
     Broken,
 }
@@ -75,11 +98,25 @@ where
     let mut pieces = Pieces::default();
     let mut trailers = None;
     let mut size = 0_usize;
+    let mut window = None;
     let why = loop {
+        if size > 0 && window.is_none() {
+            window = bounds.floor.map(FloorWindow::new);
+        }
         let next = timeout(bounds.idle, body.frame());
-        let next = match bounds.until {
-            Some(until) => timeout_at(until, next).await.unwrap_or_else(Err),
+        let next = async {
+            match bounds.until {
+                Some(until) => timeout_at(until, next).await.unwrap_or_else(Err),
+                None => next.await,
+            }
+        };
+        let next = match &mut window {
             None => next.await,
+            Some(window) => tokio::select! {
+                biased;
+                next = next => next,
+                () = window.missed(size) => break Stop::BelowFloor,
+            },
         };
         let frame = match next {
             Err(_) => break Stop::Slow,
@@ -103,6 +140,26 @@ where
         }
     };
     Gathered::Stopped { why, read: pieces.join(), held }
+}
+
+// === impl FloorWindow ===
+
+impl FloorWindow {
+    fn new(floor: RateFloor) -> Self {
+        Self { floor, before: 0, end: Box::pin(sleep(floor.window)) }
+    }
+
+    /// Waits for the end of a window in which too little came, if `size` bytes stay all.
+    async fn missed(&mut self, size: usize) {
+        loop {
+            self.end.as_mut().await;
+            if size - self.before < self.floor.bytes {
+                return;
+            }
+            self.before = size;
+            self.end.set(sleep(self.floor.window));
+        }
+    }
 }
 
 // === impl Pieces ===
@@ -133,6 +190,7 @@ impl Pieces {
 mod tests {
     use std::convert::Infallible;
 
+    use futures_util::StreamExt as _;
     use http_body::Frame;
     use http_body_util::StreamBody;
 
@@ -146,7 +204,7 @@ mod tests {
 
     async fn read(parts: &[&'static str], max: usize, budget: &BufferBudget) -> Gathered {
         let mut body = StreamBody::new(futures_util::stream::iter(frames(parts)));
-        gather(&mut body, Bounds { max, idle: Duration::from_secs(1), until: None }, budget).await
+        gather(&mut body, Bounds { max, idle: Duration::from_secs(1), until: None, floor: None }, budget).await
     }
 
     #[tokio::test]
@@ -167,6 +225,24 @@ mod tests {
             panic!("too large")
         };
         assert_eq!((why, &read[..]), (Stop::TooLarge, &b"abcdef"[..]));
+    }
+
+    #[tokio::test]
+    async fn a_body_that_stalls_below_its_floor_is_stopped() {
+        let floor = Some(RateFloor { bytes: 2, window: Duration::from_millis(1) });
+        let bounds = Bounds { max: 100, idle: Duration::from_secs(300), until: None, floor };
+        for parts in [&["a"][..], &["ab", "c"]] {
+            let stalled = futures_util::stream::iter(frames(parts)).chain(futures_util::stream::pending());
+            let gathered = gather(&mut StreamBody::new(stalled), bounds, &BufferBudget::new(100)).await;
+            assert!(matches!(gathered, Gathered::Stopped { why: Stop::BelowFloor, .. }));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_window_in_which_enough_came_is_followed_by_another() {
+        let mut window = FloorWindow::new(RateFloor { bytes: 2, window: Duration::from_millis(1) });
+        window.missed(4).await;
+        assert_eq!(window.before, 4, "the first window had its bytes, the second none");
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ pub mod accesslog;
 pub mod api;
 pub mod clock;
 pub mod socket;
+pub mod places;
 pub mod redirect;
 pub mod tls;
 pub mod protocol;

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Request, State as Extract};
+use axum::http::uri::Authority;
 use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -18,18 +19,17 @@ use super::{State, server};
 const CHANGE_BYTES_MAX: usize = 4096;
 
 pub(super) fn router(state: State) -> Router {
-    server::read_only(state.clone()).merge(
-        Router::new()
-            .route("/api/stats", get(stats))
-            .route("/api/config", get(config))
-            .route("/api/reload", get(reload))
-            .route("/api/scheduler", get(scheduler))
-            .route("/api/log-level", post(log_level))
-            .route("/api/drain", post(drain))
-            .layer(axum::extract::DefaultBodyLimit::max(CHANGE_BYTES_MAX))
-            .layer(middleware::from_fn(only_local))
-            .with_state(state),
-    )
+    Router::new()
+        .route("/api/stats", get(stats))
+        .route("/api/config", get(config))
+        .route("/api/reload", get(reload))
+        .route("/api/scheduler", get(scheduler))
+        .route("/api/log-level", post(log_level))
+        .route("/api/drain", post(drain))
+        .layer(axum::extract::DefaultBodyLimit::max(CHANGE_BYTES_MAX))
+        .with_state(state.clone())
+        .merge(server::read_only(state))
+        .layer(middleware::from_fn(only_local))
 }
 
 /// Refuses what a browser or a forged request would send: a foreign `Host`, a change that is not JSON.
@@ -52,11 +52,11 @@ async fn only_local(request: Request, next: Next) -> Response {
 }
 
 fn is_local(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next(),
-        None => host.split(':').next(),
+    // No browser sends what stands before an `@`, and what is behind it is another host.
+    let Some(authority) = host.parse::<Authority>().ok().filter(|authority| !authority.as_str().contains('@')) else {
+        return false;
     };
-    let name = name.unwrap_or_default();
+    let name = authority.host().trim_start_matches('[').trim_end_matches(']');
     name.eq_ignore_ascii_case("localhost")
         || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }

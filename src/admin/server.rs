@@ -13,6 +13,7 @@ use axum::routing::get;
 use tokio::sync::watch;
 
 use super::{State, hook, local};
+use crate::places::serve_router;
 use crate::socket;
 
 /// How long answers that are there may take to be written at the end.
@@ -64,9 +65,7 @@ pub fn start(ports: Ports, state: State) -> io::Result<Admin> {
                                 // An error means the same: the process ends.
                                 stopped.wait_for(|stopped| *stopped).await.ok();
                             };
-                            if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stop).await {
-                                tracing::error!(%error, "an admin port ended");
-                            }
+                            serve_router(listener, router, stop).await;
                         });
                     }
                     Err(error) => tracing::error!(%error, "an admin port cannot be served"),

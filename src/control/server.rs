@@ -84,7 +84,7 @@ pub struct Limits {
     pub streams_max: usize,
     /// TLS handshakes at once; the others wait their turn. Each takes some 1 ms of a core, so more at once would only make all late.
     pub handshakes_max: usize,
-    /// For the handshake, once it is its turn.
+    /// For the first byte of a connection, and for the handshake once it is its turn.
     pub handshake_timeout: Duration,
     /// From the connection to `Hello`.
     pub hello_timeout: Duration,
@@ -105,7 +105,7 @@ impl Default for Limits {
         Self {
             streams_max: 12_000,
             handshakes_max: 64,
-            handshake_timeout: Duration::from_secs(5),
+            handshake_timeout: Duration::from_secs(1),
             hello_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(60),
             slow_timeout: Duration::from_secs(30),

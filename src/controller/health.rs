@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use super::certs::Served;
 use super::lease::Leadership;
 use super::watch::{Kind, Shared};
+use crate::places::serve_router;
 use crate::telemetry::ControllerMetrics;
 
 /// What the probes look at.
@@ -104,9 +105,7 @@ pub async fn serve(listener: TcpListener, health: Health, mut stop: watch::Recei
         // An error means the same: the process ends.
         stop.wait_for(|stop| *stop).await.ok();
     };
-    if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stopped).await {
-        tracing::error!(%error, "the port for probes ended");
-    }
+    serve_router(listener, router, stopped).await;
 }
 
 async fn metrics(State(health): State<Health>) -> Response {

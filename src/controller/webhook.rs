@@ -7,6 +7,7 @@
 //! Left out: what is done to the pod (`injector`), and registering with the API server (the installation's manifests, `certs` for whom to believe).
 
 mod answer;
+mod bodies;
 mod review;
 mod server;
 

@@ -88,7 +88,7 @@ impl Proxy {
     async fn read_answer(&self, mut body: Body, until: Option<Instant>) -> Result<Read, FailureKind> {
         let idle = self.config.answer_idle_timeout;
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
-        match gather(&mut body, Bounds { max, idle, until }, &self.buffers).await {
+        match gather(&mut body, Bounds { max, idle, until, floor: None }, &self.buffers).await {
             Gathered::Whole { bytes, trailers, held } => {
                 Ok(Read::Whole(bytes.clone(), Body::full(bytes).with_trailers(trailers).keeping(held)))
             }
@@ -97,7 +97,7 @@ impl Proxy {
                 Ok(Read::TooLarge(body.put_back(read, held).idle_after(idle, None)))
             }
             Gathered::Stopped { why: Stop::Slow, .. } => Err(FailureKind::UpstreamTimeout),
-            Gathered::Stopped { why: Stop::Broken, .. } => Err(FailureKind::UpstreamBroken),
+            Gathered::Stopped { why: Stop::Broken | Stop::BelowFloor, .. } => Err(FailureKind::UpstreamBroken),
         }
     }
 }

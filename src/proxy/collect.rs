@@ -27,13 +27,13 @@ pub(super) enum Collected {
 pub(super) async fn collect(proxy: &Proxy, mut body: Incoming, max: usize) -> Collected {
     let limits = &proxy.config.client;
     let until = proxy.clock.instant(proxy.clock.now().after(limits.body_timeout));
-    let bounds = Bounds { max, idle: limits.body_idle_timeout, until: Some(until) };
+    let bounds = Bounds { max, idle: limits.body_idle_timeout, until: Some(until), floor: None };
     match gather(&mut body, bounds, &proxy.buffers).await {
         Gathered::Whole { bytes, trailers, held } => Collected::Whole { bytes, trailers, held },
         Gathered::Stopped { why, read, held } => match why {
             Stop::TooLarge => Collected::TooLarge(Body::stream(body).put_back(read, held)),
             Stop::BuffersFull => Collected::Refused(FailureKind::BytesFull),
-            Stop::Slow => Collected::Refused(FailureKind::SlowBody),
+            Stop::Slow | Stop::BelowFloor => Collected::Refused(FailureKind::SlowBody),
             Stop::Broken => Collected::Broken,
         },
     }

@@ -21,8 +21,13 @@ use crate::batching::{Isolation, Observed, ObservedOutcome, Part, Refusal, Verdi
 use crate::body::Body;
 use crate::buffer::Held;
 use crate::error::FailureKind;
+use crate::gather::RateFloor;
 use crate::protocol::{Call, Mismatch, MismatchKind, Published, Reply, SharedAnswer, headers, is_overload};
 use crate::telemetry::names::Stage;
+
+/// The least rate of a shared answer, all of which every member waits for: an answer that drips is
+/// left, and its members are sent alone. 1 KiB/s over windows in which a server may compute on.
+const SHARED_FLOOR: RateFloor = RateFloor { bytes: 10 << 10, window: Duration::from_secs(10) };
 
 /// What came of one upstream call for a part of the batch.
 enum Judged {
@@ -184,7 +189,7 @@ async fn try_part(
         fail(outputs, part, FailureKind::Internal);
         return Judged::Answered(ObservedOutcome::Failed);
     };
-    let answer = match inner.exchange(http, left).await {
+    let answer = match inner.exchange(http, left, Some(SHARED_FLOOR)).await {
         Ok(answer) => answer,
         Err(kind) => {
             // Refused: nothing was sent, and alone it would be refused too. A timeout is never sent again.
@@ -285,7 +290,7 @@ async fn alone(
     let member = part.start;
     let Some(call) = request.members.get(member) else { return Judged::Answered(ObservedOutcome::Failed) };
     let answer = match original(call) {
-        Some(http) => inner.exchange(http, left).await,
+        Some(http) => inner.exchange(http, left, None).await,
         None => Err(FailureKind::Internal),
     };
     let result = answer.map_err(Into::into).map(|answer| {

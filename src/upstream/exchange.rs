@@ -14,7 +14,7 @@ use crate::body::Body;
 use crate::buffer::Held;
 use crate::clock::Clock;
 use crate::error::FailureKind;
-use crate::gather::{Bounds, Gathered, Stop, gather};
+use crate::gather::{Bounds, Gathered, RateFloor, Stop, gather};
 
 /// A whole answer.
 #[derive(Debug)]
@@ -33,11 +33,13 @@ pub(super) struct Answer {
 impl Inner {
     /// Sends a call and reads its answer to the end.
     ///
-    /// The time to the last byte is bounded by `limit` where there is one, each silence inside the body by the body idle time, the size by the answer cap.
+    /// The time to the last byte is bounded by `limit` where there is one, each silence inside the body by the body idle time, the size by the answer cap,
+    /// its rate by `floor`.
     pub(super) async fn exchange(
         self: &Arc<Self>,
         request: Request<Body>,
         limit: Option<Duration>,
+        floor: Option<RateFloor>,
     ) -> Result<Answer, FailureKind> {
         let clock: Clock = self.clock;
         let sent = clock.now();
@@ -54,7 +56,7 @@ impl Inner {
         let first_byte = clock.now().since(sent);
         let (head, mut incoming) = response.into_parts();
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
-        let bounds = Bounds { max, idle: self.config.body_idle_timeout, until };
+        let bounds = Bounds { max, idle: self.config.body_idle_timeout, until, floor };
         match gather(&mut incoming, bounds, &self.buffers).await {
             Gathered::Whole { bytes, trailers, held } => {
                 self.heard.answered(&head.headers);
@@ -64,7 +66,8 @@ impl Inner {
                 Stop::TooLarge => FailureKind::AnswerTooLarge,
                 Stop::BuffersFull => FailureKind::BytesFull,
                 Stop::Slow => FailureKind::UpstreamTimeout,
-                Stop::Broken => FailureKind::UpstreamBroken,
+                // As if it had broken off: the rest is not waited for.
+                Stop::BelowFloor | Stop::Broken => FailureKind::UpstreamBroken,
             }),
         }
     }

@@ -45,7 +45,7 @@ pub(super) async fn look_up(inner: &Arc<Inner>) -> Option<Published> {
     }
     let request = Request::get("/info").header(http::header::HOST, inner.config.target.authority()).body(Body::empty());
     let found = match request {
-        Ok(request) => match inner.exchange(request, Some(LOOK_UP_LIMIT)).await {
+        Ok(request) => match inner.exchange(request, Some(LOOK_UP_LIMIT), None).await {
             Ok(answer) if answer.status.is_success() => {
                 if let Some(model) = model_named(&answer.body) {
                     inner.heard.published(&model);

@@ -255,7 +255,7 @@ impl Asker {
         let response = timeout_at(until, self.upstream.forward().alone(request)).await;
         let response = response.map_err(|_| FailureKind::UpstreamTimeout)?.map_err(|failure| failure.kind)?;
         let (head, mut body) = response.into_parts();
-        let bounds = Bounds { max: ANSWER_BYTES_MAX, idle: ANSWER_LIMIT, until: Some(until) };
+        let bounds = Bounds { max: ANSWER_BYTES_MAX, idle: ANSWER_LIMIT, until: Some(until), floor: None };
         match gather(&mut body, bounds, &self.buffers).await {
             Gathered::Whole { bytes, .. } => {
                 Ok(ServerAnswer { status: head.status, headers: head.headers, body: bytes })

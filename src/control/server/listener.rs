@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,9 +24,12 @@ use super::streams::{Line, SWEEP, Shared};
 use super::{Authenticate, Count, Hub, Limits, Refusal, Streams};
 use crate::clock::Clock;
 use crate::control::wire::{FEATURES, FEATURES_HEADER, MINOR, PATH, PROTOCOL_HEADER};
+use crate::places;
 
 /// Pauses after a failed accept: out of descriptors is over in a moment or lasts, and neither may spin or end the loop.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The longest wait for a handshake; a sidecar connects again long before.
+const WAIT: Duration = Duration::from_secs(30);
 /// What a sidecar may have sent ahead of us: a report, or a part of a larger one. Ten thousand times this is what all of them could make us hold.
 const STREAM_WINDOW: u32 = 32 << 10;
 /// A token of 8 KiB and what clients add.
@@ -54,7 +58,7 @@ async fn run(shared: Arc<Shared>, port: TcpListener, tls: TlsAcceptor, mut stop:
     let mut accepting = true;
     while accepting || !shared.is_idle() {
         tokio::select! {
-            accepted = port.accept(), if accepting => accept(&shared, &tls, accepted.map(|(stream, _)| stream)).await,
+            accepted = port.accept(), if accepting => accept(&shared, &tls, accepted).await,
             _ = sweep.tick() => shared.sweep(shared.clock.now()),
             () = stopped(&mut stop), if accepting => accepting = false,
         }
@@ -66,9 +70,9 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     stop.wait_for(|stop| *stop).await.ok();
 }
 
-async fn accept(shared: &Arc<Shared>, tls: &TlsAcceptor, accepted: io::Result<TcpStream>) {
-    let stream = match accepted {
-        Ok(stream) => stream,
+async fn accept(shared: &Arc<Shared>, tls: &TlsAcceptor, accepted: io::Result<(TcpStream, SocketAddr)>) {
+    let (stream, peer) = match accepted {
+        Ok(accepted) => accepted,
         Err(error) => {
             tracing::warn!(%error, "accept failed");
             shared.counts.one(Count::Shed);
@@ -76,7 +80,7 @@ async fn accept(shared: &Arc<Shared>, tls: &TlsAcceptor, accepted: io::Result<Tc
             return;
         }
     };
-    let Some(line) = shared.take() else {
+    let (Some(waiting), Some(line)) = (shared.waiting.take(peer.ip()), shared.take()) else {
         shared.counts.one(Count::Shed);
         return;
     };
@@ -86,7 +90,7 @@ async fn accept(shared: &Arc<Shared>, tls: &TlsAcceptor, accepted: io::Result<Tc
     let tls = tls.clone();
     let task = tokio::spawn(async move {
         let Place { shared, line } = &place;
-        match Box::pin(handshake(shared, &tls, stream)).await {
+        match Box::pin(handshake(shared, &tls, stream, waiting)).await {
             Some(stream) => connection(shared.clone(), line.clone(), stream).await,
             None => shared.counts.one(Count::Handshake),
         }
@@ -106,10 +110,26 @@ impl Drop for Place {
     }
 }
 
-async fn handshake(shared: &Shared, tls: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+/// Performs the TLS handshake of a connection that waits for it at `place`.
+async fn handshake(
+    shared: &Shared,
+    tls: &TlsAcceptor,
+    stream: TcpStream,
+    place: places::Place,
+) -> Option<TlsStream<TcpStream>> {
+    tokio::select! {
+        stream = in_turn(shared, tls, stream) => stream,
+        () = place.ended(WAIT) => None,
+    }
+}
+
+async fn in_turn(shared: &Shared, tls: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+    let timeout = shared.limits.handshake_timeout;
+    // A silent connection takes no turn.
+    tokio::time::timeout(timeout, stream.readable()).await.ok()?.ok()?;
     // It is closed never, so there is always a permit sooner or later.
     let _turn = shared.handshakes.acquire().await.ok()?;
-    let stream = tokio::time::timeout(shared.limits.handshake_timeout, tls.accept(stream)).await.ok()?.ok()?;
+    let stream = tokio::time::timeout(timeout, tls.accept(stream)).await.ok()?.ok()?;
     (stream.get_ref().1.alpn_protocol() == Some(b"h2")).then_some(stream)
 }
 

@@ -16,9 +16,13 @@ use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::control::ledger::Inbox;
 use crate::control::wire::{Acked, Hello};
+use crate::places::{PlaceBounds, Places};
 
 /// Between two sweeps: the finest of the timeouts is six times as long.
 pub(super) const SWEEP: Duration = Duration::from_secs(5);
+/// Connections that wait for their handshake, and those of one address: a node may run a hundred
+/// sidecars behind one, which come back side by side.
+const WAITING: PlaceBounds = PlaceBounds { total: 4096, per_peer: 128 };
 /// A sidecar to which nothing was written for so long is told that we live. Reports are answered every 5 s, so it rarely is.
 const QUIET: Duration = Duration::from_secs(20);
 /// What a sidecar has sent is remembered for so long after it went, far beyond a reconnect.
@@ -34,6 +38,8 @@ pub(super) struct Shared {
     pub(super) counts: Counts,
     pub(super) auth: Arc<dyn Authenticate>,
     pub(super) hub: Arc<dyn Hub>,
+    /// Connections that wait for their handshake: the oldest makes room.
+    pub(super) waiting: Places,
     pub(super) handshakes: Semaphore,
     lines: Mutex<HashMap<u64, Arc<Line>>>,
     pods: Mutex<Pods>,
@@ -74,6 +80,7 @@ struct Open {
 impl Streams {
     pub(super) fn new(limits: Limits, clock: Clock, auth: Arc<dyn Authenticate>, hub: Arc<dyn Hub>) -> Self {
         Self(Arc::new(Shared {
+            waiting: Places::new(WAITING),
             handshakes: Semaphore::new(limits.handshakes_max.clamp(1, Semaphore::MAX_PERMITS)),
             limits,
             clock,

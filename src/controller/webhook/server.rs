@@ -2,41 +2,47 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::answer::{Answer, Known, answer};
+use super::bodies::{BodyBounds, BodyBudget, BodyRefusal};
 use super::review::decode;
 use super::{PATH, QUESTION_BYTES_MAX};
 use crate::clock::Clock;
 use crate::controller::events::Notice;
 use crate::controller::watch::Shared;
 use crate::injector::Context;
+use crate::places::{Place, PlaceBounds, Places};
 use crate::telemetry::ControllerMetrics;
 use crate::telemetry::names::{Admission, Told};
 
-/// Connections at once. API servers hold a few each; the rest is for those who should not be here.
-const CONNECTIONS_MAX: usize = 256;
-/// Questions whose bytes are held at once: 96 MiB at the worst.
+/// Connections at once. API servers hold a few each; the rest is for those that should not be here.
+const PLACES: PlaceBounds = PlaceBounds { total: 256, per_peer: 16 };
+/// Bytes of questions that are held at once, in all and by one address: 32 of the largest, and 16.
+const HELD: BodyBounds = BodyBounds { total: 32 * QUESTION_BYTES_MAX, per_peer: 16 * QUESTION_BYTES_MAX };
+/// Questions that are answered at once: each takes a few milliseconds of a core.
 const QUESTIONS_MAX: usize = 32;
 /// From the connection to the end of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// A whole question; the API server waits for the answer no longer than 30 s, and 5 s as it is installed.
 const QUESTION: Duration = Duration::from_secs(10);
-/// A head. A connection of HTTP/1.1 that is idle for so long is closed, and the API server opens another.
-const HEAD: Duration = Duration::from_secs(90);
+/// A connection without a question for so long is closed, and the API server opens another.
+const IDLE: Duration = Duration::from_secs(60);
 /// After a failed accept: out of descriptors is over in a moment or lasts, and neither may spin or end the loop.
 const PAUSE: Duration = Duration::from_millis(50);
 /// What is answered within, asked for again otherwise: questions that wait for room.
@@ -72,7 +78,7 @@ pub struct Listening {
 #[must_use]
 pub fn serve(listener: TcpListener, tls: rustls::ServerConfig, config: Config) -> Listening {
     let (stop, stopped) = watch::channel(false);
-    let webhook = Webhook { config, room: Semaphore::new(QUESTIONS_MAX) };
+    let webhook = Webhook { config, room: Semaphore::new(QUESTIONS_MAX), held: BodyBudget::new(HELD) };
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let task = tokio::spawn(accept(listener, acceptor, Arc::new(webhook), stopped));
     Listening { stop, task }
@@ -103,6 +109,7 @@ impl Listening {
 struct Webhook {
     config: Config,
     room: Semaphore,
+    held: BodyBudget,
 }
 
 async fn accept(
@@ -112,49 +119,74 @@ async fn accept(
     mut stopped: watch::Receiver<bool>,
 ) {
     let graceful = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Places::new(PLACES);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             // An error means the same: nobody is left to stop it.
             _ = stopped.wait_for(|stopped| *stopped) => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok((stream, peer)) => (stream, peer.ip()),
             Err(error) => {
                 tracing::warn!(%error, "the webhook cannot accept");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
         };
-        // One too many is closed at once: the API server does without (failurePolicy) or asks again.
-        let Ok(place) = places.clone().try_acquire_owned() else { continue };
+        // Where all connections are being answered, one too many is closed: the API server does without
+        // (failurePolicy) or asks again.
+        let Some(place) = places.take(peer) else { continue };
         let (acceptor, webhook, watcher) = (acceptor.clone(), webhook.clone(), graceful.watcher());
         tokio::spawn(async move {
-            let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, handshake(acceptor, stream)).await else { return };
-            let service = service_fn(|request| {
-                let webhook = webhook.clone();
-                async move { Ok::<_, Infallible>(webhook.respond(request).await) }
-            });
-            let builder = builder();
-            let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-            // What goes wrong here is the other side's: a broken head, a reset.
-            watcher.watch(connection).await.ok();
-            drop(place);
+            let handshake = tokio::time::timeout(HANDSHAKE, handshake(acceptor, stream));
+            let stream = tokio::select! {
+                stream = handshake => stream,
+                () = place.ended(IDLE) => return,
+            };
+            if let Ok(Ok(stream)) = stream {
+                connection(webhook, stream, (place, peer), watcher).await;
+            }
         });
     }
     drop(listener);
     graceful.shutdown().await;
 }
 
-async fn handshake(acceptor: TlsAcceptor, stream: TcpStream) -> io::Result<tokio_rustls::server::TlsStream<TcpStream>> {
+/// Serves a connection until its end, or until it makes room for another.
+async fn connection(
+    webhook: Arc<Webhook>,
+    stream: TlsStream<TcpStream>,
+    (place, peer): (Place, IpAddr),
+    watcher: Watcher,
+) {
+    let place = Arc::new(place);
+    let answering = place.clone();
+    let service = service_fn(move |request| {
+        let (webhook, place) = (webhook.clone(), answering.clone());
+        async move {
+            let _busy = place.busy();
+            Ok::<_, Infallible>(webhook.respond(request, peer).await)
+        }
+    });
+    let builder = builder();
+    let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+    tokio::select! {
+        // What goes wrong here is the other side's: a broken head, a reset.
+        _ = watcher.watch(connection) => {}
+        // No question is being answered on it.
+        () = place.ended(IDLE) => {}
+    }
+}
+
+async fn handshake(acceptor: TlsAcceptor, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
     stream.set_nodelay(true)?;
     acceptor.accept(stream).await
 }
 
 fn builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_headers(100).max_buf_size(64 << 10);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE).max_headers(100).max_buf_size(64 << 10);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -170,7 +202,7 @@ fn builder() -> Builder<TokioExecutor> {
 // === impl Webhook ===
 
 impl Webhook {
-    async fn respond(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn respond(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Full<Bytes>> {
         if request.uri().path() != PATH {
             return text(StatusCode::NOT_FOUND, "there is nothing here but the webhook\n");
         }
@@ -184,19 +216,21 @@ impl Webhook {
         if !json {
             return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, "a question is application/json\n");
         }
-        let Ok(Ok(_room)) = tokio::time::timeout(ROOM, self.room.acquire()).await else {
-            return text(StatusCode::SERVICE_UNAVAILABLE, "too many questions at once\n");
-        };
-        let body = Limited::new(request.into_body(), QUESTION_BYTES_MAX);
-        let body = match tokio::time::timeout(QUESTION, body.collect()).await {
-            Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(error)) => {
+        let read = self.held.read(request.into_body(), peer, QUESTION_BYTES_MAX);
+        let (body, _held) = match tokio::time::timeout(QUESTION, read).await {
+            Ok(Ok(read)) => read,
+            Ok(Err(BodyRefusal::Full)) => return text(StatusCode::SERVICE_UNAVAILABLE, "too many questions at once\n"),
+            Ok(Err(refusal)) => {
                 self.count(Admission::Malformed, Duration::ZERO);
-                let large = error.is::<LengthLimitError>();
+                let large = refusal == BodyRefusal::TooLarge;
                 let status = if large { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
                 return text(status, "the question is larger than 3 MiB or broken off\n");
             }
             Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the question takes too long\n"),
+        };
+        // What is slow to come holds its bytes and no turn.
+        let Ok(Ok(_room)) = tokio::time::timeout(ROOM, self.room.acquire()).await else {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "too many questions at once\n");
         };
         self.answer(&body)
     }

@@ -7,7 +7,7 @@ use super::lex::{Kind, Token};
 use super::{Source, golden_section, metadata, sources};
 
 /// Every module in reading order, and which of those above it it may name. `lib` and `main` only put things together.
-const OURS: [(&str, &[&str]); 28] = [
+const OURS: [(&str, &[&str]); 29] = [
     ("error", &[]),
     ("batching", &[]),
     ("telemetry", &["error", "batching"]),
@@ -15,6 +15,7 @@ const OURS: [(&str, &[&str]); 28] = [
     ("api", &[]),
     ("clock", &["batching"]),
     ("socket", &[]),
+    ("places", &[]),
     ("redirect", &[]),
     ("tls", &[]),
     ("protocol", &["error", "batching"]),
@@ -48,10 +49,10 @@ const OURS: [(&str, &[&str]); 28] = [
             "scheduler",
         ],
     ),
-    ("admin", &["batching", "telemetry", "clock", "socket", "buffer"]),
+    ("admin", &["batching", "telemetry", "clock", "socket", "places", "buffer"]),
     ("config", &["api", "protocol"]),
     ("injector", &["api", "config"]),
-    ("control", &["batching", "telemetry", "api", "clock", "tls"]),
+    ("control", &["batching", "telemetry", "api", "clock", "places", "tls"]),
     ("tuner", &["batching", "api", "config", "control"]),
     ("rollout", &["api", "config", "control", "tuner"]),
     (
@@ -63,6 +64,7 @@ const OURS: [(&str, &[&str]); 28] = [
             "api",
             "clock",
             "socket",
+            "places",
             "tls",
             "config",
             "injector",
@@ -108,7 +110,7 @@ const OURS: [(&str, &[&str]); 28] = [
 /// Every crate of others, and who may name it. What is in no row of a pure module keeps it pure: `batching` names nothing at all, `protocol` neither
 /// tokio nor hyper.
 const OTHERS: [(&str, &[&str]); 37] = [
-    ("axum", &["admin", "controller"]),
+    ("axum", &["places", "admin", "controller"]),
     ("blake3", &["tls", "protocol", "proxy", "admin", "control", "standin", "rollout", "injector", "controller"]),
     (
         "bytes",
@@ -137,8 +139,8 @@ const OTHERS: [(&str, &[&str]); 37] = [
     ),
     ("http-body", &["body", "gather", "upstream", "proxy", "control"]),
     ("http-body-util", &["gather", "standin", "controller"]),
-    ("hyper", &["body", "standin", "upstream", "proxy", "control", "controller"]),
-    ("hyper-util", &["standin", "upstream", "proxy", "control", "controller"]),
+    ("hyper", &["places", "body", "standin", "upstream", "proxy", "control", "controller"]),
+    ("hyper-util", &["places", "standin", "upstream", "proxy", "control", "controller"]),
     ("json-patch", &["injector", "controller"]),
     ("k8s-openapi", &["api", "control", "rollout", "controller", "cli"]),
     ("kube", &["api", "control", "controller", "cli"]),
@@ -181,6 +183,7 @@ const OTHERS: [(&str, &[&str]); 37] = [
         "tokio",
         &[
             "clock",
+            "places",
             "tls",
             "body",
             "relay",
@@ -197,8 +200,11 @@ const OTHERS: [(&str, &[&str]); 37] = [
         ],
     ),
     ("tokio-rustls", &["tls", "control", "controller"]),
-    ("tower", &["controller"]),
-    ("tracing", &["telemetry", "clock", "upstream", "scheduler", "proxy", "admin", "control", "cli", "controller"]),
+    ("tower", &["places", "controller"]),
+    (
+        "tracing",
+        &["telemetry", "clock", "places", "upstream", "scheduler", "proxy", "admin", "control", "cli", "controller"],
+    ),
     ("tracing-subscriber", &["telemetry", "config"]),
 ];
 

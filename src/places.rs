@@ -1,0 +1,274 @@
+//! Places for the connections of a port: bounded in all and by peer address.
+//!
+//! A connection that waits for its peer is idle; one that answers is busy. Where a bound is reached,
+//! the connection that has been idle longest makes room for the newcomer: one of the same address
+//! where that address has its share, else one of the address that holds most. So idle and silent
+//! connections keep out neither a probe nor a call, whoever holds them, and an address takes no
+//! place from another while it holds more.
+
+mod serve;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+pub use serve::serve_router;
+
+/// Bounds on the connections of a port.
+#[derive(Debug, Clone, Copy)]
+pub struct PlaceBounds {
+    /// Connections at once.
+    pub total: usize,
+    /// Connections of one address at once.
+    pub per_peer: usize,
+}
+
+/// The places of a port. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Places(Arc<Shared>);
+
+/// A place among the connections of a port, until it is dropped.
+#[derive(Debug)]
+pub struct Place {
+    shared: Arc<Shared>,
+    id: u64,
+    /// Notified when the connection has to make room.
+    leave: Arc<Notify>,
+}
+
+/// A connection that is answering: it makes no room until this is dropped.
+#[derive(Debug)]
+pub struct BusyGuard<'a>(&'a Place);
+
+#[derive(Debug)]
+struct Shared {
+    bounds: PlaceBounds,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    next: u64,
+    /// Counts connections that became idle.
+    turn: u64,
+    slots: HashMap<u64, Slot>,
+    peers: HashMap<IpAddr, usize>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    peer: IpAddr,
+    /// Its turn among the idle ones; `None` while it answers.
+    idle: Option<u64>,
+    busy: usize,
+    leave: Arc<Notify>,
+}
+
+// === impl Places ===
+
+impl Places {
+    /// No connection yet. Bounds of zero are taken for one.
+    #[must_use]
+    pub fn new(bounds: PlaceBounds) -> Self {
+        let bounds = PlaceBounds { total: bounds.total.max(1), per_peer: bounds.per_peer.max(1) };
+        Self(Arc::new(Shared { bounds, held: Mutex::default() }))
+    }
+
+    /// Takes a place for a connection of `peer`, for which an idle one makes room if need be; `None`
+    /// where all that could are busy.
+    #[must_use]
+    pub fn take(&self, peer: IpAddr) -> Option<Place> {
+        // An address of either family is one peer.
+        let peer = peer.to_canonical();
+        let mut held = self.0.lock();
+        if held.of_peer(peer) >= self.0.bounds.per_peer {
+            held.evict(peer)?;
+        } else if held.slots.len() >= self.0.bounds.total {
+            held.evict_for(peer)?;
+        }
+        let id = held.next;
+        held.next += 1;
+        let leave = Arc::new(Notify::new());
+        let idle = Some(held.next_turn());
+        held.slots.insert(id, Slot { peer, idle, busy: 0, leave: leave.clone() });
+        *held.peers.entry(peer).or_default() += 1;
+        Some(Place { shared: self.0.clone(), id, leave })
+    }
+
+    /// Connections that hold a place.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.lock().slots.len()
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Marks the connection as answering.
+    #[must_use]
+    pub fn busy(&self) -> BusyGuard<'_> {
+        if let Some(slot) = self.shared.lock().slots.get_mut(&self.id) {
+            slot.busy += 1;
+            slot.idle = None;
+        }
+        BusyGuard(self)
+    }
+
+    /// Waits until the connection has to make room for another, or has been idle for `limit` at
+    /// least, and twice that at most.
+    pub async fn ended(&self, limit: Duration) {
+        tokio::select! {
+            () = self.leave.notified() => {}
+            () = self.idle_for(limit) => {}
+        }
+    }
+
+    async fn idle_for(&self, limit: Duration) {
+        let idle = || self.shared.lock().slots.get(&self.id).and_then(|slot| slot.idle);
+        loop {
+            let before = idle();
+            sleep(limit).await;
+            if before.is_some() && before == idle() {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.lock().remove(self.id);
+    }
+}
+
+// === impl BusyGuard ===
+
+impl Drop for BusyGuard<'_> {
+    fn drop(&mut self) {
+        let mut held = self.0.shared.lock();
+        let turn = held.next_turn();
+        if let Some(slot) = held.slots.get_mut(&self.0.id) {
+            slot.busy = slot.busy.saturating_sub(1);
+            if slot.busy == 0 {
+                slot.idle = Some(turn);
+            }
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    fn next_turn(&mut self) -> u64 {
+        self.turn += 1;
+        self.turn
+    }
+
+    fn of_peer(&self, peer: IpAddr) -> usize {
+        self.peers.get(&peer).copied().unwrap_or(0)
+    }
+
+    /// Has the connection of an address leave that has been idle longest.
+    fn evict(&mut self, peer: IpAddr) -> Option<()> {
+        let idle = self.slots.iter().filter(|(_, slot)| slot.peer == peer);
+        let (_, id) = idle.filter_map(|(id, slot)| Some((slot.idle?, *id))).min()?;
+        self.remove(id);
+        Some(())
+    }
+
+    /// The same of the address that holds most and has an idle one. `None` for a newcomer of an
+    /// address that would hold more than that.
+    fn evict_for(&mut self, newcomer: IpAddr) -> Option<()> {
+        let idle = self.slots.values().filter(|slot| slot.idle.is_some());
+        let most = idle.map(|slot| (self.of_peer(slot.peer), slot.peer)).max()?;
+        if most.0 < self.of_peer(newcomer) {
+            return None;
+        }
+        self.evict(most.1)
+    }
+
+    fn remove(&mut self, id: u64) {
+        let Some(slot) = self.slots.remove(&id) else { return };
+        slot.leave.notify_one();
+        if let Some(count) = self.peers.get_mut(&slot.peer) {
+            *count -= 1;
+            if *count == 0 {
+                self.peers.remove(&slot.peer);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn peer(number: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, number])
+    }
+
+    fn places(total: usize, per_peer: usize) -> Places {
+        Places::new(PlaceBounds { total, per_peer })
+    }
+
+    async fn has_left(place: &Place) -> bool {
+        tokio::time::timeout(Duration::ZERO, place.ended(LONG)).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn the_connection_idle_longest_makes_room() {
+        let places = places(8, 2);
+        let first = places.take(peer(1)).unwrap();
+        let second = places.take(peer(1)).unwrap();
+        drop(first.busy());
+        let third = places.take(peer(1)).unwrap();
+        assert!(!has_left(&first).await && has_left(&second).await && !has_left(&third).await);
+        let _busy = (first.busy(), third.busy());
+        assert!(places.take(peer(1)).is_none(), "both answer");
+        assert!(places.take(peer(2)).is_some(), "another address has places of its own");
+    }
+
+    #[tokio::test]
+    async fn an_address_makes_room_for_those_that_hold_less() {
+        let places = places(6, 4);
+        let many: Vec<Place> = (0..4).map(|_| places.take(peer(1)).unwrap()).collect();
+        let few: Vec<Place> = (0..2).map(|_| places.take(peer(2)).unwrap()).collect();
+        let newcomer = places.take(peer(3)).unwrap();
+        let mut left = 0;
+        for place in &many {
+            left += usize::from(has_left(place).await);
+        }
+        assert_eq!(left, 1);
+        assert!(!has_left(&few[0]).await && !has_left(&few[1]).await && !has_left(&newcomer).await);
+        assert_eq!(places.count(), 6);
+        drop(many);
+        assert_eq!(places.count(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_answers_does_not_time_out() {
+        let places = places(1, 1);
+        let place = places.take(peer(1)).unwrap();
+        let busy = place.busy();
+        let moment = Duration::from_millis(1);
+        assert!(tokio::time::timeout(10 * moment, place.ended(moment)).await.is_err());
+        drop(busy);
+        place.ended(moment).await;
+        assert!(places.take("::ffff:10.0.0.1".parse().unwrap()).is_some(), "the idle one makes room");
+    }
+}

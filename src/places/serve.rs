@@ -1,0 +1,137 @@
+//! A port for probes, scrapes and the local API: HTTP/1.1 within bounds that nothing a peer does can
+//! exceed.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::net::{TcpListener, TcpStream};
+use tower::ServiceExt;
+
+use super::{Place, PlaceBounds, Places};
+
+/// Probes and scrapes are a few connections; the rest is for those that should not be here. Each
+/// holds a head of [`HEAD_BYTES_MAX`] and an answer of some 100 KiB at most.
+const BOUNDS: PlaceBounds = PlaceBounds { total: 64, per_peer: 16 };
+/// Heads of probes have a few hundred bytes; the least that hyper takes.
+const HEAD_BYTES_MAX: usize = 8 << 10;
+const HEADERS_MAX: usize = 64;
+/// A connection that sends no whole request for so long is closed: twice the usual interval of
+/// scrapes, so that theirs stay open.
+const IDLE: Duration = Duration::from_secs(30);
+/// After a failed accept: out of descriptors is over in a moment or lasts, and neither may spin or
+/// end the loop.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves a router until `stopped`, then answers what was asked and ends.
+pub async fn serve_router(listener: TcpListener, router: Router, stopped: impl Future<Output = ()>) {
+    let graceful = GracefulShutdown::new();
+    let places = Places::new(BOUNDS);
+    let mut stopped = pin!(stopped);
+    let mut is_failing = false;
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut stopped => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                is_failing = false;
+                let Some(place) = places.take(peer.ip()) else { continue };
+                tokio::spawn(connection(stream, router.clone(), Arc::new(place), graceful.watcher()));
+            }
+            Err(error) => {
+                if !is_failing {
+                    tracing::warn!(%error, "a port for probes cannot accept");
+                }
+                is_failing = true;
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    graceful.shutdown().await;
+}
+
+async fn connection(stream: TcpStream, router: Router, place: Arc<Place>, watcher: Watcher) {
+    // A socket that refuses is closed already.
+    stream.set_nodelay(true).ok();
+    let answering = place.clone();
+    let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        let (router, place) = (router.clone(), answering.clone());
+        async move {
+            let _busy = place.busy();
+            router.oneshot(request.map(Body::new)).await.map_err(|never: Infallible| never)
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
+    let connection = http.serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        // An error is the peer's doing: a broken head, a reset.
+        _ = watcher.watch(connection) => {}
+        () = place.ended(IDLE) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// A request on a connection of its own, and the first line of the answer.
+    async fn ask(address: std::net::SocketAddr) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /livez HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer.lines().next().unwrap_or_default().to_owned()
+    }
+
+    #[tokio::test]
+    async fn silent_connections_and_unfinished_heads_keep_no_probe_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/livez", get(|| async { "ok" }));
+        let serving = tokio::spawn(serve_router(listener, router, std::future::pending()));
+        let mut held = Vec::new();
+        for number in 0..4 * BOUNDS.total {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            if number % 2 == 0 {
+                stream.write_all(b"GET /livez HTTP/1.1\r\nx: ").await.unwrap();
+            }
+            held.push(stream);
+        }
+        assert_eq!(ask(address).await, "HTTP/1.1 200 OK");
+        // All but an address's share have been closed.
+        let (oldest, mut byte) = (&mut held[0], [0]);
+        assert!(matches!(oldest.read(&mut byte).await, Ok(0) | Err(_)));
+        assert_eq!(ask(address).await, "HTTP/1.1 200 OK");
+        serving.abort();
+    }
+
+    #[tokio::test]
+    async fn a_large_head_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = tokio::spawn(serve_router(listener, Router::new(), std::future::pending()));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = format!("GET / HTTP/1.1\r\nhost: h\r\nx: {}\r\n\r\n", "a".repeat(2 * HEAD_BYTES_MAX));
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        // The rest of the head may meet a connection that is closed already.
+        stream.read_to_end(&mut answer).await.ok();
+        assert!(!answer.starts_with(b"HTTP/1.1 2"), "{:?}", String::from_utf8_lossy(&answer));
+        serving.abort();
+    }
+}
