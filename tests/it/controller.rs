@@ -4,6 +4,7 @@
 
 mod api;
 mod certs;
+mod crowded;
 mod lease;
 mod streams;
 mod watch;

@@ -124,6 +124,7 @@ mod tests {
         drop((one, other));
         assert_eq!(more.grow(6), Ok(()));
         drop(more);
-        assert_eq!((budget.lock().total, budget.lock().peers.len()), (0, 0));
+        let held = budget.lock();
+        assert_eq!((held.total, held.peers.len()), (0, 0));
     }
 }

@@ -31,7 +31,7 @@ struct Process {
 }
 
 /// A sidecar whose stream is kept open until it is dropped.
-struct Dialled {
+pub(super) struct Dialled {
     process: Arc<Process>,
     task: tokio::task::JoinHandle<()>,
     _token: tempfile::TempDir,
@@ -88,7 +88,7 @@ impl Sidecar for Process {
 
 impl Dialled {
     /// The sidecar of a pod, with this token, at this controller.
-    fn new(api: &Api, running: &Running, name: &str, token: &str) -> Self {
+    pub(super) fn new(api: &Api, running: &Running, name: &str, token: &str) -> Self {
         let uid = api.get("pods", "a", name).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
         let dir = tempfile::tempdir().unwrap();
         let path: PathBuf = dir.path().join("token");
@@ -126,7 +126,7 @@ impl Dialled {
 
     /// Waits for settings of a kind.
     #[track_caller]
-    fn told(&self, wanted: impl Fn(&wire::Config) -> bool) -> impl Future<Output = wire::Config> {
+    pub(super) fn told(&self, wanted: impl Fn(&wire::Config) -> bool) -> impl Future<Output = wire::Config> {
         let place = std::panic::Location::caller();
         let mut told = self.process.told.subscribe();
         async move {
@@ -149,14 +149,14 @@ fn streaming() -> Config {
     Config { names, streams: "127.0.0.1:0".parse().ok(), tuner: Some(Duration::from_secs(1)), ..config() }
 }
 
-async fn controller(api: &Api) -> Running {
+pub(super) async fn controller(api: &Api) -> Running {
     let running = start(api.client(), streaming(), Clock::start()).unwrap();
     ready(&running).await;
     running
 }
 
 /// A pod with a sidecar.
-fn injected(name: &str) -> Value {
+pub(super) fn injected(name: &str) -> Value {
     let mut pod = pod(name);
     pod["metadata"]["labels"]["groupage.dev/injected"] = json!("true");
     pod["metadata"]["annotations"]["groupage.dev/status"] =

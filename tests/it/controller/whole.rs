@@ -81,7 +81,7 @@ pub(super) async fn get(running: &Running, path: &str) -> String {
 }
 
 /// Asks the webhook as the API server does, who believes what the controller shows.
-async fn ask(running: &Running, head: &str, body: &str) -> String {
+pub(super) async fn ask(running: &Running, head: &str, body: &str) -> String {
     let bundle = running.parts.served.watch().borrow().clone().unwrap().bundle;
     let mut roots = rustls::RootCertStore::empty();
     for certificate in certificates(bundle.as_bytes()) {
@@ -99,15 +99,15 @@ async fn ask(running: &Running, head: &str, body: &str) -> String {
     exchange(stream, head, body).await
 }
 
-fn review(pod: &Value) -> String {
+pub(super) fn review(pod: &Value) -> String {
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
         "uid": "u-1", "resource": {"group": "", "version": "v1", "resource": "pods"}, "operation": "CREATE", "namespace": "a", "object": pod}})
     .to_string()
 }
 
-const POST: &str = "POST /inject HTTP/1.1\r\nContent-Type: application/json";
+pub(super) const POST: &str = "POST /inject HTTP/1.1\r\nContent-Type: application/json";
 
-fn answered(text: &str) -> Value {
+pub(super) fn answered(text: &str) -> Value {
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
     let body = text.split_once("\r\n\r\n").unwrap().1;
     serde_json::from_str::<Value>(body).unwrap()["response"].clone()
