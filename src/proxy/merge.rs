@@ -63,6 +63,14 @@ impl Proxy {
         if asked(request.headers_mut()) {
             ending.tell();
         }
+        // HTTP/1 has refused such a head already (`connection`). One of HTTP/2 may refer to an entry of
+        // the peer's table a thousand times, with a byte for each; nothing of it is kept.
+        if header_count(request.headers()) > self.config.client.headers_max {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            ending.end(CallOutcome::Rejected, &mut response);
+            return CallWay::Answered(response);
+        }
         let table = self.table();
         if let Some(tenant) = &table.tenant_header {
             keep_identity(request.headers_mut(), tenant);
@@ -282,6 +290,13 @@ fn keep_identity(headers: &mut HeaderMap, tenant: &HeaderName) {
             headers.append(CONNECTION, kept);
         }
     }
+}
+
+/// The number of header lines. HTTP/2 may cut a cookie in pieces, which are one line (RFC 9113,
+/// 8.2.3).
+fn header_count(headers: &HeaderMap) -> usize {
+    let crumbs = headers.get_all(http::header::COOKIE).iter().count();
+    headers.len() - crumbs.saturating_sub(1)
 }
 
 fn content_length(request: &Request<Incoming>) -> Option<u64> {

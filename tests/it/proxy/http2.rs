@@ -172,3 +172,26 @@ async fn a_head_answer_keeps_its_length_and_an_empty_answer_is_empty() {
     let (head, whole) = within(asked).await.unwrap();
     assert_eq!((head.status.as_u16(), head.headers.len(), whole.body.len()), (204, 0, 0));
 }
+
+#[tokio::test]
+async fn a_head_of_too_many_lines_is_refused_and_pieces_of_a_cookie_are_one() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let client = H2Client::connect(proxy.address).await;
+    let lines = |name: &'static str, count: usize| {
+        let mut request = get("/");
+        (0..count).for_each(|_| {
+            request.headers_mut().append(name, HeaderValue::from_static("1"));
+        });
+        request
+    };
+    for path in ["/", "/v1/models/m:predict"] {
+        let mut many = lines("x-many", 101);
+        *many.uri_mut() = format!("http://model.example{path}").parse().unwrap();
+        let (head, whole) = within(client.ask(many)).await.unwrap();
+        assert_eq!((head.status.as_u16(), whole.body.len()), (431, 0));
+    }
+    assert_eq!(hand.waiting(), 0, "nothing of it is sent");
+    let asked = client.ask(lines("cookie", 150));
+    hand.turn().await.answer(200, "{}").await;
+    assert_eq!(within(asked).await.unwrap().0.status.as_u16(), 200);
+}

@@ -298,3 +298,18 @@ async fn a_member_that_left_is_not_sent_again() {
     proxy.idle().await;
     assert_eq!(hand.waiting(), 0);
 }
+
+/// It takes the ten seconds in which a server may compute on while it writes.
+#[tokio::test]
+async fn a_shared_answer_that_stalls_after_its_first_byte_is_left_and_its_members_are_sent_alone() {
+    let (proxy, mut hand) = by_hand(json!({})).await;
+    let (callers, mut turn) = proxy.share(&mut hand, predicts(&proxy, &[1, 2, 3])).await;
+    turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4096\r\n\r\n{").await;
+    for item in 1..=3 {
+        let lone = hand.turn().await;
+        assert_eq!(lone.instances(), [item]);
+        lone.echo().await;
+    }
+    ok(callers, &[1, 2, 3]).await;
+    drop(turn);
+}
