@@ -52,7 +52,7 @@ async fn only_local(request: Request, next: Next) -> Response {
 }
 
 fn is_local(host: &str) -> bool {
-    // No browser sends what stands before an `@`, and what is behind it is another host.
+    // No browser sends user information, and the host is what follows its `@`.
     let Some(authority) = host.parse::<Authority>().ok().filter(|authority| !authority.as_str().contains('@')) else {
         return false;
     };

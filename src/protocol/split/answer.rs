@@ -24,7 +24,7 @@ const LISTED: [&str; 8] = [
     "x-compute-type",
 ];
 const LISTED_PREFIXES: [&str; 3] = ["x-ratelimit-", "openai-", "access-control-"];
-/// Words that stand in the values of some, besides numbers and units.
+/// Words in the values of some, besides numbers and units.
 const WORDS: [&str; 11] = [
     "*",
     "true",
@@ -77,7 +77,7 @@ fn is_text(value: &HeaderValue) -> bool {
 
 /// Returns `true` for numbers with units and separators.
 fn is_measure(value: &[u8]) -> bool {
-    // A unit stands behind its number: a word of these letters is none.
+    // A unit follows its number: a word of these letters is none.
     let unit = |pair: &[u8]| {
         pair[1].is_ascii_alphabetic() && pair[0].is_ascii_alphabetic() && !matches!(pair, b"ms" | b"us" | b"ns")
     };

@@ -14,7 +14,7 @@ use crate::protocol::shape::{Counters, Results, Shape};
 
 /// The longest declared scalar, in bytes: paths of models are at most as long in practice.
 const SCALAR_MAX: usize = 256;
-/// The shortest text that is looked for in the items: single letters and pairs stand in any.
+/// The shortest text that is looked for in the items: any text has single letters and pairs.
 const QUOTE_MIN: usize = 3;
 /// Names inside a usage object that are the protocol's own.
 const USAGE: [&str; 6] = [
@@ -41,7 +41,7 @@ struct Envelope<'a> {
     /// Pointers to values that are taken as they are.
     declared: Vec<Pointer>,
     /// The calls that a shared answer is for. None for a lone answer: its texts are listed as they
-    /// stand, to be compared with those of shared ones.
+    /// are, to be compared with those of shared ones.
     members: Option<&'a [&'a Call]>,
     found: Vec<Undeclared>,
 }
