@@ -8,6 +8,7 @@
 
 mod serve;
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -189,15 +190,16 @@ impl Held {
         Some(())
     }
 
-    /// The same of the address that holds most and has an idle one. `None` for a newcomer of an
+    /// The same of the address that holds most and has an idle one; of several the one of the
+    /// connection idle longest. `None` for a newcomer of an
     /// address that would hold more than that.
     fn evict_for(&mut self, newcomer: IpAddr) -> Option<()> {
-        let idle = self.slots.values().filter(|slot| slot.idle.is_some());
-        let most = idle.map(|slot| (self.of_peer(slot.peer), slot.peer)).max()?;
-        if most.0 < self.of_peer(newcomer) {
+        let idle = self.slots.values().filter_map(|slot| Some((slot.idle?, slot.peer)));
+        let (_, peer) = idle.max_by_key(|(turn, peer)| (self.of_peer(*peer), Reverse(*turn)))?;
+        if self.of_peer(peer) < self.of_peer(newcomer) {
             return None;
         }
-        self.evict(most.1)
+        self.evict(peer)
     }
 
     fn remove(&mut self, id: u64) {

@@ -9,11 +9,15 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 use tower::ServiceExt;
 
 use super::{Place, PlaceBounds, Places};
@@ -27,6 +31,9 @@ const HEADERS_MAX: usize = 64;
 /// A connection that sends no whole request for so long is closed: twice the usual interval of
 /// scrapes, so that theirs stay open.
 const IDLE: Duration = Duration::from_secs(30);
+/// A change is a small JSON object; its sender has this long.
+const BODY_BYTES_MAX: usize = 8 << 10;
+const BODY: Duration = Duration::from_secs(10);
 /// After a failed accept: out of descriptors is over in a moment or lasts, and neither may spin or
 /// end the loop.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -65,11 +72,18 @@ async fn connection(stream: TcpStream, router: Router, place: Arc<Place>, watche
     // A socket that refuses is closed already.
     stream.set_nodelay(true).ok();
     let answering = place.clone();
-    let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let (router, place) = (router.clone(), answering.clone());
         async move {
+            let (head, body) = request.into_parts();
+            // Until it is there the peer is waited for, and may have to make room.
+            let body = match timeout(BODY, Limited::new(body, BODY_BYTES_MAX).collect()).await {
+                Ok(Ok(body)) => body.to_bytes(),
+                Ok(Err(_)) => return Ok(refusal(StatusCode::PAYLOAD_TOO_LARGE)),
+                Err(_) => return Ok(refusal(StatusCode::REQUEST_TIMEOUT)),
+            };
             let _busy = place.busy();
-            router.oneshot(request.map(Body::new)).await.map_err(|never: Infallible| never)
+            router.oneshot(Request::from_parts(head, Body::from(body))).await.map_err(|never: Infallible| never)
         }
     });
     let mut http = http1::Builder::new();
@@ -80,6 +94,12 @@ async fn connection(stream: TcpStream, router: Router, place: Arc<Place>, watche
         _ = watcher.watch(connection) => {}
         () = place.ended(IDLE) => {}
     }
+}
+
+fn refusal(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
 }
 
 #[cfg(test)]

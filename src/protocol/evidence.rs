@@ -19,10 +19,10 @@ use crate::protocol::call::{Call, Merge};
 
 /// Lone answers to different inputs that have to agree: one alone shows nothing.
 const RUN_FIRST: u32 = 2;
-/// A value that changed once has to agree this many times as often, up to the second number: it may
-/// repeat by chance.
+/// A value that changed has to agree this many times as often, up to the second number: it may
+/// repeat by chance. While a server is replaced pod by pod, both versions answer in turns.
 const RUN_GROWTH: u32 = 4;
-const RUN_MAX: u32 = 1 << 16;
+const RUN_MAX: u32 = 1 << 6;
 /// Undeclared members of a shared answer that may all be constants.
 pub(crate) const MEMBERS_MAX: usize = 32;
 /// Facts of one key: those members, and some headers.
@@ -32,6 +32,8 @@ const KEYS_MAX: usize = 512;
 /// Batches of a key that were isolated for parts that no lone answer has had, in a row, after which
 /// its calls go alone: members that are named after inputs are never known.
 const UNKNOWN_MAX: u32 = 3;
+/// Different inputs whose answers have a part of the same name, from which on it is no input.
+const NAME_INPUTS: u32 = 32;
 /// How long calls of a key go alone whose answers differ outside the results: at first, and at most
 /// after doubling. The defaults of `failure.quarantine`.
 const APART: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
@@ -72,8 +74,11 @@ struct KeyFacts {
     facts: Vec<Fact>,
     /// Members of lone answers are looked at: a shared answer had one that is not declared.
     is_watched: bool,
-    /// Batches in a row that were isolated for parts that were not known.
+    /// Batches that were isolated for parts that were not known although lone answers came since the
+    /// one before; one less for each that was split.
     unknown: u32,
+    /// A lone answer came since the last batch.
+    is_fed: bool,
     apart_until: Tick,
     apart: Duration,
 }
@@ -88,8 +93,8 @@ struct Fact {
     /// Answers in a row to different inputs that had this value, and how many are needed.
     run: u32,
     needed: u32,
-    /// Answers to different inputs have a part of this name.
-    is_common: bool,
+    /// Changes of the input of the answers that have a part of this name.
+    inputs: u32,
 }
 
 /// A part of an answer that belongs to no single result.
@@ -129,8 +134,15 @@ impl LoneEvidence {
     }
 
     /// Judges the undeclared members of a shared answer to calls of one key, of which `call` is one.
-    /// From then on the members of its lone answers are looked at.
-    pub(crate) fn judge<'a>(&self, now: Tick, call: &Call, members: impl Iterator<Item = Part<'a>>) -> Standing {
+    /// From then on the members of its lone answers are looked at. Where members are not sent again
+    /// (`isolates` is false), one batch is enough to have calls go alone.
+    pub(crate) fn judge<'a>(
+        &self,
+        now: Tick,
+        call: &Call,
+        isolates: bool,
+        members: impl Iterator<Item = Part<'a>>,
+    ) -> Standing {
         let Some(key) = self.key(call) else { return Standing::Unknown };
         let mut keys = self.lock();
         let known = keys.entry(key);
@@ -150,10 +162,7 @@ impl LoneEvidence {
                 break;
             }
         }
-        known.unknown = if standing == Standing::Unknown { known.unknown + 1 } else { 0 };
-        if matches!(standing, Standing::Varies(_)) || known.unknown >= UNKNOWN_MAX {
-            known.set_apart(now);
-        }
+        known.conclude(now, standing, if isolates { UNKNOWN_MAX } else { 1 });
         standing
     }
 
@@ -235,13 +244,14 @@ impl KeyCache {
 
 impl KeyFacts {
     fn observe(&mut self, name: u64, value: u64, input: impl FnOnce() -> u64) {
+        self.is_fed = true;
         if let Some(fact) = self.facts.iter_mut().find(|fact| fact.name == name) {
             return fact.observe(value, input);
         }
         if self.facts.len() >= FACTS_MAX {
             self.facts.remove(0);
         }
-        self.facts.push(Fact { name, value, input: input(), run: 1, needed: RUN_FIRST, is_common: false });
+        self.facts.push(Fact { name, value, input: input(), run: 1, needed: RUN_FIRST, inputs: 0 });
     }
 
     fn standing(&self, name: u64, value: u64) -> Standing {
@@ -255,6 +265,24 @@ impl KeyFacts {
         }
     }
 
+    /// Takes the verdict on a batch. Of several in flight that fail together one counts.
+    fn conclude(&mut self, now: Tick, standing: Standing, unknown_max: u32) {
+        let is_varying = matches!(standing, Standing::Varies(_));
+        match standing {
+            Standing::Constant => {
+                self.unknown = self.unknown.saturating_sub(1);
+                self.apart = Duration::ZERO;
+            }
+            Standing::Unknown if self.is_fed || self.unknown == 0 => self.unknown += 1,
+            Standing::Unknown | Standing::Varies(_) => {}
+        }
+        self.is_fed = false;
+        if now >= self.apart_until && (is_varying || self.unknown >= unknown_max) {
+            self.unknown = 0;
+            self.set_apart(now);
+        }
+    }
+
     fn set_apart(&mut self, now: Tick) {
         self.apart = (self.apart * 2).clamp(APART.0, APART.1);
         self.apart_until = now.after(self.apart);
@@ -264,9 +292,9 @@ impl KeyFacts {
 // === impl Fact ===
 
 impl Fact {
-    /// Returns `true` if this is the fact of a name that is no input.
+    /// Returns `true` if this is the fact of that name, which is no input.
     fn names(&self, name: u64) -> bool {
-        self.is_common && self.name == name
+        self.inputs >= NAME_INPUTS && self.name == name
     }
 
     fn observe(&mut self, value: u64, input: impl FnOnce() -> u64) {
@@ -275,7 +303,7 @@ impl Fact {
         }
         let input = input();
         let is_other = input != self.input;
-        self.is_common |= is_other;
+        self.inputs = self.inputs.saturating_add(u32::from(is_other));
         if value != self.value {
             self.needed = self.needed.saturating_mul(RUN_GROWTH).min(RUN_MAX);
             (self.value, self.run) = (value, 1);

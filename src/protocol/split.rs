@@ -68,10 +68,10 @@ impl Endpoint {
             return Err(MismatchKind::Usage.into());
         }
         let Some(leader) = members.first() else { return Ok(Vec::new()) };
-        let plan = Plan::new(&self.shape, members, body, headers)?;
-        if let Some(evidence) = evidence {
-            self.judge_envelope(members, leader, body, evidence)?;
-        }
+        let plan = Plan::new(&self.shape, members, (body, headers), || match evidence {
+            Some(evidence) => self.judge_envelope(members, leader, body, evidence),
+            None => Ok(()),
+        })?;
         let head = SharedHead::new(self, leader, headers, evidence.map(|(_, evidence)| evidence));
         let reply = |(index, call): (usize, &&Call)| {
             let written = plan.write(index, call, sent, &self.shape);
@@ -146,7 +146,12 @@ impl Endpoint {
         if parts.is_empty() {
             return Ok(());
         }
-        match evidence.judge(now, leader, parts.iter().map(|own| Part::Member(&own.path, own.value.of(body)))) {
+        match evidence.judge(
+            now,
+            leader,
+            self.idempotent,
+            parts.iter().map(|own| Part::Member(&own.path, own.value.of(body))),
+        ) {
             Standing::Constant => Ok(()),
             Standing::Unknown => Err(MismatchKind::Undeclared.into()),
             Standing::Varies(place) => {

@@ -143,7 +143,7 @@ fn share(doc: &[u8], span: Span, ledger: &Ledger) -> Result<Counter, Unsharable>
     Ok(Counter { span, parts: ledger.counts.iter().map(&mut part).collect(), exact })
 }
 
-fn is_zero(number: &[u8]) -> bool {
+pub(crate) fn is_zero(number: &[u8]) -> bool {
     !number.iter().take_while(|byte| !matches!(byte, b'e' | b'E')).any(|byte| matches!(byte, b'1'..=b'9' | b'N' | b'I'))
 }
 

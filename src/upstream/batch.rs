@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, Request, Version};
+use http::{HeaderMap, Request, StatusCode, Version};
 
 use super::Inner;
 use super::exchange::Answer;
@@ -232,8 +232,10 @@ async fn try_part(
                 allowed: true,
             };
         }
+        // The credential and the method are one for all members: parts would be answered likewise.
+        let is_keyed = matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::METHOD_NOT_ALLOWED);
         return Judged::Again {
-            verdict: Verdict::Failed,
+            verdict: if is_keyed { Verdict::Inseparable } else { Verdict::Failed },
             or: FailureKind::BatchFailed,
             observed: if out_of_memory { ObservedOutcome::OutOfMemory } else { ObservedOutcome::Failed },
             refusal: (!out_of_memory).then_some(Refusal::Status(status.as_u16())),

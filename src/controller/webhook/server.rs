@@ -33,8 +33,8 @@ use crate::telemetry::names::{Admission, Told};
 
 /// Connections at once. API servers hold a few each; the rest is for those that should not be here.
 const PLACES: PlaceBounds = PlaceBounds { total: 256, per_peer: 16 };
-/// Bytes of questions that are held at once, in all and by one address: 32 of the largest, and 16.
-const HELD: BodyBounds = BodyBounds { total: 32 * QUESTION_BYTES_MAX, per_peer: 16 * QUESTION_BYTES_MAX };
+/// Bytes of questions that are held at once, in all and by one address: 32 of the largest, and 4.
+const HELD: BodyBounds = BodyBounds { total: 32 * QUESTION_BYTES_MAX, per_peer: 4 * QUESTION_BYTES_MAX };
 /// Questions that are answered at once: each takes a few milliseconds of a core.
 const QUESTIONS_MAX: usize = 32;
 /// From the connection to the end of the handshake.
@@ -164,10 +164,7 @@ async fn connection(
     let answering = place.clone();
     let service = service_fn(move |request| {
         let (webhook, place) = (webhook.clone(), answering.clone());
-        async move {
-            let _busy = place.busy();
-            Ok::<_, Infallible>(webhook.respond(request, peer).await)
-        }
+        async move { Ok::<_, Infallible>(webhook.respond(request, (&place, peer)).await) }
     });
     let builder = builder();
     let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
@@ -202,7 +199,7 @@ fn builder() -> Builder<TokioExecutor> {
 // === impl Webhook ===
 
 impl Webhook {
-    async fn respond(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Full<Bytes>> {
+    async fn respond(&self, request: Request<Incoming>, (place, peer): (&Place, IpAddr)) -> Response<Full<Bytes>> {
         if request.uri().path() != PATH {
             return text(StatusCode::NOT_FOUND, "there is nothing here but the webhook\n");
         }
@@ -228,7 +225,8 @@ impl Webhook {
             }
             Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the question takes too long\n"),
         };
-        // What is slow to come holds its bytes and no turn.
+        // What is slow to come holds its bytes and no turn, and its connection may have to make room.
+        let _busy = place.busy();
         let Ok(Ok(_room)) = tokio::time::timeout(ROOM, self.room.acquire()).await else {
             return text(StatusCode::SERVICE_UNAVAILABLE, "too many questions at once\n");
         };

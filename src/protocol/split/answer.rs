@@ -38,6 +38,8 @@ const WORDS: [&str; 11] = [
     "gpu",
     "gpu+optimized",
 ];
+/// The longest measure in bytes and in digits: those of a time of day with its date.
+const MEASURE_MAX: (usize, usize) = (32, 14);
 /// Letters of units and dates: `6m0s`, `1.5ms`, `100;w=60`, `2026-11-24T10:00:00Z`.
 const UNITS: &[u8] = b"dhmsunwTZ";
 
@@ -75,14 +77,22 @@ fn is_text(value: &HeaderValue) -> bool {
     !is_measure(value) && !WORDS.iter().any(|word| word.as_bytes() == value) && !is_date(value)
 }
 
-/// Returns `true` for numbers with units and separators.
+/// Returns `true` for a few numbers with units and separators.
 fn is_measure(value: &[u8]) -> bool {
     // A unit follows its number: a word of these letters is none.
-    let unit = |pair: &[u8]| {
-        pair[1].is_ascii_alphabetic() && pair[0].is_ascii_alphabetic() && !matches!(pair, b"ms" | b"us" | b"ns")
+    let unit = |place: usize| {
+        let before = |back: usize| place.checked_sub(back).and_then(|place| value.get(place)).copied().unwrap_or(b' ');
+        let second = value[place] == b's' && matches!(before(1), b'm' | b'u' | b'n') && before(2).is_ascii_digit();
+        before(1).is_ascii_digit() || second || value[place] == b'w' && before(1) == b';'
     };
-    let known = |byte: &u8| byte.is_ascii_digit() || b" .,:;=+-".contains(byte) || UNITS.contains(byte);
-    value.iter().all(known) && !value.windows(2).any(unit)
+    let known = |place: usize| match value[place] {
+        byte if byte.is_ascii_digit() => true,
+        byte if UNITS.contains(&byte) => unit(place),
+        byte => b" .,:;=+-".contains(&byte),
+    };
+    value.len() <= MEASURE_MAX.0
+        && value.iter().filter(|byte| byte.is_ascii_digit()).count() <= MEASURE_MAX.1
+        && (0..value.len()).all(known)
 }
 
 /// Returns `true` for the form of an HTTP date: `Tue, 24 Nov 2026 10:00:00 GMT`.
@@ -91,14 +101,16 @@ fn is_date(value: &[u8]) -> bool {
     const MONTHS: [&[u8]; 12] =
         [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
     let part = |from, to| value.get(from..to).unwrap_or_default();
-    let numbers = |from, to| part(from, to).iter().all(|byte| byte.is_ascii_digit() || b" :".contains(byte));
+    let form = |from, form: &[u8]| {
+        form.iter()
+            .zip(part(from, from + form.len()))
+            .all(|(form, byte)| if *form == b'0' { byte.is_ascii_digit() } else { form == byte })
+    };
     value.len() == 29
         && DAYS.contains(&part(0, 3))
-        && part(3, 5) == b", "
-        && numbers(5, 8)
+        && form(3, b", 00 ")
         && MONTHS.contains(&part(8, 11))
-        && numbers(11, 26)
-        && part(26, 29) == b"GMT"
+        && form(11, b" 0000 00:00:00 GMT")
 }
 
 // === impl SharedHead ===
@@ -178,6 +190,9 @@ mod tests {
             "private-0",
             "musum",
             "Tue, 24 Nov 2026 private-0 GM",
+            "Tue, 24 Nov 2026 411111111 GMT",
+            "4111 1111 1111 1111",
+            "d.u.m",
             "12; private",
             "application/json; note=private",
         ] {

@@ -11,19 +11,34 @@ use crate::protocol::fresh;
 use crate::protocol::json::{self, Elements, Kind, Members, NESTING_MAX, Rules, Span, kind, unescape};
 use crate::protocol::pointer::Pointer;
 use crate::protocol::shape::{Counters, Results, Shape};
+use crate::protocol::usage;
 
 /// The longest declared scalar, in bytes: paths of models are at most as long in practice.
 const SCALAR_MAX: usize = 256;
 /// The shortest text that is looked for in the items: any text has single letters and pairs.
 const QUOTE_MIN: usize = 3;
-/// Names inside a usage object that are the protocol's own.
-const USAGE: [&str; 6] = [
+/// Beginnings of ids that servers make: those of the protocol reference.
+const ID_PREFIXES: [&[u8]; 7] = [b"", b"embd-", b"emb-", b"cmpl-", b"chatcmpl-", b"infinity-", b"modr-"];
+/// The longest count of seconds or milliseconds in digits.
+const CREATED_DIGITS: usize = 13;
+/// Names inside a usage object that are the protocols' own.
+const USAGE: [&str; 16] = [
     "prompt_tokens",
     "completion_tokens",
     "total_tokens",
+    "input_tokens",
+    "output_tokens",
     "cached_tokens",
+    "audio_tokens",
+    "text_tokens",
+    "image_tokens",
+    "reasoning_tokens",
+    "accepted_prediction_tokens",
+    "rejected_prediction_tokens",
     "prompt_tokens_details",
     "completion_tokens_details",
+    "input_tokens_details",
+    "output_tokens_details",
 ];
 
 /// A part of an answer that may quote an input.
@@ -64,6 +79,11 @@ pub(super) fn of_lone(doc: &[u8], shape: &Shape, fields: &[Pointer]) -> Vec<Unde
     envelope.walk()
 }
 
+/// Returns `true` for a zero that is written with more than a zero: it stays as it is written.
+fn is_odd_zero(number: &[u8]) -> bool {
+    usage::is_zero(number) && !matches!(number, b"0" | b"-0" | b"0.0" | b"-0.0")
+}
+
 // === impl Envelope ===
 
 impl<'a> Envelope<'a> {
@@ -90,7 +110,12 @@ impl<'a> Envelope<'a> {
             return self.visit_id(value, path);
         }
         match &self.shape.counters {
-            Counters::Usage(at) if at.tokens() == *path => return self.visit_usage(value, path),
+            Counters::Usage(at) if at.tokens() == *path => {
+                return match kind(self.doc, value.start) {
+                    Kind::Object | Kind::Null => self.visit_usage(value, path),
+                    _ => self.add(value, path),
+                };
+            }
             Counters::Totals { at, .. } if at.iter().any(|pointer| pointer.tokens() == *path) => {
                 return self.visit_usage(value, path);
             }
@@ -98,7 +123,7 @@ impl<'a> Envelope<'a> {
         }
         if let [name] = path.as_slice()
             && self.shape.envelope.contains(&name.as_str())
-            && self.is_safe_scalar(value)
+            && self.is_plain(name, value)
         {
             return;
         }
@@ -134,18 +159,31 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// Numbers of a counter are shared out; their names and any text beside them are not.
+    /// Numbers of a counter are shared out; their names, any text beside them and numbers that stay
+    /// as they are may quote.
     fn visit_usage(&mut self, value: Span, path: &mut Vec<String>) {
+        if self.declared.iter().any(|pointer| pointer.tokens() == *path) {
+            return;
+        }
         match kind(self.doc, value.start) {
-            Kind::Object | Kind::Array => self.visit_inside(value, path, Self::visit_usage),
-            Kind::String => self.add(value, path),
-            Kind::Number | Kind::Bool | Kind::Null => {
-                let is_quote = |name: &String| !USAGE.contains(&name.as_str()) && self.is_quote(name.as_bytes());
-                if path.iter().any(is_quote) {
-                    // The name alone: the number is each caller's own.
-                    self.add(Span { start: 0, end: 0 }, path);
+            Kind::Object => {
+                for member in Members::new(self.doc, value) {
+                    path.push(String::from_utf8_lossy(&unescape(member.key.inside(self.doc))).into_owned());
+                    if path.last().is_some_and(|name| !USAGE.contains(&name.as_str())) {
+                        // The name alone: a number is each caller's own.
+                        self.add(Span { start: 0, end: 0 }, path);
+                    }
+                    self.visit_usage(member.value, path);
+                    path.pop();
+                    if self.found.len() > MEMBERS_MAX {
+                        return;
+                    }
                 }
             }
+            Kind::Array => self.visit_inside(value, path, Self::visit_usage),
+            Kind::String => self.add(value, path),
+            Kind::Number if is_odd_zero(value.of(self.doc)) => self.add(value, path),
+            Kind::Number | Kind::Bool | Kind::Null => {}
         }
     }
 
@@ -159,18 +197,22 @@ impl<'a> Envelope<'a> {
                 let prefix = Span { start: value.start + 1, end: value.start + 1 + fresh::prefix(raw) };
                 if !raw.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte)) {
                     self.add(value, path);
-                } else if self.is_quote(prefix.of(self.doc).strip_suffix(b"-").unwrap_or_default()) {
+                } else if !ID_PREFIXES.contains(&prefix.of(self.doc)) {
                     self.add(prefix, path);
                 }
             }
         }
     }
 
-    fn is_safe_scalar(&self, value: Span) -> bool {
+    /// Returns `true` for a member of the protocol's envelope whose value is no more than it says.
+    fn is_plain(&self, name: &str, value: Span) -> bool {
+        let text = value.of(self.doc);
         match kind(self.doc, value.start) {
-            Kind::Number | Kind::Bool | Kind::Null => value.len() <= SCALAR_MAX,
-            Kind::String => value.len() <= SCALAR_MAX && !self.is_quote(value.inside(self.doc)),
-            Kind::Object | Kind::Array => false,
+            Kind::Null => true,
+            Kind::Number => json::is_integer(text) && text.len() <= CREATED_DIGITS,
+            Kind::String if name == "object" => text == b"\"list\"",
+            Kind::String => text.len() <= SCALAR_MAX && !self.is_quote(value.inside(self.doc)),
+            Kind::Object | Kind::Array | Kind::Bool => false,
         }
     }
 

@@ -44,11 +44,19 @@ pub(super) struct Written {
 // === impl Plan ===
 
 impl<'a> Plan<'a> {
-    pub(super) fn new(shape: &Shape, members: &[&Call], doc: &'a Bytes, head: &HeaderMap) -> Result<Self, Mismatch> {
+    /// Finds what is to be replaced. `judge` decides on the rest of the body, once the results are
+    /// known to be those of the items.
+    pub(super) fn new(
+        shape: &Shape,
+        members: &[&Call],
+        (doc, head): (&'a Bytes, &HeaderMap),
+        judge: impl FnOnce() -> Result<(), Mismatch>,
+    ) -> Result<Self, Mismatch> {
         let rules = Rules { lenient: true, strict: false, nesting_max: NESTING_MAX };
         json::check(doc, rules).map_err(|_| MismatchKind::NotJson)?;
         let root = json::root(doc);
         let results = Results::find(doc, root, shape, members)?;
+        judge()?;
         let mut plan =
             Self { doc, edits: Vec::new(), results, counters: Vec::new(), counted: Vec::new(), estimated: false };
         plan.add_lists(shape);
@@ -257,7 +265,9 @@ fn write_id(doc: &[u8], span: Span, call: &Call, sent: &Outgoing, shape: &Shape,
         Kind::Number => out.extend_from_slice(&fresh::like(span.of(doc), true)),
         Kind::String => {
             let raw = span.inside(doc);
-            let echoed = raw.strip_suffix(sent.request_id.as_bytes());
+            // What comes before ours is the server's only where it has the form of a prefix.
+            let is_prefix = |before: &&[u8]| before.len() == fresh::prefix(raw);
+            let echoed = raw.strip_suffix(sent.request_id.as_bytes()).filter(is_prefix);
             let prefix = || raw.get(..fresh::prefix(raw)).unwrap_or_default();
             let own = match (echoed, header) {
                 (Some(prefix), Some(header)) => fresh::from_request(prefix, header),

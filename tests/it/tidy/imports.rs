@@ -138,7 +138,7 @@ const OTHERS: [(&str, &[&str]); 37] = [
         ],
     ),
     ("http-body", &["body", "gather", "upstream", "proxy", "control"]),
-    ("http-body-util", &["gather", "standin", "controller"]),
+    ("http-body-util", &["places", "gather", "standin", "controller"]),
     ("hyper", &["places", "body", "standin", "upstream", "proxy", "control", "controller"]),
     ("hyper-util", &["places", "standin", "upstream", "proxy", "control", "controller"]),
     ("json-patch", &["injector", "controller"]),
