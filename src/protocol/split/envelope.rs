@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(undeclared(&openai, &[], r#"{"data":[],"warning":"a","model":["a"]}"#), ["/warning", "/model"]);
         assert_eq!(
             undeclared(&openai, &[], r#"{"data":[],"usage":{"note":"a","n":[0,"b"]}}"#),
-            ["/usage/note", "/usage/n/1"]
+            ["/usage/note", "/usage/note", "/usage/n", "/usage/n/1"]
         );
         assert_eq!(undeclared(&openai, &[], r#"{"data":[],"id":{"a":1}}"#), ["/id"]);
         assert_eq!(undeclared(&openai, &["/warning"], r#"{"data":[],"warning":{"a":1}}"#), [""; 0]);

@@ -96,6 +96,10 @@ fn a_member_that_nothing_declares_is_given_to_no_caller() {
         r#""usage":{"total_tokens":2,"text":"private-0"}"#,
         r#""usage":{"private-0":0}"#,
         r#""usage":{"details":[{"of":"private-0"}]}"#,
+        r#""usage":4111111111111111"#,
+        r#""usage":{"total_tokens":0e4111111111111111}"#,
+        r#""created":4111111111111111"#,
+        r#""model":4111111111111111"#,
     ];
     for place in places {
         let body = format!(r#"{{"data":[{{"index":0}},{{"index":1}}],{place}}}"#);
@@ -116,6 +120,24 @@ fn a_member_that_nothing_declares_is_given_to_no_caller() {
         bodies(&replies),
         [r#"{"vectors":[1],"warning":"private-0"}"#, r#"{"vectors":[2],"warning":"private-0"}"#]
     );
+}
+
+#[test]
+fn what_comes_before_an_echoed_id_is_kept_only_where_it_is_a_prefix() {
+    let server = Server::new(EMBEDDINGS, Named::Vllm);
+    let calls = ["a", "b"].map(|text| server.call(text));
+    let members: Vec<&Call> = calls.iter().collect();
+    let sent = server.endpoint.write_batch(&members, None);
+    for (before, kept) in [("embd-", "embd-"), ("4111111111111111-", ""), ("embd-secret1.", "embd-")] {
+        let body = format!(r#"{{"id":"{before}{}","data":[{{}},{{}}]}}"#, sent.request_id);
+        for reply in
+            split_sent(&server.endpoint, &members, &sent, StatusCode::OK, &HeaderMap::new(), &body.into()).unwrap()
+        {
+            let body = String::from_utf8(reply.body.to_vec()).unwrap();
+            assert!(body.starts_with(&format!(r#"{{"id":"{kept}"#)), "{body}");
+            assert!(!body.contains("4111111111111111") && !body.contains("secret"), "{body}");
+        }
+    }
 }
 
 #[test]
