@@ -37,6 +37,7 @@ mod tei;
 mod usage;
 
 pub use apart::{ClassName, KeyPart, PartKind, class_name};
+pub(crate) use call::is_overload;
 pub use call::{Call, Head, Merge, Mismatch, MismatchKind, Outgoing, Reason, Reply, TooLarge};
 pub use dialect::Dialect;
 pub use differ::{Differs, KEY_BYTES_MAX, Keys, PARTS_MAX, PartDigest};
@@ -45,7 +46,6 @@ pub use pointer::Pointer;
 pub use route::{Common, Endpoint, Label, Named, PathPattern, RouteRules, Routes};
 pub use secret::{Peer, Secret, Tenant};
 pub use split::SharedAnswer;
-pub(crate) use split::is_overload;
 pub use tei::{Published, model_named, published};
 
 #[cfg(test)]

@@ -165,6 +165,11 @@ pub struct TooLarge {
     pub limit: Option<u32>,
 }
 
+/// Returns `true` for the statuses of a server that has too much to do.
+pub(crate) fn is_overload(status: StatusCode) -> bool {
+    matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
+}
+
 // === impl Call ===
 
 impl Call {

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::error::{Failure, FailureKind};
 use crate::protocol::Reply;
+use crate::protocol::call::is_overload;
 use crate::protocol::headers;
 
 /// How a caller of a route expects an error to look.
@@ -74,10 +75,6 @@ impl Dialect {
         headers.insert(headers::REASON, HeaderValue::from_static(reason));
         Reply { status, headers, body: Bytes::from(body), trailers: None }
     }
-}
-
-fn is_overload(status: StatusCode) -> bool {
-    matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }
 
 #[cfg(test)]

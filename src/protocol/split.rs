@@ -14,7 +14,7 @@ use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderValue};
 
 use crate::batching::Tick;
-use crate::protocol::call::{Call, Mismatch, MismatchKind, Outgoing, Reply};
+use crate::protocol::call::{Call, Mismatch, MismatchKind, Outgoing, Reply, is_overload};
 use crate::protocol::evidence::{LoneEvidence, Part, Standing};
 use crate::protocol::route::Endpoint;
 use crate::protocol::shape::Counters;
@@ -162,11 +162,6 @@ impl Endpoint {
             }
         }
     }
-}
-
-/// Returns whether a shared call with this status is answered to all its members.
-pub(crate) fn is_overload(status: StatusCode) -> bool {
-    matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }
 
 /// Returns whether the server that answers is llama.cpp: of several inputs its `usage` counts the

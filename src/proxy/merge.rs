@@ -65,7 +65,7 @@ impl Proxy {
         }
         // HTTP/1 has refused such a head already (`connection`). One of HTTP/2 may refer to an entry of
         // the peer's table a thousand times, with a byte for each; nothing of it is kept.
-        if header_count(request.headers()) > self.config.client.headers_max {
+        if has_more_lines(request.headers(), self.config.client.headers_max) {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
             ending.end(CallOutcome::Rejected, &mut response);
@@ -292,11 +292,11 @@ fn keep_identity(headers: &mut HeaderMap, tenant: &HeaderName) {
     }
 }
 
-/// The number of header lines. HTTP/2 may cut a cookie in pieces, which are one line (RFC 9113,
-/// 8.2.3).
-fn header_count(headers: &HeaderMap) -> usize {
-    let crumbs = headers.get_all(http::header::COOKIE).iter().count();
-    headers.len() - crumbs.saturating_sub(1)
+/// Returns `true` for a head of more than `max` lines. HTTP/2 may cut a cookie in pieces, which are
+/// one line (RFC 9113, 8.2.3).
+fn has_more_lines(headers: &HeaderMap, max: usize) -> bool {
+    let crumbs = || headers.get_all(http::header::COOKIE).iter().count();
+    headers.len() > max && headers.len() - crumbs().saturating_sub(1) > max
 }
 
 fn content_length(request: &Request<Incoming>) -> Option<u64> {
