@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 pub use self::server::{Admin, Ports, start};
 use crate::batching::Tick;
-use crate::buffer::BufferBudget;
 use crate::clock::Clock;
+use crate::memory::BufferBudget;
 use crate::telemetry::Metrics;
 use crate::telemetry::log::LevelHandle;
 

@@ -6,6 +6,7 @@
 mod idle;
 
 use std::any::Any;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -17,8 +18,8 @@ use hyper::body::Incoming;
 
 use self::idle::Idle;
 pub use self::idle::{BodyIdle, Moved};
-use crate::buffer::Held;
 use crate::error::BoxError;
+use crate::memory::{Evicted, Held};
 
 /// Something that must live as long as a body; what it does, it does when dropped.
 pub type Keep = Box<dyn Any + Send + Sync>;
@@ -32,6 +33,8 @@ pub struct Body {
     idle: Option<Idle>,
     /// Set with every frame of a request, and with its end.
     upload: Option<Moved>,
+    watch: Option<Box<dyn UploadWatch>>,
+    charge: Option<Box<Held>>,
 }
 
 /// Small, since a body is moved many times between its making and its end: what few bodies have is
@@ -53,6 +56,18 @@ struct StreamExtras {
     tap: Option<Box<dyn Tap>>,
 }
 
+/// A guard of a request's body while it comes, until it has come or is dropped.
+pub trait UploadWatch: std::fmt::Debug + Send + Sync {
+    /// It holds an upstream connection from now on.
+    fn on_connect(&mut self);
+
+    /// Something of it was taken.
+    fn on_data(&mut self);
+
+    /// Ready once the body has to end, while it is waited for.
+    fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
 /// Looks on while a body goes by. Dropped before its end, it knows that there was none.
 pub trait Tap: std::fmt::Debug + Send + Sync {
     /// These bytes go by.
@@ -66,7 +81,7 @@ pub trait Tap: std::fmt::Debug + Send + Sync {
 
 impl Body {
     const fn new(kind: Kind) -> Self {
-        Self { kind, trailers: None, keep: None, idle: None, upload: None }
+        Self { kind, trailers: None, keep: None, idle: None, upload: None, watch: None, charge: None }
     }
 
     /// No body.
@@ -127,6 +142,41 @@ impl Body {
             Some(before) => Box::new((before, keep)),
         });
         self
+    }
+
+    /// Has a request's body looked after while it comes.
+    #[must_use]
+    pub fn watched(mut self, watch: Option<Box<dyn UploadWatch>>) -> Self {
+        self.watch = watch;
+        self
+    }
+
+    /// Resolves once a request's body has to end before it was sent; never where nothing looks after
+    /// it.
+    pub async fn evicted(&mut self) {
+        match &mut self.watch {
+            Some(watch) => poll_fn(|cx| watch.poll_evicted(cx)).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Records that a request holds an upstream connection from now on.
+    pub fn on_connect(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            watch.on_connect();
+        }
+    }
+
+    /// Counts an answer's bytes until they are taken.
+    #[must_use]
+    pub fn charged(mut self, held: Held) -> Self {
+        self.charge = Some(Box::new(held));
+        self
+    }
+
+    /// What counts an answer's bytes.
+    pub fn charge_mut(&mut self) -> Option<&mut Held> {
+        self.charge.as_deref_mut()
     }
 
     /// Puts back what was read of a stream, and its place in the budget until it is taken.
@@ -208,6 +258,17 @@ impl HttpBody for Body {
             moved.set();
             if frame.is_none() || this.is_end_stream() {
                 moved.set_uploaded(true);
+            }
+        }
+        if let Some(watch) = &mut this.watch {
+            match &frame {
+                Poll::Ready(Some(Ok(_))) => watch.on_data(),
+                Poll::Ready(_) => this.watch = None,
+                Poll::Pending if watch.poll_evicted(cx).is_ready() => return Poll::Ready(Some(Err(Box::new(Evicted)))),
+                Poll::Pending => {}
+            }
+            if this.is_end_stream() {
+                this.watch = None;
             }
         }
         let Some(idle) = &mut this.idle else {

@@ -19,6 +19,7 @@ mod finding;
 mod generic;
 mod hints;
 mod peers;
+mod listen;
 mod policy;
 pub mod quantity;
 mod rules;
@@ -41,11 +42,11 @@ pub use effective::Setting;
 pub use env::{ControllerPod, Given, Machine, Overrides, Pod, Source};
 pub use file::{LoadError, Loaded, Origin, load, read, read_text};
 pub use finding::{Errors, Finding, Notice};
+pub use listen::{is_listen_knob, knobs};
 pub use policy::{
     Client, ClientHttp2, Connection, Deadline, Drain, Failure, Limits, LimitsOverride, Log, MergeNames, Mode, Policy,
     Priority, PriorityClass, Process, Proxy, Route, Scheduling, SchedulingPolicy, Tls, Upstream, UpstreamTls,
 };
-pub use text::knobs;
 pub use tuned::Tuned;
 pub use units::{Share, format_duration, format_size, parse_duration, parse_share, parse_size};
 pub use validate::{EXIT_FINDINGS, Verdict, validate};

@@ -26,6 +26,8 @@ pub enum FailureKind {
     SlowBody,
     /// The process is shutting down and does not accept any more.
     Draining,
+    /// All upstream connections that a call of its kind may use are in use.
+    ConnectionsFull,
     /// The deadline passed: in the queue, or in flight where the caller itself set it.
     Deadline,
     /// The upstream refused the connection or did not answer the connect in time.
@@ -75,13 +77,14 @@ pub struct Failure {
 
 impl FailureKind {
     /// Every kind, in the order of the table.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::QueueFull,
         Self::BytesFull,
         Self::TenantShare,
         Self::LatePredicted,
         Self::Draining,
         Self::SlowBody,
+        Self::ConnectionsFull,
         Self::Deadline,
         Self::UpstreamRefused,
         Self::UpstreamBroken,
@@ -103,6 +106,7 @@ impl FailureKind {
             Self::LatePredicted => ("GRP3104", "late_predicted", 503, "would be late"),
             Self::Draining => ("GRP3105", "draining", 503, "shutting down; the call may have been executed"),
             Self::SlowBody => ("GRP3106", "slow_body", 408, "request body too slow"),
+            Self::ConnectionsFull => ("GRP3107", "connections_full", 503, "all upstream connections in use"),
             Self::Deadline => ("GRP3201", "deadline", 504, "deadline passed"),
             Self::UpstreamRefused => ("GRP3301", "upstream_refused", 503, "upstream not reachable"),
             Self::UpstreamBroken => ("GRP3302", "upstream_broken", 502, "upstream connection broken"),
@@ -149,6 +153,7 @@ impl FailureKind {
             | Self::TenantShare
             | Self::LatePredicted
             | Self::Draining
+            | Self::ConnectionsFull
             | Self::Deadline => Fault::Load,
             Self::SlowBody => Fault::Client,
             Self::UpstreamRefused

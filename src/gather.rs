@@ -11,7 +11,10 @@ use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, Sleep, sleep, timeout, timeout_at};
 
-use crate::buffer::{BufferBudget, Held};
+use crate::memory::Held;
+
+/// A first piece below this is copied while more is waited for: hyper's read buffers are larger.
+const COPY_MAX: usize = 16 << 10;
 
 /// How much, and for how long.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +27,8 @@ pub struct Bounds {
     pub until: Option<Instant>,
     /// The least rate from its first byte on.
     pub floor: Option<RateFloor>,
+    /// It may have to make room for others while it is waited for.
+    pub evictable: bool,
 }
 
 /// The least rate of a body, from its first byte on: less shows a sender that holds its readers, not
@@ -89,12 +94,14 @@ pub struct Pieces {
     all: BytesMut,
 }
 
-/// Reads a body. What it held at the most is what has come, so nobody holds memory by an announcement.
-pub async fn gather<B>(body: &mut B, bounds: Bounds, budget: &BufferBudget) -> Gathered
+/// Reads a body. What it holds at the most is what has come, so nothing is held by an announcement.
+///
+/// Its bytes are added to `held`. While the body does not come, that may have to make room for others
+/// if it is an upload ([`Bounds::evictable`]).
+pub async fn gather<B>(body: &mut B, bounds: Bounds, mut held: Held) -> Gathered
 where
     B: HttpBody<Data = Bytes> + Unpin,
 {
-    let mut held = budget.empty();
     let mut pieces = Pieces::default();
     let mut trailers = None;
     let mut size = 0_usize;
@@ -110,13 +117,11 @@ where
                 None => next.await,
             }
         };
-        let next = match &mut window {
-            None => next.await,
-            Some(window) => tokio::select! {
-                biased;
-                next = next => next,
-                () = window.missed(size) => break Stop::BelowFloor,
-            },
+        let next = tokio::select! {
+            biased;
+            next = next => next,
+            () = missed(&mut window, size) => break Stop::BelowFloor,
+            () = evicted(&mut held, &mut pieces), if bounds.evictable => break Stop::BuffersFull,
         };
         let frame = match next {
             Err(_) => break Stop::Slow,
@@ -127,6 +132,7 @@ where
         match frame.into_data() {
             Ok(data) => {
                 size += data.len();
+                held.on_move();
                 let fits = held.grow(data.len()).is_ok();
                 pieces.push(data);
                 if size > bounds.max {
@@ -140,6 +146,20 @@ where
         }
     };
     Gathered::Stopped { why, read: pieces.join(), held }
+}
+
+/// Waits for the end of a window in which too little came, where there is one.
+async fn missed(window: &mut Option<FloorWindow>, size: usize) {
+    match window {
+        None => std::future::pending().await,
+        Some(window) => window.missed(size).await,
+    }
+}
+
+/// Waits until what is held has to make room. Only a body that is waited for comes here.
+async fn evicted(held: &mut Held, pieces: &mut Pieces) {
+    pieces.unshare();
+    held.evicted().await;
 }
 
 // === impl FloorWindow ===
@@ -179,10 +199,21 @@ impl Pieces {
         self.all.extend_from_slice(&data);
     }
 
-    /// All of it.
+    /// Copies a small beginning that may be a slice of a large buffer, and keep that alive.
+    fn unshare(&mut self) {
+        if self.all.is_empty() && (1..COPY_MAX).contains(&self.first.len()) {
+            self.all.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+    }
+
+    /// All of it, in no more memory than a quarter above its length.
     #[must_use]
     pub fn join(self) -> Bytes {
-        if self.all.is_empty() { self.first } else { self.all.freeze() }
+        match (self.all.len(), self.all.capacity()) {
+            (0, _) => self.first,
+            (length, capacity) if capacity - length > length / 4 => Bytes::copy_from_slice(&self.all),
+            _ => self.all.freeze(),
+        }
     }
 }
 
@@ -195,6 +226,12 @@ mod tests {
     use http_body_util::StreamBody;
 
     use super::*;
+    use crate::clock::Clock;
+    use crate::memory::BufferBudget;
+
+    fn budget(max: usize) -> BufferBudget {
+        BufferBudget::new(max, Clock::start())
+    }
 
     type Frames = Vec<Result<Frame<Bytes>, Infallible>>;
 
@@ -204,12 +241,17 @@ mod tests {
 
     async fn read(parts: &[&'static str], max: usize, budget: &BufferBudget) -> Gathered {
         let mut body = StreamBody::new(futures_util::stream::iter(frames(parts)));
-        gather(&mut body, Bounds { max, idle: Duration::from_secs(1), until: None, floor: None }, budget).await
+        gather(
+            &mut body,
+            Bounds { max, idle: Duration::from_secs(1), until: None, floor: None, evictable: false },
+            budget.empty(),
+        )
+        .await
     }
 
     #[tokio::test]
     async fn pieces_are_joined_in_order_and_counted() {
-        let budget = BufferBudget::new(100);
+        let budget = budget(100);
         for parts in [&["abc"][..], &["a", "b", "c"], &["", "abc", ""]] {
             let Gathered::Whole { bytes, held, .. } = read(parts, 10, &budget).await else { panic!("it fits") };
             assert_eq!((&bytes[..], budget.held()), (&b"abc"[..], 3));
@@ -220,7 +262,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_does_not_fit_is_given_back_whole() {
-        let budget = BufferBudget::new(100);
+        let budget = budget(100);
         let Gathered::Stopped { why, read, .. } = read(&["abc", "def", "ghi"], 5, &budget).await else {
             panic!("too large")
         };
@@ -230,10 +272,10 @@ mod tests {
     #[tokio::test]
     async fn a_body_that_stalls_below_its_floor_is_stopped() {
         let floor = Some(RateFloor { bytes: 2, window: Duration::from_millis(1) });
-        let bounds = Bounds { max: 100, idle: Duration::from_secs(300), until: None, floor };
+        let bounds = Bounds { max: 100, idle: Duration::from_secs(300), until: None, floor, evictable: false };
         for parts in [&["a"][..], &["ab", "c"]] {
             let stalled = futures_util::stream::iter(frames(parts)).chain(futures_util::stream::pending());
-            let gathered = gather(&mut StreamBody::new(stalled), bounds, &BufferBudget::new(100)).await;
+            let gathered = gather(&mut StreamBody::new(stalled), bounds, budget(100).empty()).await;
             assert!(matches!(gathered, Gathered::Stopped { why: Stop::BelowFloor, .. }));
         }
     }
@@ -247,7 +289,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_process_stops_reading() {
-        let budget = BufferBudget::new(4);
+        let budget = budget(4);
         let Gathered::Stopped { why, .. } = read(&["abc", "def"], 100, &budget).await else { panic!("full") };
         assert_eq!(why, Stop::BuffersFull);
     }

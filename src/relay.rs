@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::body::Moved;
@@ -44,6 +44,23 @@ pub async fn while_moving<T>(work: impl Future<Output = T>, limit: Duration, mov
             Err(_) => return None,
         }
     }
+}
+
+/// Reads at most `max` bytes.
+pub fn poll_read_within(
+    stream: &mut (impl AsyncRead + Unpin),
+    cx: &mut Context<'_>,
+    buf: &mut ReadBuf<'_>,
+    max: usize,
+) -> Poll<Result<()>> {
+    if buf.remaining() <= max {
+        return Pin::new(stream).poll_read(cx, buf);
+    }
+    let mut part = ReadBuf::new(buf.initialize_unfilled_to(max));
+    let poll = Pin::new(stream).poll_read(cx, &mut part);
+    let read = part.filled().len();
+    buf.advance(read);
+    poll
 }
 
 /// Writes pieces, joined where they are small: a head and a short body cost less to copy than the

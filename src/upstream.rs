@@ -11,7 +11,9 @@ mod connect;
 mod exchange;
 mod forward;
 mod health;
+mod http1;
 mod identity;
+mod places;
 mod published;
 mod wire;
 
@@ -26,10 +28,11 @@ pub use self::connect::Target;
 use self::health::Health;
 use self::identity::Heard;
 pub use self::identity::Identity;
+pub use self::places::UpstreamPlaces;
 use crate::backend::{Backend, Forward};
 use crate::batching::ReplayBudget;
-use crate::buffer::BufferBudget;
 use crate::clock::Clock;
+use crate::memory::BufferBudget;
 use crate::protocol::LoneEvidence;
 use crate::telemetry::Metrics;
 use crate::tls::{Servers, Speak};
@@ -89,6 +92,7 @@ struct Inner {
     heard: Heard,
     evidence: LoneEvidence,
     buffers: BufferBudget,
+    places: UpstreamPlaces,
     metrics: Arc<Metrics>,
 }
 
@@ -97,7 +101,12 @@ struct Inner {
 impl Upstream {
     /// Makes the adapter. [`Upstream::watch`] starts looking for the server.
     #[must_use]
-    pub fn new(config: Config, clock: Clock, buffers: BufferBudget, metrics: Arc<Metrics>) -> Self {
+    pub fn new(
+        config: Config,
+        clock: Clock,
+        (buffers, places): (BufferBudget, UpstreamPlaces),
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let connector = Connector::new(config.target.clone(), config.tls.clone(), config.connect_timeout);
         let health = Health::new(clock);
         let budget = Mutex::new(ReplayBudget::new(config.replay_permille));
@@ -118,6 +127,7 @@ impl Upstream {
                 heard,
                 evidence: LoneEvidence::default(),
                 buffers,
+                places,
                 metrics,
             }),
         }

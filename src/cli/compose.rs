@@ -13,6 +13,7 @@ mod why;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,17 +35,17 @@ use crate::accesslog::AccessLog;
 use crate::admin::{self, Admin, Ports};
 use crate::api::v1alpha1 as api;
 use crate::batching::{Late, Limits, Policy as CorePolicy, Priority, ScopeId, ScopeLimits};
-use crate::buffer::BufferBudget;
 use crate::clock::Clock;
-use crate::config::{self, Capture, Policy};
+use crate::config::{self, Capture, Policy, Process};
 use crate::error::BoxError;
+use crate::memory::{BufferBudget, ControlGroup, watch_pressure};
 use crate::protocol::{Common, Named, Routes};
 use crate::proxy::{self, ClientLimits, Connections, Http2Limits, RouteSettings, Table};
 use crate::scheduler;
 use crate::socket;
 use crate::telemetry::log::LevelHandle;
 use crate::telemetry::{LossyWriter, Metrics};
-use crate::upstream::{self, Target, Upstream};
+use crate::upstream::{self, Target, Upstream, UpstreamPlaces};
 
 /// The label `policy` of a file.
 const METRICS_POLICY: &str = "local";
@@ -112,10 +113,12 @@ fn assemble(
     let clock = Clock::start();
     let aside = begun.aside.map(|left| Aside { until: clock.now().after(left) });
     let policy = if aside.is_some() { wanted.clone().stepped_aside(CRASHED) } else { wanted.clone() };
-    let buffers = BufferBudget::new(policy.proxy.process.buffered_bytes_max);
+    let buffers = BufferBudget::new(policy.proxy.process.buffered_bytes_max, clock);
     let certs = Certs::load(&policy.proxy)?;
     let metrics = places.first().map(|place| place.metrics.clone()).ok_or("there is no port")?;
-    let connections = Connections::new(policy.proxy.process.connections_max, metrics.clone());
+    let Process { connections_max, buffered_bytes_max } = policy.proxy.process;
+    let connections = Connections::new(connections_max, buffered_bytes_max, clock, metrics.clone());
+    let upstream_places = UpstreamPlaces::new(connections_max, clock, buffers.clone());
     let mut scopes = Scopes::default();
     let ids = scopes.take(&policy)?;
     control::publish(&metrics, None, &policy);
@@ -126,6 +129,7 @@ fn assemble(
         ids: &ids,
         clock,
         buffers: &buffers,
+        upstream_places: &upstream_places,
         access_log: access_log.as_ref(),
         seed,
         certs: &certs,
@@ -154,7 +158,7 @@ fn assemble(
     };
     let state = admin::State {
         metrics: metrics.clone(),
-        buffers,
+        buffers: buffers.clone(),
         level,
         clock,
         started: clock.now(),
@@ -168,6 +172,13 @@ fn assemble(
     let admin = admin::start(admin_ports, state)?;
     for watched in certs.watch(&metrics) {
         admin.spawn(watched);
+    }
+    if let Some(group) = ControlGroup::find(Path::new("/")) {
+        let (buffers, connections) = (buffers.clone(), connections.clone());
+        admin.spawn(watch_pressure(group, move |level| {
+            buffers.set_pressure(level);
+            connections.set_pressure(level);
+        }));
     }
     announce(&listen, &admin.bound, &targets);
     begun.log();
@@ -380,7 +391,8 @@ pub(super) fn upstream_alone(
 ) -> Result<Upstream, String> {
     let target = target(policy).ok_or("no upstream is named")?;
     let certs = Certs::load(&policy.proxy).map_err(|error| error.to_string())?;
-    Ok(Upstream::new(upstream_config(policy, target, &certs), clock, buffers, metrics))
+    let places = UpstreamPlaces::new(policy.proxy.process.connections_max, clock, buffers.clone());
+    Ok(Upstream::new(upstream_config(policy, target, &certs), clock, (buffers, places), metrics))
 }
 
 /// What is recognised under a policy, whatever the port.

@@ -4,9 +4,11 @@
 
 use std::fmt;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Serialize, Serializer};
+
+use crate::memory::ControlGroup;
 
 /// Where a value in effect comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -229,46 +231,11 @@ impl Machine {
     #[must_use]
     pub fn read() -> Self {
         Self {
-            memory_bytes_max: memory_limit(Path::new("/")),
+            memory_bytes_max: ControlGroup::find(Path::new("/")).map(|group| group.limit()),
             files_max: rustix::process::getrlimit(rustix::process::Resource::Nofile).current,
             terminal: std::io::stdout().is_terminal(),
         }
     }
-}
-
-/// The smallest memory limit of this process's control groups, of either version, under a root that tests may choose.
-pub(super) fn memory_limit(root: &Path) -> Option<u64> {
-    let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-    let mount = root.join("sys/fs/cgroup");
-    groups
-        .lines()
-        .filter_map(|line| {
-            // `0::/path` is version 2, `4:memory:/path` version 1.
-            let mut parts = line.splitn(3, ':');
-            let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-            let (base, file) = match controllers {
-                "" => (mount.clone(), "memory.max"),
-                names if names.split(',').any(|name| name == "memory") => {
-                    (mount.join("memory"), "memory.limit_in_bytes")
-                }
-                _ => return None,
-            };
-            smallest(&base, path.trim_start_matches('/'), file)
-        })
-        .min()
-}
-
-/// The smallest limit from a group up to the mount. In a container the path may be the host's and absent here; the mount is the group itself then.
-fn smallest(base: &Path, path: &str, file: &str) -> Option<u64> {
-    let group = base.join(path);
-    let limit = |folder: PathBuf| std::fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
-    group
-        .ancestors()
-        .take_while(|folder| folder.starts_with(base))
-        .filter_map(|folder| limit(folder.to_owned()))
-        // Version 1 writes "unlimited" as a number of the size of the address space.
-        .filter(|bytes| *bytes < 1 << 60)
-        .min()
 }
 
 // === impl Source ===
@@ -329,41 +296,5 @@ mod tests {
         assert_eq!((pod.name.as_deref(), pod.policy.as_deref()), (Some("embedder-7"), None));
         assert_eq!(pod.drain_token.as_deref(), Some("s3cret"));
         assert!(!format!("{pod:?}").contains("s3cret"));
-    }
-
-    fn cgroup(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-        root
-    }
-
-    #[test]
-    fn the_smallest_memory_limit_up_the_tree_counts_in_version_2() {
-        let root = cgroup(&[
-            ("proc/self/cgroup", "0::/kube/pod/box\n"),
-            ("sys/fs/cgroup/kube/pod/box/memory.max", "max\n"),
-            ("sys/fs/cgroup/kube/pod/memory.max", "134217728\n"),
-            ("sys/fs/cgroup/kube/memory.max", "268435456\n"),
-        ]);
-        assert_eq!(memory_limit(root.path()), Some(134_217_728));
-    }
-
-    #[test]
-    fn version_1_is_read_too_and_its_huge_number_is_no_limit() {
-        let root = cgroup(&[
-            ("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n0::/\n"),
-            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "67108864\n"),
-        ]);
-        assert_eq!(memory_limit(root.path()), Some(67_108_864), "the group's own path is the host's");
-        let root = cgroup(&[
-            ("proc/self/cgroup", "4:memory:/\n"),
-            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
-        ]);
-        assert_eq!(memory_limit(root.path()), None);
-        assert_eq!(memory_limit(Path::new("/nowhere")), None);
     }
 }

@@ -27,6 +27,7 @@ use crate::api::v1alpha1::{
     ProxySpec, RouteSpec, SchedulingPolicy as PolicyWord, SchedulingSpec, ShareText, SizeText, TlsSpec,
     UpstreamTlsSpec, Word,
 };
+use crate::memory;
 use crate::protocol::generic::Spec;
 use crate::protocol::{Named, Pointer};
 
@@ -174,26 +175,33 @@ fn overrule(json: &mut Json, sources: &mut BTreeMap<String, Source>, overrides: 
     findings
 }
 
+/// Descriptors that are no connections of callers or to the model server: ports, probes, the control
+/// stream, files.
+const FILES_RESERVE: u64 = 128;
+
 /// No more connections than files, no more buffers than memory, whoever said so.
 fn bound(json: &mut Json, sources: &mut BTreeMap<String, Source>, machine: &Machine) {
-    if let Some(files) = machine.files_max {
-        let most = (files / 5 * 4).max(1);
-        if json["proxy"]["process"]["connectionsMax"].as_u64().is_some_and(|wanted| wanted > most) {
-            put(json, "proxy.process.connectionsMax", Json::from(most));
-            sources
-                .insert("proxy.process.connectionsMax".to_owned(), Source::Lowered("80% of the limit on open files"));
-        }
-    }
-    if let Some(memory) = machine.memory_bytes_max {
-        let most = (memory / 4).max(1);
-        let wanted = match &json["proxy"]["process"]["bufferedBytesMax"] {
+    let mut lower = |name: &str, most: u64, by, is_size: bool| {
+        let path = format!("proxy.process.{name}");
+        let wanted = match &json["proxy"]["process"][name] {
             Json::String(text) => parse_size(text),
             other => other.as_u64(),
         };
         if wanted.is_some_and(|wanted| wanted > most) {
-            put(json, "proxy.process.bufferedBytesMax", Json::from(format_size(most)));
-            sources.insert("proxy.process.bufferedBytesMax".to_owned(), Source::Lowered("25% of the memory limit"));
+            put(json, &path, if is_size { Json::from(format_size(most)) } else { Json::from(most) });
+            sources.insert(path, Source::Lowered(by));
         }
+        wanted.map_or(most, |wanted| wanted.min(most))
+    };
+    if let Some(files) = machine.files_max {
+        // Each may need another one upstream, where others have half as many more.
+        let most = ((files - FILES_RESERVE.min(files / 4)) * 2 / 5).max(1);
+        lower("connectionsMax", most, "two fifths of the limit on open files, less 128", false);
+    }
+    if let Some(limit) = machine.memory_bytes_max {
+        let most = memory::buffered_bytes_within(limit);
+        let bytes = lower("bufferedBytesMax", most, "25% of the memory limit", true);
+        lower("connectionsMax", memory::connections_within(limit, bytes), "what the memory limit holds", false);
     }
 }
 

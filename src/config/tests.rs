@@ -182,7 +182,7 @@ fn certificates_are_named_with_their_keys_and_for_an_upstream_that_has_tls() {
 fn the_machine_bounds_connections_and_buffers() {
     let machine = Machine { memory_bytes_max: Some(128 << 20), files_max: Some(1_000), terminal: true };
     let policy = build(None, &Overrides::default(), &machine).unwrap();
-    assert_eq!(policy.proxy.process, Process { connections_max: 800, buffered_bytes_max: 32 << 20 });
+    assert_eq!(policy.proxy.process, Process { connections_max: 348, buffered_bytes_max: 32 << 20 });
     let (value, source) = setting(&policy, "proxy.process.bufferedBytesMax");
     assert_eq!((value, source.as_str()), ("32Mi", "lowered to 25% of the memory limit"));
     assert_eq!(setting(&policy, "proxy.log.format").0, "Pretty");

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use http::HeaderName;
 use tracing_subscriber::EnvFilter;
 
+use super::listen;
 use super::policy::Upstream;
 use crate::protocol::Pointer;
 
@@ -137,10 +138,10 @@ pub(super) const CAPTURED_PORT: Text = Text {
 
 /// How an application is told to listen on loopback.
 pub(super) const APP_LISTEN: Text = Text {
-    allowed: "env:NAME=VALUE or arg:ARGUMENT, several by comma, after CONTAINER/ where there are several",
+    allowed: "env:NAME=ADDRESS or arg:FLAG=ADDRESS for a loopback address or a port and a name that ends with HOST, BIND, LISTEN, ADDRESS or PORT, several by comma, after CONTAINER/ where there are several",
     chars_max: LINE_CHARS_MAX,
-    pattern: r"^([a-z0-9-]+/)?(env:[A-Za-z0-9._-]+=[^\p{Cc}]*|arg:[^\p{Cc}]+)$",
-    check: |text| ok(is_app_listen(text)),
+    pattern: listen::PATTERN,
+    check: |text| ok(listen::is_app_listen(text)),
 };
 
 /// An address to listen on.
@@ -276,49 +277,6 @@ fn is_path(text: &str) -> bool {
 
 fn is_weight(text: &str) -> bool {
     matches!(text, "Bytes" | "Chars" | "ListLen") || (text.starts_with('/') && Pointer::parse(text).is_ok())
-}
-
-fn is_app_listen(text: &str) -> bool {
-    let within = |text: &str, may: fn(char) -> bool| !text.is_empty() && text.chars().all(may);
-    let container = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let way = match text.split_once('/') {
-        Some((name, way)) if within(name, container) => way,
-        _ => text,
-    };
-    let another =
-        |part: &str| part.trim().split_once('/').is_some_and(|(name, way)| within(name, container) && is_knob(way));
-    !way.split(',').any(another)
-        && knobs(way).iter().all(|knob| match (knob.strip_prefix("env:"), knob.strip_prefix("arg:")) {
-            (Some(variable), _) => variable.split_once('=').is_some_and(|(name, value)| {
-                within(name, |c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
-                    && !value.chars().any(char::is_control)
-            }),
-            // Two flags in one argument are an argument that no server knows.
-            (None, Some(argument)) => within(argument, |c| !c.is_control()) && !argument.contains(" --"),
-            (None, None) => false,
-        })
-}
-
-fn is_knob(text: &str) -> bool {
-    text.starts_with("env:") || text.starts_with("arg:")
-}
-
-/// The knobs of a list by comma, after the container. A comma may stand in a value too, so it ends one only where another begins.
-#[must_use]
-pub fn knobs(text: &str) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    for part in text.split(',') {
-        let begun = part.trim_start_matches(' ');
-        match found.last_mut() {
-            Some(_) if is_knob(begun) => found.push(begun.to_owned()),
-            Some(last) => {
-                last.push(',');
-                last.push_str(part);
-            }
-            None => found.push(part.to_owned()),
-        }
-    }
-    found
 }
 
 const fn ok(holds: bool) -> Result<(), Refusal> {
@@ -484,12 +442,21 @@ mod tests {
     fn ports_and_ways_to_listen_are_read_as_kubernetes_does() {
         accepts(&CAPTURED_PORT, &["1", "65535", "http", "h2-c", "0080"]);
         refuses(&CAPTURED_PORT, &["", "0", "65536", "99999999999", "+80", "HTTP", "a_b", "sixteen-letters-"]);
-        accepts(&APP_LISTEN, &["env:MLSERVER_HOST=127.0.0.1", "env:X=", "arg:--host=127.0.0.1", "server/env:A=/b=c"]);
-        accepts(&APP_LISTEN, &["arg:--http=::1,arg:--grpc ::1, env:A=b,c", "a/env:A=b,arg:-x"]);
+        accepts(&APP_LISTEN, &["env:MLSERVER_HOST=127.0.0.1", "env:X_PORT=9000", "arg:--host=127.0.0.1"]);
+        accepts(
+            &APP_LISTEN,
+            &["arg:--http-host=::1,arg:--grpc-host ::1, env:HOST=localhost", "a/env:HOST=::1,arg:-bind=::1"],
+        );
         refuses(
             &APP_LISTEN,
-            &[" arg:x", "arg:x,\u{85}arg:y", "arg:--http=::1 --grpc=::1", "env:A=b,arg:", "a/env:A=b,c/env:A=b"],
+            &[
+                " arg:--host=::1",
+                "arg:--host=::1,\u{85}arg:--bind=::1",
+                "arg:--host=::1 --grpc=::1",
+                "env:HOST=::1,arg:",
+            ],
         );
-        refuses(&APP_LISTEN, &["", "env:", "env:=x", "env:X", "arg:", "MLSERVER_HOST=x", "Server/env:A=b", "env:A=\n"]);
+        refuses(&APP_LISTEN, &["", "env:", "env:=::1", "env:HOST", "arg:", "MLSERVER_HOST=::1", "Server/env:HOST=::1"]);
+        refuses(&APP_LISTEN, &["a/env:HOST=::1,c/env:HOST=::1", "env:HOST=\n"]);
     }
 }

@@ -23,6 +23,9 @@ impl FailureKind {
             Self::SlowBody => {
                 "no byte of the request's body came for `proxy.client.bodyIdleTimeout`, or it was not whole after `proxy.client.bodyTimeout`"
             }
+            Self::ConnectionsFull => {
+                "as many upstream connections are open as `proxy.process.connectionsMax` allows for calls of its kind, and none became free for a second; nothing was sent"
+            }
             Self::Deadline => {
                 "its deadline passed while it waited: a header of the caller, the route's `timeout`, or the SLO under `slo.late: Refuse`; the message names which. One that the caller set ends the wait in flight too"
             }
@@ -72,6 +75,9 @@ impl FailureKind {
             }
             Self::Draining => {
                 "send it again, to another replica, if it may run twice; raise `proxy.drain.limit` if calls take that long"
+            }
+            Self::ConnectionsFull => {
+                "try again after `Retry-After`; raise the limit on open files or on memory, which lower `proxy.process.connectionsMax`; serve HTTP/2 upstream if the callers speak it"
             }
             Self::SlowBody => "look at the caller's network, or raise the timeout",
             Self::Deadline => {

@@ -85,7 +85,7 @@ pub(super) fn apply(
     draft.report.warnings.extend(warnings);
     let resources = resources::plan(original, overrides, context)?;
     // The running pod knows its token; another one would only make a new rollout.
-    let token = known.and_then(Status::drain_token).or_else(|| context.token.clone());
+    let token = known.and_then(|known| known.drain_token(incoming)).or_else(|| context.token.clone());
     let token = token.unwrap_or_else(|| derived(original, context));
     let snapshot = policy::snapshot(overrides, context, &mut draft.report.warnings);
     let grace = whole(at(original, &["spec", "terminationGracePeriodSeconds"])).unwrap_or(GRACE_DEFAULT);
@@ -127,7 +127,7 @@ pub(super) fn apply(
         policy: overrides.policy.as_ref().map(|policy| policy.name.clone()),
         profile,
         hash,
-        token: Some(token),
+        token: None,
         fields,
         undo: draft.undo,
     };

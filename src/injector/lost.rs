@@ -18,7 +18,9 @@ pub(super) fn restore(pod: &mut Value, sidecar: &Value) {
     let args: Vec<&str> = list(sidecar, &["args"]).iter().filter_map(Value::as_str).collect();
     let after = |flag: &'static str| args.windows(2).filter(move |pair| pair[0] == flag).map(|pair| pair[1]);
     let metrics = after("--metrics").find_map(|address| address.rsplit_once(':')?.1.parse::<u16>().ok());
-    let moved: Vec<(u16, Vec<&str>)> = after("--capture").filter_map(|capture| moved(capture, sidecar)).collect();
+    // Versions before 0.2 wrote two words.
+    let captures = args.iter().filter_map(|arg| arg.strip_prefix("--capture=")).chain(after("--capture"));
+    let moved: Vec<(u16, Vec<&str>)> = captures.filter_map(|capture| moved(capture, sidecar)).collect();
     let applications: Vec<String> =
         ports::applications(pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect();
     let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);

@@ -142,7 +142,13 @@ impl Overrides {
         }
         let known = |text: Option<String>, good: fn(&str) -> bool| text.filter(|text| good(text));
         // The policy is for several workloads, so what does not fit this pod is no mistake; what this version cannot read leaves the default.
-        let of_policy = || AppListen::parse(under.app_listen.as_deref()?);
+        let of_policy = || AppListen::of_policy(under.app_listen.as_deref()?);
+        if let (Some(text), Some(NamedPolicy { name, .. })) = (&under.app_listen, policy.as_ref())
+            && AppListen::parse(text).is_some()
+            && AppListen::of_policy(text).is_none()
+        {
+            warnings.push(format!("appListen of policy {name} is not used: {POLICY_LISTENS}"));
+        }
         let app_listen = match (app_listen, policy.as_ref()) {
             (None, Some(NamedPolicy { name, .. })) => of_policy().and_then(|knob| match whose(knob) {
                 Ok(knob) => Some(knob),
@@ -223,6 +229,7 @@ fn drain(text: &str) -> Option<Duration> {
 
 // === impl AppListen ===
 
+const POLICY_LISTENS: &str = "a policy sets a loopback address or a port, by a name that ends with HOST, BIND, LISTEN, ADDRESS or PORT; the annotation app-listen of the workload takes any";
 const APP_LISTEN: &str =
     "env:NAME=VALUE or arg:ARGUMENT, several of them by comma, with CONTAINER/ before them where the pod has several";
 
@@ -240,6 +247,13 @@ impl AppListen {
             })?,
         };
         Ok(Self { container, ..self })
+    }
+
+    /// That of a policy, which sets addresses and ports alone.
+    fn of_policy(text: &str) -> Option<Self> {
+        let knob = Self::parse(text)?;
+        let (_, rest) = knob.container.as_ref().and_then(|_| text.split_once('/')).unwrap_or(("", text));
+        config::knobs(rest).iter().all(|one| config::is_listen_knob(one)).then_some(knob)
     }
 
     pub(super) fn parse(text: &str) -> Option<Self> {

@@ -8,6 +8,8 @@ use super::overrides::Overrides;
 use super::ports::Numbers;
 use super::{CONTAINER, Context, REDIRECT};
 
+/// The variable with what the drain hook is called by.
+pub(super) const DRAIN_TOKEN: &str = "GROUPAGE_DRAIN_TOKEN";
 /// The volume with the token for the controller.
 pub(super) const TOKEN_VOLUME: &str = "groupage-token";
 /// The volume with the last good settings.
@@ -111,7 +113,8 @@ impl Parts<'_> {
                 Mode::Loopback => "pod".to_owned(),
                 Mode::Named | Mode::Redirect | Mode::None => planned.listen.to_string(),
             };
-            args.extend(["--capture".to_owned(), format!("{name}:{}@{listen}", planned.port.number)]);
+            // One word: a port's name never becomes a flag.
+            args.push(format!("--capture={name}:{}@{listen}", planned.port.number));
         }
         let rest = [
             ("--metrics", format!("[::]:{}", self.numbers.metrics)),
@@ -135,7 +138,7 @@ impl Parts<'_> {
             field("GROUPAGE_NODE_NAME", "spec.nodeName"),
             value("GROUPAGE_POLICY", self.snapshot),
             value("GROUPAGE_GRACE", &format!("{}s", self.grace)),
-            value("GROUPAGE_DRAIN_TOKEN", self.token),
+            value(DRAIN_TOKEN, self.token),
         ];
         if let Some(controller) = &self.context.controller {
             env.push(value("GROUPAGE_CONTROLLER", &controller.address));

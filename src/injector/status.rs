@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::STATUS;
-use super::access::text;
+use super::access::{list, text};
 use super::capture::Mode;
+use super::sidecar::DRAIN_TOKEN;
+use super::{CONTAINER, STATUS};
 
 /// What was injected.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,8 +33,9 @@ pub(super) struct Status {
     pub(super) profile: Option<String>,
     /// Over the sidecar's container; no time in it.
     pub(super) hash: String,
-    /// What the drain hook is called by.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// What the drain hook is called by, as versions before 0.2 wrote it: annotations are read by more
+    /// than specs are, and it is in the sidecar's environment.
+    #[serde(default, skip_serializing)]
     pub(super) token: Option<String>,
     /// By container, a hash of each of its fields as we wrote it: what is still wanted so stays on a later pass with all that others did to it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -197,11 +199,19 @@ impl Status {
         serde_json::from_str(text).ok()
     }
 
-    /// The token, where it is one that we could have made: it becomes part of a path and of a variable.
-    pub(super) fn drain_token(&self) -> Option<String> {
-        let is_ours = |token: &&String| {
+    /// The token by which the drain hook of a pod is called, of its sidecar or of an older status.
+    pub(super) fn drain_token(&self, pod: &Value) -> Option<String> {
+        let sidecar = ["initContainers", "containers"]
+            .iter()
+            .flat_map(|key| list(pod, &["spec", key]))
+            .find(|container| text(container, &["name"]) == Some(CONTAINER));
+        let env = sidecar.map(|sidecar| list(sidecar, &["env"])).unwrap_or_default();
+        let variable = env.iter().find(|entry| text(entry, &["name"]) == Some(DRAIN_TOKEN));
+        let token = variable.and_then(|entry| text(entry, &["value"])).or(self.token.as_deref());
+        // It becomes part of a path, so it is one that we could have made.
+        let is_ours = |token: &&str| {
             (16..=64).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
         };
-        self.token.as_ref().filter(is_ours).cloned()
+        token.filter(is_ours).map(str::to_owned)
     }
 }

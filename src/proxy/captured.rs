@@ -22,8 +22,9 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::detect::{LOOK_MAX, Spoken, judge};
-use super::io::Client;
-use super::listener::Welcome;
+use super::flow::ClientFlow;
+use super::io::{Client, Watched};
+use super::listener::{ConnectionGuard, Welcome};
 use super::{Proxy, connection};
 use crate::backend::Duplex;
 use crate::protocol::Peer;
@@ -44,12 +45,12 @@ enum Begun {
     Over,
 }
 
-/// Serves a connection to its end. `held` goes with the stream.
+/// Serves a connection to its end. `guard` goes with the stream.
 pub(super) async fn run(
     proxy: Arc<Proxy>,
     (mut stream, peer): (Client, Option<Peer>),
     told: watch::Receiver<Welcome>,
-    held: impl Send + Sync + Unpin + std::fmt::Debug + 'static,
+    guard: ConnectionGuard,
 ) {
     let mut ahead = Vec::new();
     let begun = if proxy.table().relays {
@@ -59,12 +60,15 @@ pub(super) async fn run(
     };
     match begun {
         Begun::Over => {}
-        Begun::Http => connection::run(proxy, (stream, peer), Bytes::from(ahead), told, held).await,
+        Begun::Http => connection::run(proxy, (stream, peer), Bytes::from(ahead), told, guard).await,
         Begun::Bytes(why, upstream, answer) => {
             proxy.metrics.relayed(why);
+            guard.place.activity().relay();
             // Both ends only: who is carried on needs nothing of what serving would.
-            Box::pin(carry(&proxy, stream, upstream, (ahead, answer))).await;
-            drop(held);
+            let activity = guard.place.activity();
+            let flow = ClientFlow::new(&proxy.buffers, &activity);
+            let client = Watched::new(stream, Bytes::new(), (&activity, &flow), guard);
+            Box::pin(carry(&proxy, client, upstream, (ahead, answer))).await;
         }
     }
 }
@@ -144,7 +148,7 @@ async fn read_on(stream: &mut Client, ahead: &mut Vec<u8>) -> io::Result<()> {
 /// Carries a connection on: first what was read of either side, then whatever comes.
 async fn carry(
     proxy: &Proxy,
-    mut client: Client,
+    mut client: Watched,
     upstream: Option<Box<dyn Duplex>>,
     (ahead, answer): (Vec<u8>, Vec<u8>),
 ) {

@@ -5,10 +5,11 @@ use http::HeaderMap;
 use hyper::body::Incoming;
 
 use super::Proxy;
+use super::upload::Upload;
 use crate::body::Body;
-use crate::buffer::Held;
 use crate::error::FailureKind;
 use crate::gather::{Bounds, Gathered, Stop, gather};
+use crate::memory::{Held, HoldPhase};
 
 /// What came of it.
 #[derive(Debug)]
@@ -23,15 +24,29 @@ pub(super) enum Collected {
     Broken,
 }
 
-/// Reads a body of at most `max` bytes.
-pub(super) async fn collect(proxy: &Proxy, mut body: Incoming, max: usize) -> Collected {
+/// Reads a body of at most `max` bytes; `upload` is there unless it has come already.
+pub(super) async fn collect(proxy: &Proxy, body: Incoming, upload: Option<Box<Upload>>, max: usize) -> Collected {
+    let Some(mut upload) = upload else {
+        return Collected::Whole { bytes: Bytes::new(), trailers: None, held: proxy.buffers.empty() };
+    };
     let limits = &proxy.config.client;
     let until = proxy.clock.instant(proxy.clock.now().after(limits.body_timeout));
-    let bounds = Bounds { max, idle: limits.body_idle_timeout, until: Some(until), floor: None };
-    match gather(&mut body, bounds, &proxy.buffers).await {
-        Gathered::Whole { bytes, trailers, held } => Collected::Whole { bytes, trailers, held },
+    let bounds = Bounds { max, idle: limits.body_idle_timeout, until: Some(until), floor: None, evictable: true };
+    let (mut body, held) = upload.read(body, proxy.buffers.empty());
+    let gathered = gather(&mut body, bounds, held).await;
+    let (body, was_evicted) = body.into_parts();
+    match gathered {
+        Gathered::Whole { bytes, trailers, held } => {
+            held.set_phase(HoldPhase::Server);
+            Collected::Whole { bytes, trailers, held }
+        }
         Gathered::Stopped { why, read, held } => match why {
-            Stop::TooLarge => Collected::TooLarge(Body::stream(body).put_back(read, held)),
+            Stop::TooLarge => {
+                // It is sent on, and counted until then.
+                held.set_phase(HoldPhase::Server);
+                Collected::TooLarge(Body::stream(body).put_back(read, held).watched(Some(upload.passing())))
+            }
+            Stop::Broken if was_evicted => Collected::Refused(FailureKind::BytesFull),
             Stop::BuffersFull => Collected::Refused(FailureKind::BytesFull),
             Stop::Slow | Stop::BelowFloor => Collected::Refused(FailureKind::SlowBody),
             Stop::Broken => Collected::Broken,

@@ -13,11 +13,13 @@ use hyper_util::server::conn::auto::Builder;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
+use super::connections::ConnectionPlace;
 use super::drive::{PollTurn, TaskSides};
+use super::flow::ClientFlow;
 use super::io::{Client, Watched};
-use super::listener::Welcome;
+use super::listener::{ConnectionGuard, Welcome};
 use super::session::CallService;
-use super::watch::{Activity, Due};
+use super::watch::Due;
 use super::{ClientLimits, Proxy};
 use crate::batching::Tick;
 use crate::clock::Clock;
@@ -37,20 +39,21 @@ const UPSTREAM: usize = 0;
 const CLIENT: usize = 1;
 
 /// Serves a connection to its end; `ahead` was read of it already, and `peer` is whom it belongs
-/// to, if TLS said so. `held` goes with the stream, also into a tunnel.
+/// to, if TLS said so. `guard` goes with the stream, also into a tunnel.
 pub(super) async fn run(
     proxy: Arc<Proxy>,
     (stream, peer): (Client, Option<Peer>),
     ahead: Bytes,
     mut told: watch::Receiver<Welcome>,
-    held: impl Send + Sync + Unpin + std::fmt::Debug + 'static,
+    guard: ConnectionGuard,
 ) {
     let clock = proxy.clock;
-    let activity = Activity::new(clock);
+    let activity = guard.place.activity();
     let lane = proxy.forward.lane();
-    let builder = builder(&proxy.config.client);
-    let calls = CallService::new(&proxy, &lane, &activity, peer);
-    let io = TokioIo::new(Watched { stream, ahead, activity: activity.clone(), _held: held });
+    let builder = builder(&proxy.config.client, &guard.place);
+    let flow = ClientFlow::new(&proxy.buffers, &activity);
+    let calls = CallService::new(&proxy, &lane, (&activity, &flow), peer);
+    let io = TokioIo::new(Watched::new(stream, ahead, (&activity, &flow), guard));
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, calls));
     // HTTP/2 connections end some time; jitter keeps those that came together from leaving
     // together.
@@ -124,7 +127,7 @@ pub(super) async fn run(
     .await;
 }
 
-fn builder(limits: &ClientLimits) -> Builder<TokioExecutor> {
+fn builder(limits: &ClientLimits, place: &ConnectionPlace) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
@@ -140,9 +143,9 @@ fn builder(limits: &ClientLimits) -> Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .auto_date_header(false)
-        .max_concurrent_streams(http2.streams_max)
+        .max_concurrent_streams(http2.streams_max.min(place.streams_max()))
         .initial_stream_window_size(http2.stream_window)
-        .initial_connection_window_size(http2.connection_window)
+        .initial_connection_window_size(http2.connection_window.min(place.window_max()))
         .keep_alive_interval(http2.ping_interval)
         .keep_alive_timeout(http2.ping_timeout)
         .max_header_list_size(u32::try_from(limits.head_bytes_max).unwrap_or(u32::MAX))

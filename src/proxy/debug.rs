@@ -1,8 +1,8 @@
 //! `x-groupage-debug: 1`: the answer says in `Server-Timing` what became of the call.
 //!
 //! ```text
-//! server-timing: queue;dur=0.412, upstream;dur=12.300, groupage;desc="way=merged batch=123 items=17 held=limit cause=idle mode=limited limit=4 predicted=11.900ms"
-//! server-timing: queue;dur=0.021, upstream;dur=9.841, groupage;desc="way=forwarded batch=124 items=1 cause=idle mode=open why=learning reason=item_form"
+//! server-timing: queue;dur=0.412, upstream;dur=12.300, groupage;desc="way=merged batch=5e0c71f3 items=17 held=limit cause=idle mode=limited limit=4 predicted=11.900ms"
+//! server-timing: queue;dur=0.021, upstream;dur=9.841, groupage;desc="way=forwarded batch=91b2d04a items=1 cause=idle mode=open why=learning reason=item_form"
 //! ```
 //! `way` is what became of the call, `held` what it waited for, `mode` what the concurrency limiter
 //! of its kind of calls did when it left. The header is meant for this proxy: it is taken off here,
@@ -12,11 +12,13 @@
 //! What it leaves out: whose calls shared the batch; how many items it had is all that is told of them.
 
 use std::fmt::Write as _;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::batching::{FlowMode, Tick};
+use crate::batching::{BatchId, FlowMode, Tick};
 use crate::protocol::headers::DEBUG;
 use crate::scheduler::Ticket;
 
@@ -69,7 +71,7 @@ impl Told {
         }
         let mut words: Vec<String> = self.way().map(|way| format!("way={way}")).into_iter().collect();
         if let Some(batch) = batch {
-            words.push(format!("batch={} items={batch_items}", batch.0));
+            words.push(format!("batch={:08x} items={batch_items}", batch_label(batch)));
         }
         words.extend(held.map(|held| format!("held={}", held.as_str())));
         words.extend(cause.map(|cause| format!("cause={}", cause.as_str())));
@@ -84,6 +86,14 @@ impl Told {
     }
 }
 
+/// A number that the members of a batch share. It is drawn anew in each process, and by no counter, whose
+/// growth would show how much others call.
+fn batch_label(batch: BatchId) -> u32 {
+    static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let [.., a, b, c, d] = KEYS.hash_one(batch.0).to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
+
 /// Milliseconds with three digits behind the point.
 fn millis(duration: Duration) -> String {
     format!("{}.{:03}", duration.as_millis(), duration.subsec_micros() % 1000)
@@ -92,7 +102,7 @@ fn millis(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batching::{BatchId, Cause, OpenReason};
+    use crate::batching::{Cause, OpenReason};
     use crate::telemetry::names::HoldReason;
 
     const BEGAN: Tick = Tick::from_millis(10);
@@ -117,14 +127,19 @@ mod tests {
     #[test]
     fn a_member_of_a_batch_hears_which_why_how_long_and_what_was_expected() {
         let told = Told { ticket: ticket(), ..Told::default() };
-        let expected = "queue;dur=5.412, upstream;dur=12.000, groupage;desc=\"way=merged batch=123 items=17 held=limit \
-                        cause=idle mode=limited limit=4 predicted=11.900ms\"";
+        let label = format!("{:08x}", batch_label(BatchId(123)));
+        assert_ne!(batch_label(BatchId(124)), batch_label(BatchId(123)).wrapping_add(1), "it is no counter");
+        let expected = format!(
+            "queue;dur=5.412, upstream;dur=12.000, groupage;desc=\"way=merged batch={label} items=17 held=limit \
+             cause=idle mode=limited limit=4 predicted=11.900ms\""
+        );
         assert_eq!(told.text(BEGAN, NOW), expected);
         let mode = Some(FlowMode::Open(OpenReason::Learning));
         let ticket = Ticket { predicted: None, calls: 1, held: None, mode, ..ticket() };
         let told = Told { ticket, reason: Some("item_form"), forwarded: false };
-        let expected = "desc=\"way=forwarded batch=123 items=17 cause=idle mode=open why=learning reason=item_form\"";
-        assert!(told.text(BEGAN, NOW).ends_with(expected), "{}", told.text(BEGAN, NOW));
+        let expected =
+            format!("desc=\"way=forwarded batch={label} items=17 cause=idle mode=open why=learning reason=item_form\"");
+        assert!(told.text(BEGAN, NOW).ends_with(&expected), "{}", told.text(BEGAN, NOW));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A client's stream, plain or inside TLS, and one that tells its connection what moves.
+//! A client's stream, plain or inside TLS, and one that records what moves on its connection.
 
 use std::io;
 use std::pin::Pin;
@@ -9,9 +9,17 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::flow::ClientFlow;
+use super::frames::{ControlBudget, FrameKind, FrameScanner, PREFACE};
+use super::listener::ConnectionGuard;
 use super::watch::Activity;
-use crate::relay::poll_write_joined;
+use crate::clock::Clock;
+use crate::relay::{poll_read_within, poll_write_joined};
 use crate::tls::CallerStream;
+
+/// Bytes of frames that `h2` is given before it hands out what came with them: it reads all there is
+/// first, and a few bytes of a head can cost much.
+const TURN_BYTES: usize = 16 << 10;
 
 /// A client's stream.
 #[derive(Debug)]
@@ -23,14 +31,36 @@ pub(super) enum Client {
 
 /// A stream and its signs of life.
 ///
-/// It also holds the connection's place among the open ones, so that a tunnel keeps it after hyper has handed the stream over.
+/// It also holds the connection's place among the open ones, so that a tunnel keeps it after hyper
+/// has handed the stream over.
 #[derive(Debug)]
-pub(super) struct Watched<H> {
-    pub(super) stream: Client,
-    /// What was read to see what is spoken, and is read again by whoever speaks it.
-    pub(super) ahead: Bytes,
-    pub(super) activity: Arc<Activity>,
-    pub(super) _held: H,
+pub(super) struct Watched {
+    stream: Client,
+    /// What was read to see what is spoken, and is read again by hyper.
+    ahead: Bytes,
+    activity: Arc<Activity>,
+    flow: Arc<ClientFlow>,
+    spoken: Spoken,
+    /// Bytes that were read in this turn.
+    turn: usize,
+    _guard: ConnectionGuard,
+}
+
+/// What a client speaks, by what it sends.
+#[derive(Debug)]
+enum Spoken {
+    /// Nothing but this part of the preface of HTTP/2 has come.
+    Preface(usize),
+    Http1,
+    Http2(Box<FrameWatch>),
+}
+
+/// The frames of one connection, both ways.
+#[derive(Debug)]
+struct FrameWatch {
+    coming: FrameScanner,
+    leaving: FrameScanner,
+    control: ControlBudget,
 }
 
 // === impl Client ===
@@ -84,18 +114,103 @@ impl AsyncWrite for Client {
 
 // === impl Watched ===
 
-impl<H> Watched<H> {
-    fn wrote<T>(&self, poll: Poll<T>) -> Poll<T> {
+impl Watched {
+    /// The stream of a connection; `ahead` was read of it already.
+    pub(super) fn new(
+        stream: Client,
+        ahead: Bytes,
+        (activity, flow): (&Arc<Activity>, &Arc<ClientFlow>),
+        guard: ConnectionGuard,
+    ) -> Self {
+        Self {
+            stream,
+            ahead,
+            activity: activity.clone(),
+            flow: flow.clone(),
+            spoken: Spoken::Preface(0),
+            turn: 0,
+            _guard: guard,
+        }
+    }
+
+    fn on_read(&mut self, mut fresh: &[u8]) {
+        self.activity.read(fresh);
+        if self.activity.is_relayed() {
+            return;
+        }
+        if let Spoken::Preface(matched) = self.spoken {
+            let wanted = PREFACE.get(matched..).unwrap_or_default();
+            let count = wanted.iter().zip(fresh).take_while(|(wanted, byte)| wanted == byte).count();
+            if count < wanted.len().min(fresh.len()) {
+                self.spoken = Spoken::Http1;
+            } else if count < wanted.len() {
+                self.spoken = Spoken::Preface(matched + count);
+            } else {
+                self.spoken = Spoken::Http2(Box::new(FrameWatch::new(self.activity.clock())));
+                self.activity.speak_http2();
+            }
+            fresh = fresh.get(count..).unwrap_or_default();
+        }
+        let Spoken::Http2(frames) = &mut self.spoken else { return };
+        let FrameWatch { coming, control, .. } = &mut **frames;
+        let mut is_flood = false;
+        coming.feed(fresh, |frame| is_flood |= control.is_spent_by(frame));
+        if is_flood {
+            self.activity.end_flood();
+        }
+    }
+
+    fn on_write<T>(&mut self, poll: Poll<T>, written: impl FnOnce(&mut Self, &T)) -> Poll<T> {
         self.activity.write(poll.is_pending());
+        if let Poll::Ready(done) = &poll {
+            written(self, done);
+        }
         poll
+    }
+
+    /// These bytes were written.
+    fn on_written<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>, mut bytes: usize) {
+        let Spoken::Http2(frames) = &mut self.spoken else {
+            self.flow.on_written(bytes);
+            return;
+        };
+        let FrameWatch { leaving, control, .. } = &mut **frames;
+        let mut data = 0;
+        for piece in pieces {
+            let piece = piece.get(..bytes).unwrap_or(piece);
+            bytes -= piece.len();
+            leaving.feed(piece, |frame| {
+                if frame.kind == FrameKind::Data {
+                    data += frame.length as usize;
+                    control.refund(frame.length);
+                }
+            });
+        }
+        self.flow.on_written(data);
     }
 }
 
-impl<H: Unpin> AsyncRead for Watched<H> {
+impl AsyncRead for Watched {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.activity.is_flooded() {
+            // Its connection is being ended, by which it is woken.
+            return Poll::Pending;
+        }
+        // Before more is read: what came with a whole head is none of it.
+        self.flow.on_head();
+        if matches!(self.spoken, Spoken::Http2(_)) && self.turn >= TURN_BYTES {
+            self.turn = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
         let poll = if self.ahead.is_empty() {
-            Pin::new(&mut self.stream).poll_read(cx, buf)
+            let max = self.flow.read_max();
+            let poll = poll_read_within(&mut self.stream, cx, buf, max);
+            if poll.is_pending() {
+                self.turn = 0;
+            }
+            poll
         } else {
             let room = self.ahead.len().min(buf.remaining());
             buf.put_slice(&self.ahead.copy_to_bytes(room));
@@ -104,16 +219,21 @@ impl<H: Unpin> AsyncRead for Watched<H> {
         if let Some(fresh) = buf.filled().get(before..)
             && !fresh.is_empty()
         {
-            self.activity.read(fresh);
+            self.turn += fresh.len();
+            self.on_read(fresh);
         }
         poll
     }
 }
 
-impl<H: Unpin> AsyncWrite for Watched<H> {
+impl AsyncWrite for Watched {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.wrote(poll)
+        self.on_write(poll, |this, done| {
+            if let Ok(bytes) = done {
+                this.on_written(std::iter::once(buf), *bytes);
+            }
+        })
     }
 
     fn poll_write_vectored(
@@ -122,7 +242,11 @@ impl<H: Unpin> AsyncWrite for Watched<H> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.wrote(poll)
+        self.on_write(poll, |this, done| {
+            if let Ok(bytes) = done {
+                this.on_written(bufs.iter().map(|buf| &**buf), *bytes);
+            }
+        })
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -134,11 +258,19 @@ impl<H: Unpin> AsyncWrite for Watched<H> {
         match self.stream {
             Client::Plain(_) => poll,
             // What TLS took it has encrypted and holds: a client that takes nothing blocks here first.
-            Client::Tls(_) => self.wrote(poll),
+            Client::Tls(_) => self.on_write(poll, |_, _| {}),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+// === impl FrameWatch ===
+
+impl FrameWatch {
+    fn new(clock: Clock) -> Self {
+        Self { coming: FrameScanner::default(), leaving: FrameScanner::default(), control: ControlBudget::new(clock) }
     }
 }

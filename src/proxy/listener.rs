@@ -1,16 +1,16 @@
 //! Accepting connections, within a bound, and ending them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
+use super::connections::{ConnectionPlace, Connections};
 use super::io::Client;
+use super::watch::Activity;
 use super::{Proxy, captured, connection, terminate};
-use crate::telemetry::Metrics;
 
 /// Pauses after a failed accept: out of descriptors is over in a moment or lasts, and neither may spin or end the loop.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -46,14 +46,11 @@ pub struct Listening {
 #[derive(Debug, Clone)]
 pub struct Host(watch::Sender<Welcome>);
 
-/// The connections of a process, on all its ports.
+/// What a connection holds from its accept to its end, also inside a tunnel.
 #[derive(Debug)]
-pub struct Connections {
-    open: AtomicUsize,
-    max: usize,
-    /// Told when none is left.
-    none: Notify,
-    metrics: Arc<Metrics>,
+pub(super) struct ConnectionGuard {
+    pub(super) place: ConnectionPlace,
+    _alive: mpsc::Sender<()>,
 }
 
 /// Serves connections from these ports until told to stop. Call it inside a tokio runtime.
@@ -120,41 +117,6 @@ impl Listening {
     }
 }
 
-// === impl Connections ===
-
-impl Connections {
-    /// So many may be open at once.
-    #[must_use]
-    pub fn new(max: usize, metrics: Arc<Metrics>) -> Arc<Self> {
-        Arc::new(Self { open: AtomicUsize::new(0), max, none: Notify::new(), metrics })
-    }
-
-    /// How many are open.
-    #[must_use]
-    pub fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
-    }
-
-    /// Resolves when none is open.
-    pub async fn none(&self) {
-        loop {
-            let none = self.none.notified();
-            // The notification is registered by its making, so none is missed after this look.
-            if self.open() == 0 {
-                return;
-            }
-            none.await;
-        }
-    }
-
-    fn take(self: &Arc<Self>) -> Option<Place> {
-        let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
-        let place = Place { connections: self.clone() };
-        self.metrics.connections(open);
-        (open <= self.max).then_some(place)
-    }
-}
-
 async fn accept_all(
     proxy: &Arc<Proxy>,
     port: &TcpListener,
@@ -173,8 +135,8 @@ async fn accept_all(
                 None => return,
             },
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok((stream, peer)) => (stream, peer.ip()),
             Err(error) => {
                 tracing::warn!(%error, "accept failed");
                 proxy.metrics.connection_shed();
@@ -184,67 +146,46 @@ async fn accept_all(
             }
         };
         pause = PAUSE_MIN;
-        let Some(place) = connections.take() else {
+        let Some(place) = connections.take(peer, Activity::new(proxy.clock)) else {
             proxy.metrics.connection_shed();
             drop(stream);
             continue;
         };
-        spawn(proxy, stream, told.clone(), (alive.clone(), place));
+        spawn(proxy, stream, told.clone(), ConnectionGuard { place, _alive: alive.clone() });
+        tokio::select! {
+            () = connections.relaxed() => {}
+            // The end, at which the kernel's queue is served all the same.
+            _ = told.wait_for(|welcome| *welcome == Welcome::Closed) => {}
+        }
     }
 }
 
-fn spawn(proxy: &Arc<Proxy>, stream: TcpStream, told: watch::Receiver<Welcome>, held: (mpsc::Sender<()>, Place)) {
+fn spawn(proxy: &Arc<Proxy>, stream: TcpStream, told: watch::Receiver<Welcome>, guard: ConnectionGuard) {
     // Without it an HTTP/2 call over loopback takes 40 ms; a socket that refuses is closed already.
     stream.set_nodelay(true).ok();
     let proxy = proxy.clone();
-    if let Some(tls) = proxy.config.tls.clone() {
+    let evictee = guard.place.evictee();
+    let task = if let Some(tls) = proxy.config.tls.clone() {
         tokio::spawn(async move {
             // Boxed: a handshake is large, and over in a moment.
             let Some(client) = Box::pin(terminate::run(&proxy, &tls, stream, told.clone())).await else { return };
             if proxy.config.captured {
-                Box::pin(captured::run(proxy, client, told, held)).await;
+                Box::pin(captured::run(proxy, client, told, guard)).await;
             } else {
-                Box::pin(connection::run(proxy, client, bytes::Bytes::new(), told, held)).await;
+                Box::pin(connection::run(proxy, client, bytes::Bytes::new(), told, guard)).await;
             }
-        });
+        })
     } else if proxy.config.captured {
-        tokio::spawn(captured::run(proxy, (Client::Plain(stream), None), told, held));
+        tokio::spawn(captured::run(proxy, (Client::Plain(stream), None), told, guard))
     } else {
-        tokio::spawn(connection::run(proxy, (Client::Plain(stream), None), bytes::Bytes::new(), told, held));
-    }
-}
-
-/// A place among the open connections.
-#[derive(Debug)]
-struct Place {
-    connections: Arc<Connections>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let left = self.connections.open.fetch_sub(1, Ordering::Relaxed) - 1;
-        self.connections.metrics.connections(left);
-        if left == 0 {
-            self.connections.none.notify_waiters();
-        }
-    }
+        tokio::spawn(connection::run(proxy, (Client::Plain(stream), None), bytes::Bytes::new(), told, guard))
+    };
+    evictee.run_by(&task.abort_handle());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn places_are_bounded_and_the_last_one_that_goes_is_told() {
-        let connections = Connections::new(2, Arc::new(Metrics::new("local")));
-        connections.none().await;
-        let (one, two) = (connections.take().unwrap(), connections.take().unwrap());
-        assert!(connections.take().is_none());
-        assert_eq!(connections.open(), 2);
-        drop(one);
-        let ((), ()) = tokio::join!(connections.none(), async { drop(two) });
-        assert_eq!(connections.open(), 0);
-    }
 
     #[test]
     fn who_is_closed_is_not_opened_again() {

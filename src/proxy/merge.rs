@@ -14,6 +14,7 @@ use super::collect::{Collected, collect};
 use super::deadline::{Deadlines, deadlines};
 use super::debug::asked;
 use super::record::Ending;
+use super::upload::Upload;
 use super::{Mode, Proxy, RouteSettings, Table};
 use crate::backend::Lane;
 use crate::batching::{Lone, PriorityId, Tick};
@@ -110,13 +111,16 @@ impl Proxy {
         self: &Arc<Self>,
         lane: Arc<dyn Lane>,
         request: Request<Incoming>,
+        upload: Option<Box<Upload>>,
         recognised: RecognisedCall,
     ) -> Response<Body> {
         let RecognisedCall { table, endpoint, arrived, ending } = recognised;
         if table.route(endpoint.route).mode == Mode::Observe {
-            return self.observe(&table, &endpoint, lane, request, (arrived, ending)).await;
+            let watch = upload.map(Upload::passing);
+            let request = request.map(|body| Body::from(body).watched(watch));
+            return Box::pin(self.observe(&table, &endpoint, lane, request, (arrived, ending))).await;
         }
-        self.recognised(&table, &endpoint, lane, request, (arrived, ending)).await
+        self.recognised(&table, &endpoint, lane, (request, upload), (arrived, ending)).await
     }
 
     async fn recognised(
@@ -124,22 +128,23 @@ impl Proxy {
         table: &Table,
         endpoint: &Arc<Endpoint>,
         lane: Arc<dyn Lane>,
-        request: Request<Incoming>,
+        (request, upload): (Request<Incoming>, Option<Box<Upload>>),
         (arrived, ending): (Tick, Ending),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
         let (head, body) = request.into_parts();
-        let collected = self.cut.end(collect(self, body, route.item_bytes_max)).await;
+        let collected = self.cut.end(collect(self, body, upload, route.item_bytes_max)).await;
         match collected.unwrap_or(Collected::Refused(FailureKind::Draining)) {
             Collected::Whole { bytes, trailers, held } => {
                 let lonely = Lonely { head, bytes, trailers };
-                let response = self.merge(table, endpoint, lane, lonely, (arrived, ending)).await;
+                // Boxed, as what else may follow: an upload that is slow holds none of it.
+                let response = Box::pin(self.merge(table, endpoint, lane, lonely, (arrived, ending))).await;
                 drop(held);
                 response
             }
             Collected::TooLarge(body) => {
                 let request = Request::from_parts(head, body);
-                self.pass(lane, request, Reason::TooLarge, ending, endpoint.dialect).await
+                Box::pin(self.pass(lane, request, Reason::TooLarge, ending, endpoint.dialect)).await
             }
             Collected::Refused(kind) => self.refuse(kind.into(), ending, endpoint.dialect, None),
             // The connection is gone with its body; nobody reads this.
@@ -252,6 +257,16 @@ impl Proxy {
         let shift = slo.map(|slo| self.shifts.of(slo).max(table.shift(slo))).unwrap_or_default();
         let times = if shift.is_zero() { plain } else { deadlines(slo.map(|slo| slo - shift)) };
         Asked { priority, slo, plain, times }
+    }
+
+    /// Answers a call for which there is no room.
+    pub(super) fn refuse_full(&self, way: CallWay) -> Response<Body> {
+        let (ending, dialect) = match way {
+            CallWay::Answered(response) => return response,
+            CallWay::Pass(_, ending, dialect) => (ending, dialect),
+            CallWay::Recognised(call) => (call.ending, call.endpoint.dialect),
+        };
+        self.refuse(FailureKind::BytesFull.into(), ending, dialect, None)
     }
 
     /// Answers with a failure; `limit` names the key of the policy, or the header, that ended the call.

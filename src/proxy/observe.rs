@@ -8,7 +8,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
-use hyper::body::Incoming;
 
 use super::merge::Asked;
 use super::record::Ending;
@@ -16,8 +15,8 @@ use super::{Proxy, Table};
 use crate::backend::Lane;
 use crate::batching::Tick;
 use crate::body::{Body, Tap};
-use crate::buffer::Held;
 use crate::gather::Pieces;
+use crate::memory::Held;
 use crate::protocol::{Endpoint, Merge, Peer, Reason, Secret};
 use crate::scheduler::{Awaited, Coming, Passing, Reading};
 use crate::telemetry::names::Unpredicted;
@@ -49,7 +48,7 @@ impl Proxy {
         table: &Table,
         endpoint: &Arc<Endpoint>,
         lane: Arc<dyn Lane>,
-        request: Request<Incoming>,
+        request: Request<Body>,
         (arrived, ending): (Tick, Ending),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
@@ -75,7 +74,7 @@ impl Proxy {
             held: Some(self.buffers.empty()),
             left: route.item_bytes_max,
         };
-        let body = Body::from(body).tapped(Box::new(copy));
+        let body = body.tapped(Box::new(copy));
         let request = Request::from_parts(head, body);
         let response = self.pass(lane, request, Reason::PolicyObserve, ending, endpoint.dialect).await;
         let well = response.status().is_success();

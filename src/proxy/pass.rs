@@ -10,7 +10,6 @@ use http::{Request, Response};
 
 use super::Proxy;
 use super::record::Ending;
-use super::session::Uploading;
 use crate::backend::Lane;
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
@@ -79,14 +78,11 @@ impl Proxy {
     pub(super) async fn pass(
         self: &Arc<Self>,
         lane: Arc<dyn Lane>,
-        mut request: Request<Body>,
+        request: Request<Body>,
         reason: Reason,
         ending: Ending,
         dialect: Dialect,
     ) -> Response<Body> {
-        if let Some(uploading) = request.extensions_mut().remove::<Uploading>() {
-            request = request.map(|body| body.keeping(uploading));
-        }
         let mut passing = self.begin_pass(lane, request, reason, ending, dialect);
         match self.cut.end(&mut passing).await {
             Some(response) => response,

@@ -15,7 +15,7 @@ impl Proxy {
     /// A reply as an HTTP response; its bytes count as buffered until they are sent.
     pub(super) fn respond(&self, reply: Reply) -> Response<Body> {
         let held = self.buffers.force(reply.body.len());
-        let body = Body::full(reply.body).with_trailers(reply.trailers).keeping(held);
+        let body = Body::full(reply.body).with_trailers(reply.trailers).charged(held);
         let mut response = Response::new(body);
         *response.status_mut() = reply.status;
         *response.headers_mut() = reply.headers;

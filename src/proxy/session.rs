@@ -16,16 +16,26 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 
 use super::Proxy;
+use super::flow::ClientFlow;
 use super::merge::CallWay;
 use super::pass::PassFuture;
+use super::upload::{Upload, UploadStream};
 use super::watch::{Activity, Busy};
 use crate::backend::Lane;
 use crate::body::Body;
 use crate::error::BoxError;
+use crate::memory::{BuffersFull, Held, HoldPhase, STREAM};
 use crate::protocol::Peer;
 
 /// What an HTTP/2 client is given at once: what it takes in the write timeout, or it is not taking.
-const PIECE: usize = 64 << 10;
+const PIECE: usize = 16 << 10;
+
+/// A head of HTTP/1 that the share of its connection covers (`memory`).
+const HEAD_FREE: usize = 4 << 10;
+/// A head of HTTP/2 with this multiple of the lines that are allowed ends its connection.
+const LINES_FACTOR: usize = 10;
+/// An entry of a header map beside its bytes: `http`'s buckets and indices.
+const HEADER: usize = 100;
 
 /// What the calls of one connection share.
 #[derive(Debug)]
@@ -33,7 +43,16 @@ struct CallContext {
     proxy: Arc<Proxy>,
     lane: Arc<dyn Lane>,
     activity: Arc<Activity>,
+    flow: Arc<ClientFlow>,
     peer: Option<Peer>,
+}
+
+/// What a call that has room holds from its beginning.
+struct Admission {
+    /// Its head, and its stream.
+    charge: Option<Box<Held>>,
+    /// Of a call whose body has not come yet.
+    upload: Option<Box<Upload>>,
 }
 
 /// Answers the calls of one connection.
@@ -50,6 +69,8 @@ pub(super) struct CallFuture {
     last: bool,
     /// HTTP/2.
     pieces: bool,
+    /// Its head, and its stream.
+    charge: Option<Box<Held>>,
 }
 
 enum CallWork {
@@ -57,16 +78,18 @@ enum CallWork {
     Other(BoxFuture<'static, Response<Body>>),
 }
 
-/// Keeps a connection busy for as long as a request's body is read.
-#[derive(Debug, Clone)]
-pub(super) struct Uploading(#[expect(dead_code, reason = "held for its drop")] Arc<Busy>);
-
 // === impl CallService ===
 
 impl CallService {
     /// Those of this connection; `peer` is whom it belongs to, if TLS said so.
-    pub(super) fn new(proxy: &Arc<Proxy>, lane: &Arc<dyn Lane>, activity: &Arc<Activity>, peer: Option<Peer>) -> Self {
-        Self(Arc::new(CallContext { proxy: proxy.clone(), lane: lane.clone(), activity: activity.clone(), peer }))
+    pub(super) fn new(
+        proxy: &Arc<Proxy>,
+        lane: &Arc<dyn Lane>,
+        (activity, flow): (&Arc<Activity>, &Arc<ClientFlow>),
+        peer: Option<Peer>,
+    ) -> Self {
+        let (proxy, lane, activity, flow) = (proxy.clone(), lane.clone(), activity.clone(), flow.clone());
+        Self(Arc::new(CallContext { proxy, lane, activity, flow, peer }))
     }
 }
 
@@ -78,32 +101,76 @@ impl Service<Request<Incoming>> for CallService {
     fn call(&self, mut request: Request<Incoming>) -> CallFuture {
         let session = &self.0;
         let pieces = request.version() == Version::HTTP_2;
-        let (busy, calls) = session.activity.begin(pieces);
+        let (busy, head_bytes, calls) = session.activity.begin(pieces);
         if pieces && calls == 1 {
             session.lane.client_speaks_http2();
         }
         if let Some(peer) = session.peer {
             request.extensions_mut().insert(peer);
         }
-        // An upload may go on after its answer: until its end the connection is not idle.
-        let uploading = (!request.body().is_end_stream()).then(|| session.activity.upload());
-        let work = session.clone().begin(request, uploading, pieces);
+        // No library writes such a head: what refers to one entry a thousand times costs more than it is.
+        if pieces && request.headers().len() / LINES_FACTOR > session.proxy.config.client.headers_max {
+            session.activity.end_flood();
+        }
         let last = calls >= session.proxy.config.client.requests_per_connection_max;
-        CallFuture { session: session.clone(), work, busy: Some(busy), last, pieces }
+        let (work, charge) = session.clone().begin(request, (!pieces).then_some(head_bytes));
+        CallFuture { session: session.clone(), work, busy: Some(busy), last, pieces, charge }
     }
 }
 
 // === impl CallContext ===
 
 impl CallContext {
-    fn begin(self: Arc<Self>, mut request: Request<Incoming>, uploading: Option<Busy>, pieces: bool) -> CallWork {
-        match self.proxy.sort(&mut request) {
+    /// Sorts a call and begins to answer it; `head_bytes` is known of HTTP/1, with what came of the body.
+    fn begin(
+        self: Arc<Self>,
+        mut request: Request<Incoming>,
+        head_bytes: Option<usize>,
+    ) -> (CallWork, Option<Box<Held>>) {
+        let way = match self.proxy.sort(&mut request) {
+            CallWay::Answered(response) => return (CallWork::Other(std::future::ready(response).boxed()), None),
+            way => way,
+        };
+        match self.admit(&request, head_bytes) {
+            Ok(Admission { charge, upload }) => (self.work(request, upload, way, head_bytes.is_none()), charge),
+            Err(BuffersFull) => {
+                let response = self.proxy.refuse_full(way);
+                (CallWork::Other(std::future::ready(response).boxed()), None)
+            }
+        }
+    }
+
+    /// Charges what a call holds beside its bodies, and what its upload needs to be watched.
+    fn admit(&self, request: &Request<Incoming>, head_bytes: Option<usize>) -> Result<Admission, BuffersFull> {
+        // An upload may go on after its answer: until its end the connection is not idle.
+        let busy = (!request.body().is_end_stream()).then(|| self.activity.upload());
+        let bytes = match head_bytes {
+            None => STREAM + head_size(request),
+            Some(bytes) if bytes > HEAD_FREE => head_size(request),
+            Some(_) => 0,
+        };
+        let mut charge = None;
+        if head_bytes.is_none() || bytes > HEAD_FREE {
+            charge.insert(Box::new(self.proxy.buffers.empty())).grow(bytes)?;
+        }
+        let upload = busy.map(|busy| {
+            let stream = charge.as_deref_mut().filter(|_| head_bytes.is_none()).and_then(Held::watch);
+            Box::new(Upload::new(busy, self.proxy.buffers.empty(), stream.map(UploadStream::new)))
+        });
+        Ok(Admission { charge, upload })
+    }
+
+    fn work(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        upload: Option<Box<Upload>>,
+        way: CallWay,
+        pieces: bool,
+    ) -> CallWork {
+        match way {
             CallWay::Answered(response) => CallWork::Other(std::future::ready(response).boxed()),
             CallWay::Pass(reason, ending, dialect) => {
-                let request = request.map(|body| match uploading {
-                    Some(uploading) => Body::from(body).keeping(uploading),
-                    None => Body::from(body),
-                });
+                let request = request.map(|body| Body::from(body).watched(upload.map(Upload::passing)));
                 let lane = self.lane.clone();
                 if pieces {
                     // A task of its own, which the end of the drain has to wake.
@@ -113,14 +180,9 @@ impl CallContext {
                 }
                 CallWork::Pass(self.proxy.begin_pass(lane, request, reason, ending, dialect))
             }
-            CallWay::Recognised(recognised) => {
-                if let Some(uploading) = uploading {
-                    request.extensions_mut().insert(Uploading(Arc::new(uploading)));
-                }
-                CallWork::Other(Box::pin(
-                    async move { self.proxy.serve(self.lane.clone(), request, *recognised).await },
-                ))
-            }
+            CallWay::Recognised(recognised) => CallWork::Other(Box::pin(async move {
+                self.proxy.serve(self.lane.clone(), request, upload, *recognised).await
+            })),
         }
     }
 }
@@ -139,14 +201,24 @@ impl Future for CallFuture {
             response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
         }
         let mut busy = this.busy.take();
+        if let Some(busy) = &mut busy {
+            busy.answer();
+        }
         if let Some(busy) = &mut busy
             && !response.body().is_end_stream()
             && response.body().size_hint().exact().is_some()
         {
             busy.answered();
         }
-        let pieces = this.pieces;
-        Poll::Ready(Ok(response.map(|body| Taken { body, busy, pieces, rest: Bytes::new() })))
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            this.session.activity.relay();
+        }
+        let (pieces, flow, mut charge) = (this.pieces, this.session.flow.clone(), this.charge.take());
+        // From here on the client is waited for.
+        for held in charge.as_deref_mut().into_iter().chain(response.body_mut().charge_mut()) {
+            flow.list(held);
+        }
+        Poll::Ready(Ok(response.map(|body| Taken { body, busy, pieces, rest: Bytes::new(), flow, charge, given: 0 })))
     }
 }
 
@@ -158,9 +230,36 @@ impl Future for CallFuture {
 pub(super) struct Taken {
     body: Body,
     busy: Option<Busy>,
-    /// HTTP/2: small pieces, so that whoever takes slowly is seen to take.
+    /// HTTP/2: small pieces, so that a client that takes slowly is seen to take.
     pieces: bool,
     rest: Bytes,
+    flow: Arc<ClientFlow>,
+    /// The head of its call, and its stream with the piece that was given last.
+    charge: Option<Box<Held>>,
+    /// That piece's bytes.
+    given: usize,
+}
+
+impl Taken {
+    /// The client has taken what was given before; `next` bytes are given to it now. Without one the
+    /// model server is waited for.
+    fn on_take(&mut self, next: usize) {
+        let phase = if next > 0 { HoldPhase::Client } else { HoldPhase::Server };
+        if let Some(charge) = &mut self.charge {
+            charge.set_bytes((charge.bytes() + next).saturating_sub(self.given));
+            charge.set_phase(phase);
+            self.given = next;
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // What was given last is hyper's until it is written.
+        if self.given > 0 && self.is_end_stream() {
+            self.flow.on_given(self.given);
+        }
+    }
 }
 
 impl HttpBody for Taken {
@@ -173,8 +272,13 @@ impl HttpBody for Taken {
             busy.taken();
         }
         if !this.pieces {
-            return Pin::new(&mut this.body).poll_frame(cx);
+            let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+            if let Some(Ok(frame)) = &frame {
+                this.flow.on_given(frame.data_ref().map_or(0, Bytes::len));
+            }
+            return Poll::Ready(frame);
         }
+        this.on_take(0);
         if this.rest.is_empty() {
             match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
@@ -185,6 +289,7 @@ impl HttpBody for Taken {
             }
         }
         let piece = this.rest.split_to(this.rest.len().min(PIECE));
+        this.on_take(piece.len());
         if let Some(busy) = &mut this.busy {
             busy.answered();
         }
@@ -204,4 +309,11 @@ impl HttpBody for Taken {
         hint.set_lower(hint.lower() + rest);
         hint
     }
+}
+
+/// The bytes that a head holds, about.
+fn head_size(request: &Request<Incoming>) -> usize {
+    let line = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    let fields = request.headers().iter().map(|(name, value)| HEADER + name.as_str().len() + value.len());
+    line + fields.sum::<usize>()
 }

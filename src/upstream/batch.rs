@@ -19,9 +19,9 @@ use super::published::look_up;
 use crate::backend::{Backend, BatchRequest, Outputs};
 use crate::batching::{Isolation, Observed, ObservedOutcome, Part, Refusal, Verdict};
 use crate::body::Body;
-use crate::buffer::Held;
 use crate::error::FailureKind;
 use crate::gather::RateFloor;
+use crate::memory::Held;
 use crate::protocol::{Call, Mismatch, MismatchKind, Published, Reply, SharedAnswer, headers, is_overload};
 use crate::telemetry::names::Stage;
 

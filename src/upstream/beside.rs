@@ -2,6 +2,7 @@
 //! which run side by side, and those that switch protocols.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use http::{Request, Response, StatusCode, Version};
@@ -9,8 +10,10 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use super::client::{H2, Http1, SendError, to_http2};
+use super::client::{H2, SendError, connected, to_http2, unless_evicted};
 use super::forward::{Pinned, frame, prepare, wanted_upgrade};
+use super::http1::Http1;
+use super::places::Purpose;
 use crate::body::{Body, Moved};
 use crate::error::{Failure, FailureKind};
 use crate::protocol::headers;
@@ -25,6 +28,7 @@ const IDLE_MAX: usize = 8;
 pub(super) struct Connections {
     idle: Mutex<VecDeque<Http1>>,
     h2: tokio::sync::Mutex<Option<H2>>,
+    open: Arc<AtomicUsize>,
 }
 
 /// Carries a call on a connection that has a task of its own: for a client that speaks HTTP/2, and
@@ -39,7 +43,8 @@ pub(super) async fn forward(lane: Arc<Pinned>, mut request: Request<Body>) -> Re
     let limit = inner.config.pass_through_idle_timeout;
     let moved = Moved::default();
     request.body_mut().mark(moved.clone());
-    let send = lane.send_beside(request.map(|body| body.idle_after(limit, Some(moved.clone()))), version);
+    // Boxed: what is sent on holds nothing of it while its answer streams.
+    let send = Box::pin(lane.send_beside(request.map(|body| body.idle_after(limit, Some(moved.clone()))), version));
     let response = match while_moving(send, limit, &moved).await {
         None => return Err(FailureKind::UpstreamTimeout.into()),
         Some(Err(error)) => return Err(error.failure()),
@@ -70,24 +75,24 @@ async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, limit: std::time::Durati
 
 impl Pinned {
     /// Sends on a pinned connection, or on a fresh one that is then pinned.
-    async fn send_beside(&self, request: Request<Body>, version: Version) -> Result<Response<Incoming>, SendError> {
+    async fn send_beside(&self, mut request: Request<Body>, version: Version) -> Result<Response<Incoming>, SendError> {
         if self.inner.config.http2 == super::Http2::Always
             || (version == Version::HTTP_2 && self.inner.speaks_as_its_clients().await)
         {
-            match self.pinned_h2().await {
+            match unless_evicted(&mut request, self.pinned_h2()).await {
                 // It speaks HTTP/1 now.
                 Err(SendError::NotHttp2) => {}
-                found => return self.send_h2(found?, request).await,
+                found => return self.send_h2(found?, connected(request)).await,
             }
         }
         // What switches protocols takes its connection along.
         if version != Version::HTTP_2 {
-            let mut sender = self.inner.open_http1().await?;
+            let mut sender = unless_evicted(&mut request, self.inner.open_http1(&Purpose::Client)).await?;
             return sender.send_request(request).await.map_err(|error| self.inner.broken(&error));
         }
-        let request = match self.take_idle() {
+        let mut request = match self.take_idle() {
             None => request,
-            Some(mut sender) => match sender.try_send_request(request).await {
+            Some(mut sender) => match sender.try_send_request(connected(request)).await {
                 Ok(response) => {
                     self.keep(sender);
                     return Ok(response);
@@ -100,7 +105,7 @@ impl Pinned {
                 },
             },
         };
-        let mut sender = self.inner.open_http1().await?;
+        let mut sender = unless_evicted(&mut request, self.inner.open_http1(&self.purpose())).await?;
         let response = sender.send_request(request).await.map_err(|error| self.inner.broken(&error))?;
         self.keep(sender);
         Ok(response)
@@ -126,8 +131,12 @@ impl Pinned {
         if let Some(h2) = kept.as_ref().filter(|h2| !h2.is_closed()) {
             return Ok(h2.clone());
         }
-        let fresh = self.inner.open_http2().await?;
+        let fresh = self.inner.open_http2(&Purpose::Client).await?;
         Ok(kept.insert(fresh).clone())
+    }
+
+    fn purpose(&self) -> Purpose {
+        Purpose::Beside(self.connections.open.clone())
     }
 
     /// A kept connection with nothing in flight.

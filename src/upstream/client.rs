@@ -1,37 +1,37 @@
 //! HTTP to the model server, one call at a time: HTTP/2 on a shared connection, or HTTP/1.1.
 
+use std::error::Error as _;
+use std::future::Future;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::connect::{Connector, Io};
+use super::http1::{Http1, http1};
+use super::places::{PlacesFull, Purpose};
 use super::{Http2, Inner, Target};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
+use crate::memory::Evicted;
 use crate::tls::{self, Speak};
 
 /// How long a server may take to show its HTTP/2 SETTINGS (README R9).
 const PROBE_LIMIT: Duration = Duration::from_millis(250);
 /// Idle HTTP/1 connections kept with `reuse: Always`: as many as batches are commonly in flight.
 const REUSED_MAX: usize = 16;
-/// Bound of an answer's head: what we allow a client's (reliability, safe defaults). Of its headers hyper reads 100, as of a client's; that bound is not
-/// given to it, since with one it clears room for this many before each head.
-const ANSWER_HEAD_BYTES_MAX: usize = 64 << 10;
 /// Pings on a connection with calls in flight, so that a peer that vanished is noticed (the values of the client side).
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Windows of HTTP/2 upstream: an answer of the default cap flows without a stall on loopback.
 const WINDOW: u32 = 4 << 20;
 
-/// Sends HTTP/1 calls on one connection; its task runs beside it.
-pub(super) type Http1 = http1::SendRequest<Body>;
 /// Sends HTTP/2 calls on one connection.
 pub(super) type H2 = http2::SendRequest<Body>;
 
@@ -54,6 +54,10 @@ pub(super) enum SendError {
     NotHttp2,
     /// The connection broke; the call may have run.
     Broken,
+    /// All connections are in use: nothing was sent.
+    Full,
+    /// The request's body had to make room for others before it had come.
+    Evicted,
 }
 
 // === impl Shared ===
@@ -81,7 +85,11 @@ impl Shared {
 impl SendError {
     /// Of a connect that failed.
     pub(super) fn connecting(error: &std::io::Error) -> Self {
-        if error.get_ref().is_some_and(|error| error.is::<tls::Refused>()) { Self::Tls } else { Self::Refused }
+        match error.get_ref() {
+            Some(error) if error.is::<tls::Refused>() => Self::Tls,
+            Some(error) if error.is::<PlacesFull>() => Self::Full,
+            _ => Self::Refused,
+        }
     }
 
     pub(super) const fn kind(&self) -> FailureKind {
@@ -89,6 +97,8 @@ impl SendError {
             Self::Refused => FailureKind::UpstreamRefused,
             Self::Tls | Self::NotHttp2 => FailureKind::UpstreamTls,
             Self::Broken => FailureKind::UpstreamBroken,
+            Self::Full => FailureKind::ConnectionsFull,
+            Self::Evicted => FailureKind::BytesFull,
         }
     }
 
@@ -144,7 +154,7 @@ impl Inner {
                 Err(mut error) => request = error.take_message().ok_or(SendError::Broken)?,
             }
         }
-        let mut sender = self.open_http1().await?;
+        let mut sender = self.open_http1(&Purpose::Batch).await?;
         let response = sender.send_request(request).await.map_err(|error| self.broken(&error))?;
         if self.config.reuse {
             self.keep_reused(sender);
@@ -180,22 +190,24 @@ impl Inner {
         {
             return Ok(h2.clone());
         }
-        let fresh = self.open_http2().await?;
+        let fresh = self.open_http2(&Purpose::Batch).await?;
         *kept = Some(fresh.clone());
         Ok(fresh)
     }
 
     /// A fresh HTTP/1 connection.
-    pub(super) async fn open_http1(self: &std::sync::Arc<Self>) -> Result<Http1, SendError> {
-        let io = self.connect(Speak::Http1).await.map_err(|error| SendError::connecting(&error))?;
+    pub(super) async fn open_http1(self: &std::sync::Arc<Self>, purpose: &Purpose) -> Result<Http1, SendError> {
+        // Boxed: a connect is large, and most calls wait for none.
+        let connecting = Box::pin(self.connect_for(purpose, Speak::Http1));
+        let io = connecting.await.map_err(|error| SendError::connecting(&error))?;
         http1(io).await
     }
 
     /// A fresh HTTP/2 connection.
-    pub(super) async fn open_http2(self: &std::sync::Arc<Self>) -> Result<H2, SendError> {
+    pub(super) async fn open_http2(self: &std::sync::Arc<Self>, purpose: &Purpose) -> Result<H2, SendError> {
         let always = self.config.http2 == Http2::Always;
         let speak = if always { Speak::Http2 } else { Speak::Either };
-        let io = self.connect(speak).await.map_err(|error| SendError::connecting(&error))?;
+        let io = Box::pin(self.connect_for(purpose, speak)).await.map_err(|error| SendError::connecting(&error))?;
         // Inside TLS the server says it, each time; one that says nothing speaks HTTP/1, unless the operator knows better.
         if self.connector.says_what_is_spoken() && io.chose_http2() != Some(true) && !always {
             self.shared.set_http2(false);
@@ -207,6 +219,7 @@ impl Inner {
     /// A connection broke with a call on it: by TLS, where the server refused our certificate after its own handshake was done, or by anything.
     pub(super) fn broken(&self, error: &hyper::Error) -> SendError {
         match tls::refused_within(error) {
+            None if is_evicted(error) => SendError::Evicted,
             None => SendError::Broken,
             Some(why) => {
                 self.refused_by_tls(&why);
@@ -216,21 +229,37 @@ impl Inner {
     }
 }
 
-/// An HTTP/1 connection on this stream, run by a task of its own.
-pub(super) async fn http1(io: Io) -> Result<Http1, SendError> {
-    let (sender, connection) = shake_http1(io).await?;
-    tokio::spawn(async move {
-        // The caller sees the same error on its own side.
-        connection.with_upgrades().await.ok();
-    });
-    Ok(sender)
+/// A request for which there is a connection.
+pub(super) fn connected(mut request: Request<Body>) -> Request<Body> {
+    request.body_mut().on_connect();
+    request
 }
 
-/// An HTTP/1 connection on this stream, to be driven.
-pub(super) async fn shake_http1(io: Io) -> Result<(Http1, http1::Connection<TokioIo<Io>, Body>), SendError> {
-    let mut builder = http1::Builder::new();
-    builder.max_buf_size(ANSWER_HEAD_BYTES_MAX);
-    builder.handshake(TokioIo::new(io)).await.map_err(|_| SendError::Broken)
+/// Waits for a connection, unless the request's body has to make room for others meanwhile.
+pub(super) async fn unless_evicted<T>(
+    request: &mut Request<Body>,
+    opening: impl Future<Output = Result<T, SendError>>,
+) -> Result<T, SendError> {
+    tokio::select! {
+        biased;
+        opened = opening => {
+            request.body_mut().on_connect();
+            opened
+        }
+        () = request.body_mut().evicted() => Err(SendError::Evicted),
+    }
+}
+
+/// Whether a request's body ended a connection since it had to make room for others.
+fn is_evicted(error: &hyper::Error) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if error.is::<Evicted>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// An HTTP/2 connection on this stream, run by a task of its own.

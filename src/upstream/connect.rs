@@ -15,7 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::timeout;
 
-use crate::relay::poll_write_joined;
+use super::places::UpstreamPlace;
+use crate::relay::{poll_read_within, poll_write_joined};
 use crate::tls::{ServerStream, Servers, Speak};
 
 /// Addresses of one name that are tried: more would make a refused call wait for seconds.
@@ -59,9 +60,16 @@ pub(super) struct Connector {
     addresses: Mutex<Vec<SocketAddr>>,
 }
 
-/// An open connection.
+/// An open connection, and its place among those of the process.
 #[derive(Debug)]
-pub(super) enum Io {
+pub(super) struct Io {
+    stream: IoStream,
+    /// None of a connection that carries no call.
+    place: Option<UpstreamPlace>,
+}
+
+#[derive(Debug)]
+enum IoStream {
     Tcp(TcpStream),
     /// Boxed: it is some 1 KiB, which plain connections would carry along.
     Tls(Box<ServerStream>),
@@ -126,7 +134,7 @@ impl Connector {
     /// loopback takes 40 ms.
     pub(super) async fn connect(&self, speak: Speak) -> io::Result<Io> {
         let (host, port, secure) = match &self.target {
-            Target::Unix(path) => return Ok(Io::Unix(self.within(UnixStream::connect(path)).await?)),
+            Target::Unix(path) => return Ok(IoStream::Unix(self.within(UnixStream::connect(path)).await?).into()),
             Target::Loopback(port) => return self.connect_here(*port).await,
             Target::Tcp { host, port, tls } => (host, *port, *tls),
         };
@@ -135,10 +143,10 @@ impl Connector {
             Some(tls) if secure => {
                 // Boxed: a handshake is large, and most connections have none.
                 let shaken = self.within(Box::pin(tls.connect(stream, speak))).await;
-                Ok(Io::Tls(Box::new(shaken?)))
+                Ok(IoStream::Tls(Box::new(shaken?)).into())
             }
             None if secure => Err(io::Error::other("there is nothing to speak TLS with")),
-            _ => Ok(Io::Tcp(stream)),
+            _ => Ok(IoStream::Tcp(stream).into()),
         }
     }
 
@@ -185,7 +193,7 @@ impl Connector {
                         addresses.rotate_left(index);
                     }
                     stream.set_nodelay(true)?;
-                    return Ok(Io::Tcp(stream));
+                    return Ok(IoStream::Tcp(stream).into());
                 }
                 Err(error) => _ = refused.get_or_insert(error),
             }
@@ -228,31 +236,38 @@ fn keep_alive(stream: &TcpStream) {
 // === impl Io ===
 
 impl Io {
+    /// Keeps a place as long as the connection is open.
+    pub(super) fn holding(self, place: UpstreamPlace) -> Self {
+        Self { place: Some(place), ..self }
+    }
+
     /// What the server chose inside TLS: HTTP/2 or not; `None` where nothing was chosen.
     pub(super) fn chose_http2(&self) -> Option<bool> {
-        match self {
-            Self::Tls(stream) => stream.get_ref().1.alpn_protocol().map(|protocol| protocol == b"h2"),
-            Self::Tcp(_) | Self::Unix(_) => None,
+        match &self.stream {
+            IoStream::Tls(stream) => stream.get_ref().1.alpn_protocol().map(|protocol| protocol == b"h2"),
+            IoStream::Tcp(_) | IoStream::Unix(_) => None,
         }
     }
 }
 
 impl AsyncRead for Io {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+        let this = self.get_mut();
+        let max = this.place.as_ref().map_or(usize::MAX, UpstreamPlace::read_max);
+        match &mut this.stream {
+            IoStream::Tcp(stream) => poll_read_within(stream, cx, buf, max),
+            IoStream::Tls(stream) => poll_read_within(stream, cx, buf, max),
+            IoStream::Unix(stream) => poll_read_within(stream, cx, buf, max),
         }
     }
 }
 
 impl AsyncWrite for Io {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+        match &mut self.get_mut().stream {
+            IoStream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            IoStream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            IoStream::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
@@ -261,10 +276,10 @@ impl AsyncWrite for Io {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => poll_write_joined(Pin::new(stream), cx, bufs),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+        match &mut self.get_mut().stream {
+            IoStream::Tcp(stream) => poll_write_joined(Pin::new(stream), cx, bufs),
+            IoStream::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            IoStream::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         }
     }
 
@@ -273,19 +288,25 @@ impl AsyncWrite for Io {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+        match &mut self.get_mut().stream {
+            IoStream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            IoStream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            IoStream::Unix(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        match &mut self.get_mut().stream {
+            IoStream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            IoStream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            IoStream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+impl From<IoStream> for Io {
+    fn from(stream: IoStream) -> Self {
+        Self { stream, place: None }
     }
 }
 

@@ -11,10 +11,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Inner;
 use crate::body::Body;
-use crate::buffer::Held;
 use crate::clock::Clock;
 use crate::error::FailureKind;
 use crate::gather::{Bounds, Gathered, RateFloor, Stop, gather};
+use crate::memory::Held;
 
 /// A whole answer.
 #[derive(Debug)]
@@ -56,8 +56,8 @@ impl Inner {
         let first_byte = clock.now().since(sent);
         let (head, mut incoming) = response.into_parts();
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
-        let bounds = Bounds { max, idle: self.config.body_idle_timeout, until, floor };
-        match gather(&mut incoming, bounds, &self.buffers).await {
+        let bounds = Bounds { max, idle: self.config.body_idle_timeout, until, floor, evictable: false };
+        match gather(&mut incoming, bounds, self.buffers.empty()).await {
             Gathered::Whole { bytes, trailers, held } => {
                 self.heard.answered(&head.headers);
                 Ok(Answer { status: head.status, headers: head.headers, body: bytes, trailers, first_byte, held })

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::task::Context;
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, TryFutureExt};
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response, Version};
 use http_body::Body as _;
@@ -18,7 +18,8 @@ use hyper::client::conn::TrySendError;
 
 use super::Inner;
 use super::beside::{Connections, forward};
-use super::client::SendError;
+use super::client::{SendError, unless_evicted};
+use super::places::Purpose;
 use super::wire::PinnedWire;
 use crate::backend::{Duplex, Forward, Lane};
 use crate::body::Body;
@@ -46,7 +47,7 @@ impl Forward for Lanes {
 
     fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn Duplex>>> {
         let inner = self.0.clone();
-        async move { Ok(Box::new(inner.connect(Speak::Http1).await?) as Box<dyn Duplex>) }.boxed()
+        async move { Ok(Box::new(inner.connect_for(&Purpose::Client, Speak::Http1).await?) as Box<dyn Duplex>) }.boxed()
     }
 
     fn alone(&self, request: Request<Body>) -> BoxFuture<'static, Result<Response<Body>, Failure>> {
@@ -75,6 +76,8 @@ impl Lane for Pinned {
         prepare(&mut request, None);
         frame(&mut request);
         request.body_mut().mark(self.wire.moved());
+        // Its connection, or the one that is made for it.
+        request.body_mut().on_connect();
         match self.wire.try_send(request) {
             Ok(sent) => Box::pin(async move {
                 match sent.await {
@@ -122,8 +125,10 @@ impl Pinned {
         }
     }
 
-    async fn send_fresh(&self, request: Request<Body>) -> Result<Response<Body>, Failure> {
-        let io = self.inner.connect(Speak::Http1).await.map_err(|error| SendError::connecting(&error).failure())?;
+    async fn send_fresh(&self, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
+        let opening = self.inner.connect_for(&Purpose::Client, Speak::Http1);
+        let opening = opening.map_err(|error| SendError::connecting(&error));
+        let io = unless_evicted(&mut request, opening).await.map_err(SendError::failure)?;
         match self.wire.connect(io, request).await.map_err(SendError::failure)? {
             Ok(response) => Ok(self.answer(response)),
             Err(error) => Err(self.failure(error.error())),

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::batching::Tick;
 use crate::clock::Clock;
 
+use super::places::Purpose;
 use super::{Http2, Inner, Target};
 use crate::tls::{Refused, Speak};
 
@@ -92,6 +93,19 @@ impl Health {
 // === impl Inner ===
 
 impl Inner {
+    /// A connection for calls, which holds a place.
+    ///
+    /// # Errors
+    /// [`PlacesFull`](super::places::PlacesFull), or that of [`Self::connect`].
+    pub(super) async fn connect_for(
+        self: &std::sync::Arc<Self>,
+        purpose: &Purpose,
+        speak: Speak,
+    ) -> std::io::Result<super::connect::Io> {
+        let place = self.places.take(purpose).await.map_err(std::io::Error::other)?;
+        Ok(self.connect(speak).await?.holding(place))
+    }
+
     /// A connection, counted towards readiness. Failing ones start the probe, unless it runs.
     pub(super) async fn connect(self: &std::sync::Arc<Self>, speak: Speak) -> std::io::Result<super::connect::Io> {
         match self.connector.connect(speak).await {

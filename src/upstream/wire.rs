@@ -15,12 +15,11 @@ use futures_util::task::AtomicWaker;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
-use hyper::client::conn::http1::Connection;
-use hyper_util::rt::TokioIo;
 use tokio::time::Sleep;
 
-use super::client::{Http1, SendError, shake_http1};
+use super::client::SendError;
 use super::connect::Io;
+use super::http1::{Http1, Http1Connection, shake_http1};
 use crate::body::{Body, Moved};
 
 /// What becomes of a call that was sent: its answer, or the call itself where nothing of it was.
@@ -43,7 +42,7 @@ pub(super) struct PinnedWire {
 #[derive(Debug)]
 struct OpenWire {
     sender: Http1,
-    connection: Connection<TokioIo<Io>, Body>,
+    connection: Http1Connection,
     /// Rings when a request may have stalled.
     upload: Option<Pin<Box<Sleep>>>,
 }
@@ -115,8 +114,7 @@ impl PinnedWire {
             self.driver.register(cx.waker());
             return;
         };
-        // Its error is seen by the call that it befell.
-        let ended = Pin::new(&mut open.connection).poll(cx).is_ready();
+        let ended = open.connection.poll_ended(cx).is_ready();
         let stalled = !ended && !self.moved.is_uploaded() && open.poll_stalled(cx, limit, &self.moved);
         if stalled {
             self.stalled.store(true, Ordering::Relaxed);

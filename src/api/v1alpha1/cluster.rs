@@ -211,7 +211,7 @@ pub struct InjectionSpec {
     /// Which ports; empty: the workload's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ports: Option<Vec<Port>>,
-    /// How the application is told to listen on loopback.
+    /// A variable or an argument by which the application listens on loopback: an address or a port, nothing else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_listen: Option<String>,
     /// CPU request of the sidecar.

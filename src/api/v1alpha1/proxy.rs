@@ -144,10 +144,10 @@ pub struct ClientHttp2Spec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProcessSpec {
-    /// Client connections; also at most 80 % of the limit on open files.
+    /// Client connections; also at most two fifths of the limit on open files, and what the memory limit holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections_max: Option<u32>,
-    /// Bytes of requests and answers held at once; also at most 25 % of the memory limit. 503 above.
+    /// Bytes of heads, requests, streams and answers held at once; also at most 25 % of the memory limit. 503 above.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buffered_bytes_max: Option<SizeText>,
 }

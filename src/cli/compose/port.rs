@@ -15,14 +15,14 @@ use super::scopes::Scopes;
 use super::{core_limits, proxy_config, report, table, upstream_config, why};
 use crate::accesslog::AccessLog;
 use crate::batching::ScopeId;
-use crate::buffer::BufferBudget;
 use crate::clock::Clock;
 use crate::config::{Capture, Policy};
 use crate::error::BoxError;
+use crate::memory::BufferBudget;
 use crate::proxy::{self, Connections, Door, Host, Listening, Proxy, Table};
 use crate::scheduler::{self, Onlooker, Scheduler};
 use crate::telemetry::Metrics;
-use crate::upstream::{Target, Upstream};
+use crate::upstream::{Target, Upstream, UpstreamPlaces};
 
 /// A port that is bound, and what stands behind it.
 #[derive(Debug)]
@@ -44,6 +44,7 @@ pub(super) struct Common<'a> {
     pub(super) ids: &'a [ScopeId],
     pub(super) clock: Clock,
     pub(super) buffers: &'a BufferBudget,
+    pub(super) upstream_places: &'a UpstreamPlaces,
     pub(super) access_log: Option<&'a AccessLog>,
     pub(super) seed: u64,
     pub(super) certs: &'a Certs,
@@ -86,9 +87,10 @@ impl Place {
     /// Puts it together, and says nothing yet. Call it inside a tokio runtime.
     pub(super) fn make(self, common: Common<'_>) -> Result<Made, BoxError> {
         let Self { capture, target, sockets, metrics, folder } = self;
-        let Common { policy, scopes, ids, clock, buffers, access_log, seed, certs } = common;
+        let Common { policy, scopes, ids, clock, buffers, upstream_places, access_log, seed, certs } = common;
         let listen = sockets.iter().map(TcpListener::local_addr).collect::<std::io::Result<Vec<_>>>()?;
-        let upstream = Upstream::new(upstream_config(policy, target, certs), clock, buffers.clone(), metrics.clone());
+        let bounds = (buffers.clone(), upstream_places.clone());
+        let upstream = Upstream::new(upstream_config(policy, target, certs), clock, bounds, metrics.clone());
         let (kept, found) = folder.as_ref().map(Folder::learned).unwrap_or_default();
         let learned = folder.is_some().then(|| Arc::new(Notify::new()));
         let config =

@@ -21,11 +21,11 @@ use self::sample::SampleCall;
 pub(super) use self::sample::Samples;
 use super::super::compose;
 use crate::body::Body;
-use crate::buffer::BufferBudget;
 use crate::clock::Clock;
 use crate::config::{self, Given, Loaded, Machine, Overrides, Policy};
 use crate::error::FailureKind;
 use crate::gather::{Bounds, Gathered, gather};
+use crate::memory::BufferBudget;
 use crate::protocol::{Call, Endpoint, Reason, Secret, SharedAnswer};
 use crate::proxy::Table;
 use crate::telemetry::Metrics;
@@ -110,9 +110,9 @@ pub(super) fn run(
 
 impl Asker {
     fn new(policy: &Policy, headers: HeaderMap) -> Result<Self, String> {
-        let buffers = BufferBudget::new(2 * ANSWER_BYTES_MAX);
-        let metrics = Arc::new(Metrics::new("validate"));
         let clock = Clock::start();
+        let buffers = BufferBudget::new(2 * ANSWER_BYTES_MAX, clock);
+        let metrics = Arc::new(Metrics::new("validate"));
         let upstream = compose::upstream_alone(policy, clock, buffers.clone(), metrics)?;
         let authority = match &policy.proxy.upstream {
             Some(config::Upstream::Http { authority, .. }) => authority.clone(),
@@ -255,8 +255,9 @@ impl Asker {
         let response = timeout_at(until, self.upstream.forward().alone(request)).await;
         let response = response.map_err(|_| FailureKind::UpstreamTimeout)?.map_err(|failure| failure.kind)?;
         let (head, mut body) = response.into_parts();
-        let bounds = Bounds { max: ANSWER_BYTES_MAX, idle: ANSWER_LIMIT, until: Some(until), floor: None };
-        match gather(&mut body, bounds, &self.buffers).await {
+        let bounds =
+            Bounds { max: ANSWER_BYTES_MAX, idle: ANSWER_LIMIT, until: Some(until), floor: None, evictable: false };
+        match gather(&mut body, bounds, self.buffers.empty()).await {
             Gathered::Whole { bytes, .. } => {
                 Ok(ServerAnswer { status: head.status, headers: head.headers, body: bytes })
             }

@@ -26,6 +26,10 @@ pub const AUDIENCE: &str = "groupage.dev";
 
 /// Reviews a second, and at once (`kubernetes.md` §4).
 const REVIEWS: (u64, u64) = (50, 50);
+/// Of one namespace: a fifth is left to the others, whatever its pods do.
+const NAMESPACE_REVIEWS: (u64, u64) = (40, 40);
+/// Namespaces whose reviews are counted: no more than have asked within some seconds are kept.
+const NAMESPACES_MAX: usize = 4_096;
 /// Between two reviews for one pod: a sidecar comes back no sooner, and with the token it had.
 const POD_EVERY: Duration = Duration::from_secs(1);
 /// How long a review may take; a stream waits for it.
@@ -58,6 +62,7 @@ struct Known {
     identities: HashMap<[u8; 32], (Identity, Tick)>,
     /// By a pod's UID: when a review for it may be asked again. Pods that are known, and so no more than are kept above.
     next: HashMap<String, Tick>,
+    namespaces: HashMap<String, Meter>,
     meter: Meter,
 }
 
@@ -77,11 +82,11 @@ impl Reviews {
             return Err(Refusal::Invalid("the token is meant for somebody else"));
         }
         let Some(pod) = claims.pod() else { return Err(Refusal::Forbidden("the token is bound to no pod")) };
-        if self.pods.find(pod).is_none() {
+        let Some((namespace, _)) = self.pods.find(pod) else {
             return Err(Refusal::Forbidden("the token's pod was not injected, or is not known yet"));
-        }
+        };
         let digest = *blake3::hash(token.as_bytes()).as_bytes();
-        let known = self.known().find(self.clock.now(), &digest, pod)?;
+        let known = self.known().find(self.clock.now(), &digest, (&namespace, pod))?;
         let identity = match known {
             Some(identity) => identity,
             None => {
@@ -142,11 +147,16 @@ impl fmt::Debug for Reviews {
 impl Known {
     fn new(now: Tick) -> Self {
         let meter = Meter::new(now, REVIEWS.0, REVIEWS.1);
-        Self { identities: HashMap::new(), next: HashMap::new(), meter }
+        Self { identities: HashMap::new(), next: HashMap::new(), namespaces: HashMap::new(), meter }
     }
 
     /// What is known of a token that says it is of this pod; `None` where it has to be reviewed, and may be.
-    fn find(&mut self, now: Tick, digest: &[u8; 32], pod: &str) -> Result<Option<Identity>, Refusal> {
+    fn find(
+        &mut self,
+        now: Tick,
+        digest: &[u8; 32],
+        (namespace, pod): (&str, &str),
+    ) -> Result<Option<Identity>, Refusal> {
         if let Some((identity, until)) = self.identities.get(digest) {
             if now < *until {
                 return Ok(Some(identity.clone()));
@@ -156,14 +166,29 @@ impl Known {
         if let Some(next) = self.next.get(pod).filter(|next| now < **next) {
             return Err(Refusal::Busy(next.since(now)));
         }
+        let own = self.of_namespace(now, namespace).wait(now, 1);
+        if !own.is_zero() {
+            return Err(Refusal::Busy(own));
+        }
         if !self.meter.take(now, 1) {
             return Err(Refusal::Busy(self.meter.wait(now, 1)));
         }
+        self.of_namespace(now, namespace).take(now, 1);
         if self.next.len() >= REVIEWS_MAX {
             self.next.retain(|_, next| now < *next);
         }
         self.next.insert(pod.to_owned(), now.after(POD_EVERY));
         Ok(None)
+    }
+
+    /// The reviews of a namespace.
+    fn of_namespace(&mut self, now: Tick, namespace: &str) -> &mut Meter {
+        if self.namespaces.len() >= NAMESPACES_MAX && !self.namespaces.contains_key(namespace) {
+            // The count of all bounds those that are dropped early.
+            self.namespaces.clear();
+        }
+        let (rate, burst) = NAMESPACE_REVIEWS;
+        self.namespaces.entry(namespace.to_owned()).or_insert_with(|| Meter::new(now, rate, burst))
     }
 
     fn keep(&mut self, now: Tick, digest: [u8; 32], identity: &Identity, kept: Duration) {
@@ -259,28 +284,31 @@ mod tests {
         let mut known = Known::new(Tick(0));
         known.keep(Tick(0), [0; 32], &someone, Duration::from_secs(60));
         for at in 0..50 {
-            assert_eq!(known.find(Tick(0), &[1; 32], &format!("u-{at}")), Ok(None), "{at}");
-            assert_eq!(known.find(Tick(0), &[0; 32], "u"), Ok(Some(someone.clone())));
+            let namespace = if at < 40 { "n" } else { "m" };
+            assert_eq!(known.find(Tick(0), &[1; 32], (namespace, &format!("u-{at}"))), Ok(None), "{at}");
+            assert_eq!(known.find(Tick(0), &[0; 32], ("n", "u")), Ok(Some(someone.clone())));
         }
-        assert_eq!(known.find(Tick(0), &[1; 32], "v"), Err(Refusal::Busy(Duration::from_millis(20))));
-        assert_eq!(known.find(Tick::from_millis(20), &[1; 32], "v"), Ok(None));
-        assert_eq!(known.find(Tick::from_millis(60_000), &[0; 32], "u"), Ok(None), "it is over");
+        let busy = |millis| Err(Refusal::Busy(Duration::from_millis(millis)));
+        assert_eq!(known.find(Tick(0), &[1; 32], ("n", "v")), busy(25), "the rest is kept for other namespaces");
+        assert_eq!(known.find(Tick(0), &[1; 32], ("o", "w")), busy(20));
+        assert_eq!(known.find(Tick::from_millis(20), &[1; 32], ("o", "w")), Ok(None));
+        assert_eq!(known.find(Tick::from_millis(60_000), &[0; 32], ("n", "u")), Ok(None), "it is over");
         assert!(known.identities.is_empty());
     }
 
     #[test]
     fn tokens_made_up_for_one_pod_use_up_nobody_elses_reviews() {
         let mut known = Known::new(Tick(0));
-        assert_eq!(known.find(Tick(0), &[0; 32], "mine"), Ok(None));
+        assert_eq!(known.find(Tick(0), &[0; 32], ("n", "mine")), Ok(None));
         for at in 1..200 {
             let now = Tick::from_millis(4 * at);
-            assert!(matches!(known.find(now, &[1; 32], "mine"), Err(Refusal::Busy(_))), "{at}");
+            assert!(matches!(known.find(now, &[1; 32], ("n", "mine")), Err(Refusal::Busy(_))), "{at}");
         }
-        assert_eq!(known.find(Tick::from_millis(900), &[2; 32], "another"), Ok(None));
+        assert_eq!(known.find(Tick::from_millis(900), &[2; 32], ("n", "another")), Ok(None));
         assert_eq!(
-            known.find(Tick::from_millis(900), &[1; 32], "mine"),
+            known.find(Tick::from_millis(900), &[1; 32], ("n", "mine")),
             Err(Refusal::Busy(Duration::from_millis(100)))
         );
-        assert_eq!(known.find(Tick::from_millis(1000), &[1; 32], "mine"), Ok(None));
+        assert_eq!(known.find(Tick::from_millis(1000), &[1; 32], ("n", "mine")), Ok(None));
     }
 }

@@ -16,8 +16,7 @@ fn report(pod: &Value) -> Report {
 fn captures(pod: &Value) -> Vec<&str> {
     let sidecars = pod["spec"]["initContainers"].as_array().unwrap();
     let args = sidecars.last().unwrap()["args"].as_array().unwrap();
-    let after = args.windows(2).filter(|pair| pair[0] == "--capture");
-    after.filter_map(|pair| pair[1].as_str()).collect()
+    args.iter().filter_map(|arg| arg.as_str()?.strip_prefix("--capture=")).collect()
 }
 
 fn told(knob: &str) -> Value {

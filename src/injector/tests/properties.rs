@@ -98,11 +98,8 @@ fn well_formed(whole: &Value) -> Result<(), TestCaseError> {
         prop_assert!(!of_others.contains(&port["containerPort"]), "{} is taken", port["containerPort"]);
     }
     let args: Vec<&str> = sidecar["args"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-    let captures: Vec<&str> = args
-        .windows(2)
-        .filter(|pair| pair[0] == "--capture")
-        .map(|pair| pair[1].split([':', '@']).nth(1).unwrap())
-        .collect();
+    let captures: Vec<&str> =
+        args.iter().filter_map(|arg| arg.strip_prefix("--capture=")?.split([':', '@']).nth(1)).collect();
     for (index, port) in captures.iter().enumerate() {
         prop_assert!(!captures[..index].contains(port), "{port} is captured twice");
     }

@@ -58,7 +58,8 @@ fn where_several_could_be_meant_the_pod_is_refused_and_a_policys_knob_is_left_ou
     assert!(said.starts_with("GRP2101") && said.contains("CONTAINER/ before it"), "{said}");
     assert!(said.contains("exporter and ollama"), "{said}");
     plain["metadata"]["annotations"].as_object_mut().unwrap().remove("groupage.dev/app-listen");
-    for (knob, why) in [("env:OLLAMA_HOST=127.0.0.1", "CONTAINER/ before it"), ("gone/env:A=1", "exporter and ollama")]
+    for (knob, why) in
+        [("env:OLLAMA_HOST=127.0.0.1", "CONTAINER/ before it"), ("gone/env:HOST=127.0.0.1", "exporter and ollama")]
     {
         let spec = serde_json::from_value(json!({"injection": {"appListen": knob}})).unwrap();
         context.policies = Arc::from([NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() }]);

@@ -203,23 +203,32 @@ async fn an_old_http_2_connection_is_told_to_go_and_what_is_in_flight_is_answere
 }
 
 #[tokio::test]
-async fn connections_over_the_limit_are_closed_at_once_and_room_is_used_again() {
-    let (proxy, hand) = by_hand(json!({"proxy": {"process": {"connectionsMax": 2}}})).await;
-    let _auto = hand.auto(super::hand::echo);
-    let mut clients = vec![proxy.client().await, proxy.client().await];
-    for client in &mut clients {
-        assert_answer(&within(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
-    }
+async fn connections_over_the_limit_are_closed_at_once_while_all_are_busy() {
+    let (proxy, mut hand) = by_hand(json!({"proxy": {"process": {"connectionsMax": 2}}})).await;
+    let callers = ["/one", "/other"].map(|path| proxy.call(proxy.post(path, &[], "1")));
+    let turns = [hand.turn().await, hand.turn().await];
     assert_eq!(closed(&mut connect(&proxy).await).await, b"");
     assert_eq!(proxy.metric("groupage_connections_shed_total"), 1);
-    clients.pop();
-    within(async {
-        while proxy.metric("groupage_connections") > 1 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    for turn in turns {
+        turn.answer(200, "{}").await;
+    }
+    for caller in callers {
+        assert_eq!(caller.answer().await.status, Some(200));
+    }
+    let _auto = hand.auto(super::hand::echo);
     assert_answer(&proxy.ask(&proxy.predict(2)).await, 200, &predictions(&[2]));
+}
+
+#[tokio::test]
+async fn the_connection_that_was_idle_longest_makes_room_for_another() {
+    let (proxy, hand) = by_hand(json!({"proxy": {"process": {"connectionsMax": 2}}})).await;
+    let _auto = hand.auto(super::hand::echo);
+    let mut silent = connect(&proxy).await;
+    let mut client = proxy.client().await;
+    assert_answer(&within(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
+    assert_answer(&proxy.ask(&proxy.predict(2)).await, 200, &predictions(&[2]));
+    assert_eq!(closed(&mut silent).await, b"");
+    assert_answer(&within(client.ask(&proxy.predict(3))).await, 200, &predictions(&[3]));
 }
 
 #[tokio::test]

@@ -64,7 +64,9 @@ async fn a_call_that_asks_is_told_its_batch_cause_wait_and_prediction() {
     }
     for timing in &told {
         assert!(
-            timing.contains("groupage;desc=\"way=merged batch=1 items=3 ") && timing.contains("cause=idle predicted="),
+            timing.contains("groupage;desc=\"way=merged batch=")
+                && timing.contains(" items=3 ")
+                && timing.contains("cause=idle predicted="),
             "{timing}"
         );
         assert!(timing.ends_with("ms\""), "{timing}");
@@ -87,7 +89,8 @@ async fn calls_that_go_alone_pass_or_are_refused_are_told_the_reason() {
     assert_eq!(values(&answer.headers, "server-timing").len(), 2);
     assert_eq!(values(&answer.headers, "server-timing")[0], b"model;dur=3");
     let told = timing(&answer);
-    assert!(told.ends_with("groupage;desc=\"way=forwarded batch=0 items=1 cause=idle reason=header\""), "{told}");
+    assert!(told.contains("groupage;desc=\"way=forwarded batch="), "{told}");
+    assert!(told.ends_with(" items=1 cause=idle reason=header\""), "{told}");
 
     let caller = proxy.call(proxy.request("GET", "/x", &[DEBUG], None));
     let turn = hand.turn().await;

@@ -56,6 +56,7 @@ pub(super) fn reason(word: &str) -> &'static str {
         "policy_observe" => "the policy says `mode: Observe`",
         "queue_full" => "more work than `limits.queueItemsMax` holds",
         "bytes_full" => "more bytes than the buffers hold",
+        "connections_full" => "more upstream connections than `proxy.process.connectionsMax` allows",
         "tenant_share" => "one caller had its whole share of the queue while others waited",
         "late_predicted" => {
             "the answer would have come after the deadline: too much load for the SLO or the callers' own deadlines"

@@ -1,0 +1,404 @@
+//! The bound on bytes of calls: heads, bodies, answers and streams together, for the whole process.
+//!
+//! What is held is a guard; dropping it gives the bytes back. A guard that waits for its client is
+//! *listed*: where the budget has no room for a newcomer, listed guards make it, those that came slowly
+//! first, and of these by bytes × age. So a full budget is one of calls that are worked on. Where they
+//! cannot make enough, none goes.
+//!
+//! What it leaves out: socket buffers and windows of HTTP/2, which pressure bounds (`pressure`).
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use futures_util::task::AtomicWaker;
+
+use super::crowd::{Crowd, CrowdMember};
+use super::holding::{EvictionWatch, HoldPhase, Holding, STILL};
+use super::pressure::PressureLevel;
+use crate::clock::Clock;
+
+/// Guards of at most this size may use the whole budget, larger ones all but an eighth of it: a
+/// call of a usual size finds room beside uploads that fill the rest.
+const SMALL: usize = 64 << 10;
+/// The part of the budget that is made free at once, so that a search serves many newcomers.
+const RELIEF: usize = 64;
+
+/// Below the 8 KiB by which hyper begins, and which it doubles where a read fills it.
+const READ_MAX: usize = (8 << 10) - 1;
+
+/// The budget of a process. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct BufferBudget {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    clock: Clock,
+    held: AtomicUsize,
+    max: usize,
+    level: AtomicU8,
+    listed: Crowd<Holding>,
+    evicted: AtomicU64,
+}
+
+/// Bytes taken from the budget.
+#[derive(Debug)]
+pub struct Held {
+    budget: BufferBudget,
+    /// Bytes, unless they are listed.
+    bytes: usize,
+    passing: bool,
+    listed: Option<CrowdMember<Holding>>,
+}
+
+/// The budget has no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("buffers full")]
+pub struct BuffersFull;
+
+/// What was held had to make room for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an unfinished upload made room for others")]
+pub struct Evicted;
+
+// === impl BufferBudget ===
+
+impl BufferBudget {
+    /// A budget of `max` bytes.
+    #[must_use]
+    pub fn new(max: usize, clock: Clock) -> Self {
+        let inner = Inner {
+            clock,
+            held: AtomicUsize::new(0),
+            max,
+            level: AtomicU8::new(PressureLevel::None as u8),
+            listed: Crowd::default(),
+            evicted: AtomicU64::new(0),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// A guard that holds nothing yet.
+    #[must_use]
+    pub fn empty(&self) -> Held {
+        Held { budget: self.clone(), bytes: 0, passing: false, listed: None }
+    }
+
+    /// Takes bytes that exist already, even over the limit: an answer that was made within the limit
+    /// is not thrown away for its copy.
+    #[must_use]
+    pub fn force(&self, bytes: usize) -> Held {
+        self.inner.held.fetch_add(bytes, Ordering::Relaxed);
+        Held { budget: self.clone(), bytes, passing: false, listed: None }
+    }
+
+    /// Bytes held now.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.inner.held.load(Ordering::Relaxed)
+    }
+
+    /// The most bytes that are read at once: while less than half of the budget is held, as many as come;
+    /// then less than hyper's first buffer, so that it makes no larger one for a connection.
+    #[must_use]
+    pub fn read_max(&self) -> usize {
+        if self.held() < self.inner.max / 2 { usize::MAX } else { READ_MAX }
+    }
+
+    /// Guards that had to make room so far.
+    #[must_use]
+    pub fn evicted(&self) -> u64 {
+        self.inner.evicted.load(Ordering::Relaxed)
+    }
+
+    /// The most bytes that one answer may hold: half of all.
+    #[must_use]
+    pub fn answer_max(&self) -> usize {
+        self.inner.max / 2
+    }
+
+    /// Has up to `most` uploads make room that hold upstream connections and do not move, the ones that
+    /// were silent longest first.
+    pub fn evict_passing(&self, most: usize) {
+        let inner = &self.inner;
+        let before = inner.clock.now().0.saturating_sub(u64::try_from(STILL.as_nanos()).unwrap_or(u64::MAX));
+        let worst = inner.listed.worst(|holding| {
+            let moved = holding.moved.load(Ordering::Relaxed);
+            let is_still = holding.passing.load(Ordering::Relaxed) && holding.is_evictable() && moved <= before;
+            is_still.then_some(Reverse(moved))
+        });
+        for holding in worst.iter().take(most) {
+            inner.evict(holding);
+        }
+    }
+
+    /// Lowers or raises the bound with the pressure on the memory of the process; what is listed
+    /// makes room at once.
+    pub fn set_pressure(&self, level: PressureLevel) {
+        self.inner.level.store(level as u8, Ordering::Relaxed);
+        let over = self.held().saturating_sub(self.inner.most(0));
+        if over > 0 {
+            self.inner.relieve(over);
+        }
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// The most bytes that may be held once a guard has `bytes`.
+    fn most(&self, bytes: usize) -> usize {
+        let level = self.level.load(Ordering::Relaxed);
+        let max = if level >= PressureLevel::Refuse as u8 {
+            self.max / 8
+        } else if level >= PressureLevel::Shrink as u8 {
+            self.max / 2
+        } else {
+            self.max
+        };
+        if bytes <= SMALL { max } else { max - max / 8 }
+    }
+
+    fn take(&self, bytes: usize, most: usize) -> bool {
+        self.held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+                held.checked_add(bytes).filter(|sum| *sum <= most)
+            })
+            .is_ok()
+    }
+
+    /// Has listed guards make room for `bytes`, if they can. Their owners drop what they hold when they
+    /// run next, which is at once.
+    fn relieve(&self, bytes: usize) {
+        let now = self.clock.now();
+        let worst = self.listed.worst(|holding| holding.score(now));
+        let sum: usize = worst.iter().map(|holding| holding.bytes.load(Ordering::Relaxed)).sum();
+        if sum < bytes {
+            return;
+        }
+        let wanted = bytes.max(self.max / RELIEF);
+        let mut freed = 0;
+        for holding in &worst {
+            freed += self.evict(holding);
+            if freed >= wanted {
+                return;
+            }
+        }
+    }
+
+    /// Takes the bytes of a guard away and wakes its owner.
+    fn evict(&self, holding: &Holding) -> usize {
+        if holding.evicted.swap(true, Ordering::AcqRel) {
+            return 0;
+        }
+        let bytes = holding.bytes.swap(0, Ordering::AcqRel);
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+        self.evicted.fetch_add(1, Ordering::Relaxed);
+        holding.owner.wake();
+        bytes
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    /// Takes more; what is listed makes room for it.
+    ///
+    /// # Errors
+    /// [`BuffersFull`], and then nothing was taken.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), BuffersFull> {
+        if self.is_evicted() {
+            return Err(BuffersFull);
+        }
+        let inner = &self.budget.inner;
+        let most = inner.most(self.bytes() + bytes);
+        if !inner.take(bytes, most) {
+            let held = inner.held.load(Ordering::Relaxed);
+            inner.relieve((held + bytes).saturating_sub(most));
+            if self.is_evicted() || !inner.take(bytes, most) {
+                return Err(BuffersFull);
+            }
+        }
+        match &self.listed {
+            None => self.bytes += bytes,
+            Some(holding) => _ = holding.bytes.fetch_add(bytes, Ordering::Relaxed),
+        }
+        Ok(())
+    }
+
+    /// Takes or gives back what is missing to this many bytes, over the limit if need be, since they
+    /// exist already: then what is listed makes room, which may be itself.
+    pub fn set_bytes(&mut self, bytes: usize) {
+        let before = match &self.listed {
+            None => std::mem::replace(&mut self.bytes, bytes),
+            // What had to make room is counted no more, and goes with its connection.
+            Some(holding) if holding.evicted.load(Ordering::Acquire) => return,
+            Some(holding) => holding.bytes.swap(bytes, Ordering::Relaxed),
+        };
+        let inner = &self.budget.inner;
+        if bytes < before {
+            inner.held.fetch_sub(before - bytes, Ordering::Relaxed);
+            return;
+        }
+        let sum = inner.held.fetch_add(bytes - before, Ordering::Relaxed) + bytes - before;
+        let over = sum.saturating_sub(inner.most(bytes));
+        if over > 0 {
+            inner.relieve(over);
+        }
+    }
+
+    /// Bytes that are held.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.listed.as_ref().map_or(self.bytes, |holding| holding.bytes.load(Ordering::Relaxed))
+    }
+
+    /// Lists it: from now on it may have to make room while it waits for its client.
+    pub fn list(&mut self) {
+        if self.listed.is_some() {
+            return;
+        }
+        let now = self.budget.inner.clock.now().0;
+        self.listed = Some(self.budget.inner.listed.join(Holding {
+            bytes: AtomicUsize::new(std::mem::take(&mut self.bytes)),
+            phase: AtomicU8::new(HoldPhase::Client as u8),
+            since: AtomicU64::new(now),
+            moved: AtomicU64::new(now),
+            evicted: AtomicBool::new(false),
+            passing: AtomicBool::new(self.passing),
+            owner: AtomicWaker::new(),
+        }));
+    }
+
+    /// Lists it, and has this waker woken when it has to make room.
+    pub fn list_for(&mut self, owner: &Waker) {
+        self.list();
+        if let Some(holding) = &self.listed {
+            holding.owner.register(owner);
+        }
+    }
+
+    /// Marks it as one of an upload that holds an upstream connection.
+    pub fn pass(&mut self) {
+        self.passing = true;
+        if let Some(holding) = &self.listed {
+            holding.passing.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets what it waits for, if it is listed.
+    pub fn set_phase(&self, phase: HoldPhase) {
+        if let Some(holding) = &self.listed {
+            holding.set_phase(phase, self.budget.inner.clock);
+        }
+    }
+
+    /// Records that its client sent or took something.
+    pub fn on_move(&self) {
+        if let Some(holding) = &self.listed {
+            holding.moved.store(self.budget.inner.clock.now().0, Ordering::Relaxed);
+        }
+    }
+
+    /// A view of it, for which it is listed.
+    pub fn watch(&mut self) -> Option<EvictionWatch> {
+        self.list();
+        let holding = self.listed.as_ref()?.share();
+        Some(EvictionWatch { clock: self.budget.inner.clock, holding })
+    }
+
+    /// Returns `true` once it had to make room.
+    #[must_use]
+    pub fn is_evicted(&self) -> bool {
+        self.listed.as_ref().is_some_and(|holding| holding.evicted.load(Ordering::Acquire))
+    }
+
+    /// Ready once it has to make room, for which it is listed.
+    pub fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.list();
+        self.listed.as_ref().map_or(Poll::Pending, |holding| holding.poll_evicted(cx))
+    }
+
+    /// Resolves once it has to make room. It is listed at the first wait.
+    pub async fn evicted(&mut self) {
+        std::future::poll_fn(|cx| self.poll_evicted(cx)).await;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let bytes = match self.listed.take() {
+            None => self.bytes,
+            Some(holding) => holding.bytes.swap(0, Ordering::AcqRel),
+        };
+        self.budget.inner.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(max: usize) -> BufferBudget {
+        BufferBudget::new(max, Clock::start())
+    }
+
+    #[test]
+    fn what_is_held_never_passes_the_limit_and_comes_back() {
+        let budget = budget(100);
+        let mut a = budget.empty();
+        let mut b = budget.empty();
+        a.grow(60).unwrap();
+        assert_eq!(b.grow(50), Err(BuffersFull));
+        b.grow(40).unwrap();
+        drop(a);
+        b.grow(60).unwrap();
+        drop(b);
+        assert_eq!(budget.held(), 0);
+    }
+
+    #[test]
+    fn the_largest_unfinished_upload_makes_room_and_what_is_worked_on_stays() {
+        let budget = budget(100);
+        let [mut small, mut large, mut worked_on, mut newcomer] = std::array::from_fn(|_| budget.empty());
+        for (held, bytes) in [(&mut small, 10), (&mut large, 30), (&mut worked_on, 60)] {
+            held.list();
+            held.grow(bytes).unwrap();
+        }
+        worked_on.set_phase(HoldPhase::Server);
+        newcomer.grow(20).unwrap();
+        assert_eq!([&small, &large, &worked_on].map(Held::is_evicted), [false, true, false]);
+        assert_eq!((budget.held(), budget.evicted()), (90, 1));
+        assert_eq!(newcomer.grow(50), Err(BuffersFull), "what is left is worked on");
+        assert!(!small.is_evicted(), "it would not be enough");
+        drop((small, large, worked_on, newcomer));
+        assert_eq!(budget.held(), 0);
+    }
+
+    #[test]
+    fn an_eighth_is_kept_for_small_bodies() {
+        let budget = budget(800 << 10);
+        let [mut large, mut small] = std::array::from_fn(|_| budget.empty());
+        large.grow(700 << 10).unwrap();
+        assert_eq!(large.grow(1 << 10), Err(BuffersFull));
+        small.grow(64 << 10).unwrap();
+    }
+
+    #[test]
+    fn pressure_lowers_the_bound_and_uploads_make_room_at_once() {
+        let budget = budget(800);
+        let mut upload = budget.empty();
+        upload.list();
+        upload.grow(600).unwrap();
+        budget.set_pressure(PressureLevel::Shrink);
+        assert!(upload.is_evicted());
+        let mut other = budget.empty();
+        assert_eq!(other.grow(500), Err(BuffersFull));
+        other.grow(400).unwrap();
+        budget.set_pressure(PressureLevel::None);
+        other.grow(400).unwrap();
+    }
+}

@@ -1,0 +1,157 @@
+//! The control group of the process: its limit on memory, and what it uses of it.
+//!
+//! Both versions of control groups (the kernel's `cgroup-v2.rst` and `cgroup-v1/memory.rst`).
+
+use std::path::{Path, PathBuf};
+
+/// A limit of this size is none: version 1 writes "unlimited" as a number of the size of the address
+/// space.
+const UNLIMITED: u64 = 1 << 60;
+
+/// The control group of this process, with the smallest limit on memory from there up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControlGroup {
+    /// Its own folder: what a group above uses is not this process's doing.
+    folder: PathBuf,
+    version: CgroupVersion,
+    limit: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CgroupVersion {
+    One,
+    Two,
+}
+
+// === impl ControlGroup ===
+
+impl ControlGroup {
+    /// Looks for it under a root, which is `/` but for tests; `None` where nothing is limited.
+    #[must_use]
+    pub fn find(root: &Path) -> Option<Self> {
+        let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+        let mount = root.join("sys/fs/cgroup");
+        groups
+            .lines()
+            .filter_map(|line| {
+                // `0::/path` is version 2, `4:memory:/path` version 1.
+                let mut parts = line.splitn(3, ':');
+                let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+                let (base, version) = match controllers {
+                    "" => (mount.clone(), CgroupVersion::Two),
+                    names if names.split(',').any(|name| name == "memory") => {
+                        (mount.join("memory"), CgroupVersion::One)
+                    }
+                    _ => return None,
+                };
+                Self::smallest(&base, path.trim_start_matches('/'), version)
+            })
+            .min_by_key(|group| group.limit)
+    }
+
+    /// The smallest limit from a group up to the mount. In a container the path may be the host's and
+    /// absent here; the mount is the group itself then.
+    fn smallest(base: &Path, path: &str, version: CgroupVersion) -> Option<Self> {
+        let path = base.join(path);
+        let groups = || path.ancestors().take_while(|folder| folder.starts_with(base));
+        let limits = groups().filter_map(|folder| number(&folder.join(version.limit_file())));
+        let limit = limits.filter(|bytes| *bytes < UNLIMITED).min()?;
+        let folder = groups().find(|folder| folder.exists())?.to_owned();
+        Some(Self { folder, version, limit })
+    }
+
+    /// Its limit in bytes.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Bytes in use, without pages of files that the kernel takes back by itself: what kubelet calls
+    /// the working set. `None` where the kernel does not show it.
+    #[must_use]
+    pub fn usage(&self) -> Option<u64> {
+        let used = number(&self.folder.join(self.version.usage_file()))?;
+        let stat = std::fs::read_to_string(self.folder.join("memory.stat")).unwrap_or_default();
+        let reclaimable = stat.lines().find_map(|line| {
+            let (name, bytes) = line.split_once(' ')?;
+            (name == self.version.inactive_file()).then(|| bytes.parse().ok())?
+        });
+        Some(used.saturating_sub(reclaimable.unwrap_or(0)))
+    }
+}
+
+// === impl CgroupVersion ===
+
+impl CgroupVersion {
+    const fn limit_file(self) -> &'static str {
+        match self {
+            Self::One => "memory.limit_in_bytes",
+            Self::Two => "memory.max",
+        }
+    }
+
+    const fn usage_file(self) -> &'static str {
+        match self {
+            Self::One => "memory.usage_in_bytes",
+            Self::Two => "memory.current",
+        }
+    }
+
+    const fn inactive_file(self) -> &'static str {
+        match self {
+            Self::One => "total_inactive_file",
+            Self::Two => "inactive_file",
+        }
+    }
+}
+
+fn number(file: &Path) -> Option<u64> {
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn the_smallest_limit_up_the_tree_counts_and_the_usage_of_the_group_itself() {
+        let root = root(&[
+            ("proc/self/cgroup", "0::/kube/pod/box\n"),
+            ("sys/fs/cgroup/kube/pod/box/memory.max", "max\n"),
+            ("sys/fs/cgroup/kube/pod/box/memory.current", "1000\n"),
+            ("sys/fs/cgroup/kube/pod/box/memory.stat", "anon 700\ninactive_file 300\n"),
+            ("sys/fs/cgroup/kube/pod/memory.max", "134217728\n"),
+            ("sys/fs/cgroup/kube/pod/memory.current", "99999999\n"),
+            ("sys/fs/cgroup/kube/memory.max", "268435456\n"),
+        ]);
+        let group = ControlGroup::find(root.path()).unwrap();
+        assert_eq!((group.limit(), group.usage()), (134_217_728, Some(700)));
+    }
+
+    #[test]
+    fn version_1_is_read_too_and_its_huge_number_is_no_limit() {
+        let limited = root(&[
+            ("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n0::/\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "67108864\n"),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "4096\n"),
+        ]);
+        let group = ControlGroup::find(limited.path()).unwrap();
+        assert_eq!((group.limit(), group.usage()), (67_108_864, Some(4096)), "the group's own path is the host's");
+        let unlimited = root(&[
+            ("proc/self/cgroup", "4:memory:/\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+        ]);
+        assert_eq!(ControlGroup::find(unlimited.path()), None);
+        assert_eq!(ControlGroup::find(Path::new("/nowhere")), None);
+    }
+}

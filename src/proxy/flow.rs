@@ -1,0 +1,150 @@
+//! What one client connection makes the process hold beside its calls: an unfinished head of HTTP/1,
+//! and answers that it does not take.
+//!
+//! hyper and `h2` hold these, and show none of it. It is counted where bytes are read from the client
+//! and written to it, and charged to the budget of bytes once it is more than [`FREE`]. Where the
+//! budget is full, the connection that holds most of it for longest ends.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+
+use super::watch::Activity;
+use crate::memory::{BufferBudget, Held, HoldPhase};
+
+/// What is covered by the share of each connection (`memory`): hyper's first read buffer and a usual
+/// answer.
+const FREE: usize = 8 << 10;
+/// Charges change in steps, so that a small call changes none.
+const STEP: usize = 16 << 10;
+
+/// The bytes that a client connection holds beside its calls. One for each connection.
+#[derive(Debug)]
+pub(super) struct ClientFlow {
+    activity: Arc<Activity>,
+    budget: BufferBudget,
+    evictor: Waker,
+    /// What is charged.
+    charged: AtomicUsize,
+    charge: Mutex<Option<Held>>,
+}
+
+// === impl ClientFlow ===
+
+impl ClientFlow {
+    pub(super) fn new(budget: &BufferBudget, activity: &Arc<Activity>) -> Arc<Self> {
+        Arc::new(Self {
+            activity: activity.clone(),
+            budget: budget.clone(),
+            evictor: activity.evictor(),
+            charged: AtomicUsize::new(0),
+            charge: Mutex::new(None),
+        })
+    }
+
+    /// Has what an answer holds end the connection where it has to make room.
+    pub(super) fn list(&self, held: &mut Held) {
+        held.list_for(&self.evictor);
+        held.set_phase(HoldPhase::Client);
+    }
+
+    /// The most bytes that are read at once.
+    pub(super) fn read_max(&self) -> usize {
+        self.budget.read_max()
+    }
+
+    /// More is read: a head of HTTP/1 that has begun is not whole.
+    pub(super) fn on_head(&self) {
+        self.settle();
+    }
+
+    /// Bytes of an answer were given to hyper; of HTTP/2 the last of an answer, which has a charge of its
+    /// own until then.
+    pub(super) fn on_given(&self, bytes: usize) {
+        self.activity.unsent().fetch_add(bytes, Ordering::Relaxed);
+        self.settle();
+    }
+
+    /// Bytes were written to the client.
+    pub(super) fn on_written(&self, bytes: usize) {
+        let unsent = self.activity.unsent();
+        if unsent.load(Ordering::Relaxed) > 0 {
+            let lower = |before: usize| Some(before.saturating_sub(bytes));
+            unsent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower).ok();
+            self.settle();
+        }
+    }
+
+    /// Brings the charge to what is held.
+    fn settle(&self) {
+        if self.wanted() == self.charged.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut charge = self.charge.lock().unwrap_or_else(PoisonError::into_inner);
+        // Streams have tasks of their own: it may have changed meanwhile.
+        let wanted = self.wanted();
+        self.charged.store(wanted, Ordering::Relaxed);
+        if wanted == 0 {
+            *charge = None;
+            return;
+        }
+        let held = charge.get_or_insert_with(|| self.budget.empty());
+        held.list_for(&self.evictor);
+        held.on_move();
+        held.set_bytes(wanted);
+    }
+
+    /// What is to be charged.
+    fn wanted(&self) -> usize {
+        let holds = self.activity.head_bytes() + self.activity.unsent().load(Ordering::Relaxed);
+        if holds <= FREE { 0 } else { holds.next_multiple_of(STEP) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batching::Tick;
+    use crate::clock::Clock;
+
+    fn flow(max: usize) -> (Arc<ClientFlow>, BufferBudget, Arc<Activity>) {
+        let clock = Clock::start();
+        let (budget, activity) = (BufferBudget::new(max, clock), Activity::new(clock));
+        (ClientFlow::new(&budget, &activity), budget, activity)
+    }
+
+    #[test]
+    fn what_is_held_is_charged_in_steps_and_given_back() {
+        let (flow, budget, _) = flow(1 << 20);
+        flow.on_given(100);
+        assert_eq!(budget.held(), 0);
+        flow.on_given(100_000);
+        flow.on_written(50_000);
+        assert_eq!(budget.held(), 4 * STEP);
+        flow.on_written(60_000);
+        assert_eq!(budget.held(), 0);
+    }
+
+    #[test]
+    fn heads_of_http1_are_charged_until_their_call_begins() {
+        let (flow, budget, activity) = flow(1 << 20);
+        activity.read(&[b'a'; 30_000]);
+        flow.on_head();
+        assert_eq!(budget.held(), 2 * STEP);
+        let (_call, head_bytes, _) = activity.begin(false);
+        flow.on_head();
+        assert_eq!((budget.held(), head_bytes), (0, 30_000));
+    }
+
+    #[test]
+    fn where_the_budget_is_full_the_connection_that_holds_most_ends() {
+        let (large, budget, ending) = flow(100 << 10);
+        large.on_given(90_000);
+        let activity = Activity::new(Clock::start());
+        let small = ClientFlow::new(&budget, &activity);
+        small.on_given(20_000);
+        let limits = crate::proxy::watch::tests::limits();
+        assert_eq!(ending.due(&limits), crate::proxy::watch::Due::Close(Tick(0)));
+        assert_ne!(activity.due(&limits), crate::proxy::watch::Due::Close(Tick(0)));
+    }
+}

@@ -1,0 +1,185 @@
+//! A scanner of HTTP/2 frame heads in a stream of bytes (RFC 9113, 4.1).
+//!
+//! It shows what hyper keeps to itself: how many control frames come, which have a budget, and how
+//! many bytes of bodies came and left. Payloads are skipped, so it costs a few instructions a frame.
+
+use crate::batching::Tick;
+use crate::clock::Clock;
+
+/// The client's preface before its first frame (RFC 9113, 3.4).
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const HEAD: usize = 9;
+
+/// The head of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameHead {
+    /// Bytes of its payload.
+    pub length: u32,
+    /// Its purpose.
+    pub kind: FrameKind,
+}
+
+/// The purpose of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameKind {
+    /// `DATA`.
+    Data,
+    /// `HEADERS` and `CONTINUATION`: a call, which has bounds of its own, as has its `RST_STREAM`.
+    Call,
+    /// `WINDOW_UPDATE`.
+    Window,
+    /// `SETTINGS`, `PING`, `PRIORITY`, `GOAWAY` and frames of unknown types: work without a call.
+    Control,
+}
+
+/// The place in a stream of frames.
+#[derive(Debug, Default)]
+pub struct FrameScanner {
+    /// Bytes to the next head.
+    skip: u32,
+    head: [u8; HEAD],
+    /// Bytes of the head that are there.
+    filled: usize,
+}
+
+/// Control frames that a client may send at once, and in each second: a client that measures its
+/// bandwidth sends a PING for each round trip, and SETTINGS once. Each is answered or looked at on the
+/// thread that serves others.
+const CONTROL_BURST: u32 = 1_000;
+const CONTROL_RATE: u64 = 500;
+/// Bytes of an answer that allow a window update: a client gives back parts of its windows for its
+/// stream and for its connection, some at each read.
+const REFUND_BYTES: u32 = 1 << 10;
+
+/// A token-bucket rate limiter for the control frames of one connection.
+#[derive(Debug)]
+pub struct ControlBudget {
+    clock: Clock,
+    tokens: u32,
+    /// Bytes of answers that no token was given for.
+    sent: u32,
+    filled_at: Tick,
+}
+
+// === impl FrameScanner ===
+
+impl FrameScanner {
+    /// Shows the heads that are whole with these bytes.
+    pub fn feed(&mut self, mut bytes: &[u8], mut show: impl FnMut(FrameHead)) {
+        while !bytes.is_empty() {
+            let skipped = bytes.len().min(self.skip as usize);
+            bytes = bytes.get(skipped..).unwrap_or_default();
+            self.skip -= u32::try_from(skipped).unwrap_or(self.skip);
+            let taken = bytes.len().min(HEAD - self.filled);
+            for (place, byte) in self.head.iter_mut().skip(self.filled).zip(bytes.iter().take(taken)) {
+                *place = *byte;
+            }
+            bytes = bytes.get(taken..).unwrap_or_default();
+            self.filled += taken;
+            if self.filled == HEAD {
+                let head = FrameHead::of(self.head);
+                (self.skip, self.filled) = (head.length, 0);
+                show(head);
+            }
+        }
+    }
+}
+
+// === impl ControlBudget ===
+
+impl ControlBudget {
+    /// A full one.
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, tokens: CONTROL_BURST, sent: 0, filled_at: clock.now() }
+    }
+
+    /// Takes a frame in; `true` where it is one too many.
+    pub fn is_spent_by(&mut self, frame: FrameHead) -> bool {
+        if !matches!(frame.kind, FrameKind::Control | FrameKind::Window) {
+            return false;
+        }
+        if self.tokens == 0 {
+            self.fill();
+        }
+        match self.tokens.checked_sub(1) {
+            Some(left) => self.tokens = left,
+            None => return true,
+        }
+        false
+    }
+
+    /// Gives tokens for a frame of an answer.
+    pub fn refund(&mut self, bytes: u32) {
+        self.sent = self.sent.saturating_add(bytes);
+        self.tokens = (self.tokens + self.sent / REFUND_BYTES).min(CONTROL_BURST);
+        self.sent %= REFUND_BYTES;
+    }
+
+    fn fill(&mut self) {
+        let now = self.clock.now();
+        let millis = u64::try_from(now.since(self.filled_at).as_millis()).unwrap_or(u64::MAX);
+        let more = millis.saturating_mul(CONTROL_RATE) / 1000;
+        if more > 0 {
+            self.tokens = u32::try_from(more).unwrap_or(u32::MAX).min(CONTROL_BURST);
+            self.filled_at = now;
+        }
+    }
+}
+
+// === impl FrameHead ===
+
+impl FrameHead {
+    fn of([a, b, c, kind, ..]: [u8; HEAD]) -> Self {
+        let kind = match kind {
+            0 => FrameKind::Data,
+            1 | 3 | 9 => FrameKind::Call,
+            8 => FrameKind::Window,
+            _ => FrameKind::Control,
+        };
+        Self { length: u32::from_be_bytes([0, a, b, c]), kind }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, payload: usize) -> Vec<u8> {
+        let length = u32::try_from(payload).unwrap().to_be_bytes();
+        let mut frame = vec![length[1], length[2], length[3], kind, 0, 0, 0, 0, 1];
+        frame.resize(HEAD + payload, 0xff);
+        frame
+    }
+
+    #[test]
+    fn a_flood_of_control_frames_is_noticed_and_updates_for_an_answer_are_not() {
+        let mut budget = ControlBudget::new(Clock::start());
+        let frame = |kind| FrameHead { length: 0, kind };
+        for _ in 0..10 * CONTROL_BURST {
+            budget.refund(2 * REFUND_BYTES);
+            assert!(!budget.is_spent_by(frame(FrameKind::Window)) && !budget.is_spent_by(frame(FrameKind::Window)));
+            assert!(!budget.is_spent_by(frame(FrameKind::Call)));
+        }
+        let spent = (0..2 * CONTROL_BURST).position(|_| budget.is_spent_by(frame(FrameKind::Control)));
+        assert!(spent.is_some_and(|count| count + 2 >= CONTROL_BURST as usize));
+    }
+
+    #[test]
+    fn heads_are_found_however_the_stream_is_cut() {
+        let kinds = [(4, 0), (1, 30), (0, 70_000), (8, 4), (6, 8), (0xba, 3), (0, 0)];
+        let stream: Vec<u8> = kinds.iter().flat_map(|(kind, payload)| frame(*kind, *payload)).collect();
+        for step in [1, 2, 7, 9, 10, 1000, stream.len()] {
+            let mut scanner = FrameScanner::default();
+            let mut heads = Vec::new();
+            for piece in stream.chunks(step) {
+                scanner.feed(piece, |head| heads.push(head));
+            }
+            let lengths: Vec<_> = heads.iter().map(|head| head.length).collect();
+            assert_eq!(lengths, [0, 30, 70_000, 4, 8, 3, 0], "steps of {step}");
+            use FrameKind::{Call, Control, Data, Window};
+            let kinds: Vec<_> = heads.iter().map(|head| head.kind).collect();
+            assert_eq!(kinds, [Control, Call, Data, Window, Control, Control, Data]);
+        }
+    }
+}

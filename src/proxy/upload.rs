@@ -1,0 +1,123 @@
+//! A request's body while it comes: it keeps its connection busy, and may have to make room for
+//! others.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::watch::Busy;
+use crate::body::UploadWatch;
+use crate::error::BoxError;
+use crate::memory::{Evicted, EvictionWatch, Held, HoldPhase};
+
+/// What a body that passes through holds while it is waited for: parts of hyper's buffers and of the
+/// windows of HTTP/2. What is read whole is counted as it comes.
+const TRANSIT: usize = 16 << 10;
+
+/// The guards of an upload until it has come.
+#[derive(Debug)]
+pub(super) struct Upload {
+    _busy: Busy,
+    held: Held,
+    stream: Option<UploadStream>,
+}
+
+/// The charge of an upload's stream over HTTP/2, which waits for the client until the body has come.
+#[derive(Debug)]
+pub(super) struct UploadStream(EvictionWatch);
+
+/// A body that is read whole, which ends where its stream has to make room.
+pub(super) struct UploadBody<'a> {
+    body: Incoming,
+    stream: Option<&'a UploadStream>,
+    evicted: bool,
+}
+
+// === impl Upload ===
+
+impl Upload {
+    pub(super) const fn new(busy: Busy, held: Held, stream: Option<UploadStream>) -> Self {
+        Self { _busy: busy, held, stream }
+    }
+
+    /// The watch of a body that passes through.
+    pub(super) fn passing(self: Box<Self>) -> Box<dyn UploadWatch> {
+        self
+    }
+
+    /// A body that is read whole, and what counts its bytes.
+    pub(super) fn read(&mut self, body: Incoming, empty: Held) -> (UploadBody<'_>, Held) {
+        let held = std::mem::replace(&mut self.held, empty);
+        (UploadBody { body, stream: self.stream.as_ref(), evicted: false }, held)
+    }
+}
+
+impl UploadWatch for Upload {
+    fn on_connect(&mut self) {
+        self.held.pass();
+    }
+
+    fn on_data(&mut self) {
+        self.held.on_move();
+    }
+
+    fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.held.bytes() == 0 {
+            self.held.set_bytes(TRANSIT);
+        }
+        match &self.stream {
+            Some(UploadStream(charge)) if charge.poll_evicted(cx).is_ready() => Poll::Ready(()),
+            _ => self.held.poll_evicted(cx),
+        }
+    }
+}
+
+// === impl UploadStream ===
+
+impl UploadStream {
+    pub(super) const fn new(charge: EvictionWatch) -> Self {
+        Self(charge)
+    }
+}
+
+impl Drop for UploadStream {
+    fn drop(&mut self) {
+        self.0.set_phase(HoldPhase::Server);
+    }
+}
+
+// === impl UploadBody ===
+
+impl UploadBody<'_> {
+    /// The rest of the body, and whether its stream had to make room.
+    pub(super) fn into_parts(self) -> (Incoming, bool) {
+        (self.body, self.evicted)
+    }
+}
+
+impl HttpBody for UploadBody<'_> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        match (Pin::new(&mut this.body).poll_frame(cx), this.stream) {
+            (Poll::Pending, Some(UploadStream(charge))) if charge.poll_evicted(cx).is_ready() => {
+                this.evicted = true;
+                Poll::Ready(Some(Err(Box::new(Evicted))))
+            }
+            (frame, _) => frame.map_err(Into::into),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,247 @@
+//! The places of upstream connections: bounds for the process, by what they are for.
+//!
+//! ```text
+//! clients     one for each client connection: its calls, one after the other or on HTTP/2, or bytes
+//! beside 1/4  calls of a client that speaks HTTP/2, where the server speaks HTTP/1: 16 for each client,
+//!             and more while half of them are free
+//! batches 1/4 batches, and calls that go alone
+//! ```
+//! So calls of one client that pass over HTTP/2 take neither the descriptors of the process nor the
+//! places of others. A call waits for a place for a moment, and uploads that do not move make room for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::batching::Tick;
+use crate::clock::Clock;
+use crate::memory::BufferBudget;
+
+/// How long a call waits for a place, and how often, before it is refused: what makes room is gone in
+/// a moment, and what does not move meanwhile makes room for the next wait.
+const WAIT: Duration = Duration::from_millis(500);
+const WAITS: u32 = 2;
+const KINDS: usize = 3;
+/// Connections of one client that speaks HTTP/2 before it uses what is spare.
+const CLIENT_BASE: usize = 16;
+/// The part of the places that is made free at once, so that a search serves many newcomers, and how
+/// often.
+const RELIEF: usize = 64;
+const RELIEF_EVERY: Duration = Duration::from_millis(100);
+
+/// What a connection is for.
+#[derive(Debug, Clone)]
+pub(super) enum Purpose {
+    /// A batch, or a call that goes alone.
+    Batch,
+    /// All calls of a client, or bytes.
+    Client,
+    /// A call of a client that speaks HTTP/2, with the number of its connections.
+    Beside(Arc<AtomicUsize>),
+}
+
+/// The places of a process. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct UpstreamPlaces(Arc<PlaceCounts>);
+
+#[derive(Debug)]
+struct PlaceCounts {
+    /// By what they are for.
+    used: [AtomicUsize; KINDS],
+    clients_max: usize,
+    clock: Clock,
+    /// When uploads last had to make room.
+    relieved: AtomicU64,
+    waiting: AtomicUsize,
+    /// Notified when a place is free, by what for.
+    freed: [Notify; KINDS],
+    buffers: BufferBudget,
+}
+
+/// A call that waits for a place.
+#[derive(Debug)]
+struct WaitingCall<'a>(&'a PlaceCounts);
+
+/// A place, for as long as its connection is open.
+#[derive(Debug)]
+pub(super) struct UpstreamPlace {
+    places: UpstreamPlaces,
+    kind: usize,
+    of_client: Option<Arc<AtomicUsize>>,
+}
+
+/// There is no place for another connection.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("all upstream connections are in use")]
+pub(super) struct PlacesFull;
+
+// === impl Purpose ===
+
+impl Purpose {
+    const fn kind(&self) -> usize {
+        match self {
+            Self::Client => 0,
+            Self::Beside(_) => 1,
+            Self::Batch => 2,
+        }
+    }
+}
+
+// === impl UpstreamPlaces ===
+
+impl UpstreamPlaces {
+    /// Places for this number of client connections; uploads in these buffers make room.
+    #[must_use]
+    pub fn new(clients_max: usize, clock: Clock, buffers: BufferBudget) -> Self {
+        Self(Arc::new(PlaceCounts {
+            used: std::array::from_fn(|_| AtomicUsize::new(0)),
+            clients_max: clients_max.max(1),
+            clock,
+            relieved: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            freed: std::array::from_fn(|_| Notify::new()),
+            buffers,
+        }))
+    }
+
+    /// Takes a place, for which it waits a moment.
+    pub(super) async fn take(&self, purpose: &Purpose) -> Result<UpstreamPlace, PlacesFull> {
+        if let Some(place) = self.try_take(purpose) {
+            return Ok(place);
+        }
+        let _waiting = self.wait_in_line()?;
+        for _ in 0..WAITS {
+            self.make_room(purpose);
+            if let Ok(place) = timeout(WAIT, self.wait(purpose)).await {
+                return Ok(place);
+            }
+        }
+        Err(PlacesFull)
+    }
+
+    /// A place in the line of those that wait, which is no longer than there are client connections.
+    fn wait_in_line(&self) -> Result<WaitingCall<'_>, PlacesFull> {
+        let counts = &*self.0;
+        let waiting = WaitingCall(counts);
+        if counts.waiting.fetch_add(1, Ordering::Relaxed) < counts.clients_max { Ok(waiting) } else { Err(PlacesFull) }
+    }
+
+    /// Has uploads that do not move make room, once for all that wait: a place for each of them would
+    /// have to come from all uploads.
+    fn make_room(&self, purpose: &Purpose) {
+        let counts = &self.0;
+        let (now, before) = (counts.clock.now().0, counts.relieved.load(Ordering::Relaxed));
+        let is_due = Tick(now).since(Tick(before)) >= RELIEF_EVERY || before == 0;
+        let takes = || counts.relieved.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        // Uploads hold places of these alone.
+        if !matches!(purpose, Purpose::Batch) && is_due && takes() {
+            counts.buffers.evict_passing(counts.clients_max / RELIEF + 1);
+        }
+    }
+
+    async fn wait(&self, purpose: &Purpose) -> UpstreamPlace {
+        loop {
+            let freed = self.0.freed[purpose.kind()].notified();
+            if let Some(place) = self.try_take(purpose) {
+                return place;
+            }
+            freed.await;
+        }
+    }
+
+    fn try_take(&self, purpose: &Purpose) -> Option<UpstreamPlace> {
+        let most = self.most(purpose);
+        let take = |used: usize| (used < most).then_some(used + 1);
+        let kind = purpose.kind();
+        self.0.used[kind].fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+        let of_client = match purpose {
+            Purpose::Beside(count) => Some(count.clone()),
+            Purpose::Batch | Purpose::Client => None,
+        };
+        if let Some(count) = &of_client {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(UpstreamPlace { places: self.clone(), kind, of_client })
+    }
+
+    /// The most places of its kind that may be used with one for this.
+    fn most(&self, purpose: &Purpose) -> usize {
+        let (clients, quarter) = (self.0.clients_max, (self.0.clients_max / 4).max(1));
+        match purpose {
+            Purpose::Client => clients,
+            Purpose::Beside(count) if count.load(Ordering::Relaxed) >= CLIENT_BASE => quarter.div_ceil(2),
+            Purpose::Beside(_) | Purpose::Batch => quarter,
+        }
+    }
+}
+
+impl Drop for WaitingCall<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+// === impl UpstreamPlace ===
+
+impl UpstreamPlace {
+    /// The most bytes that its connection reads at once.
+    pub(super) fn read_max(&self) -> usize {
+        self.places.0.buffers.read_max()
+    }
+}
+
+impl Drop for UpstreamPlace {
+    fn drop(&mut self) {
+        if let Some(count) = &self.of_client {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+        let counts = &self.places.0;
+        counts.used[self.kind].fetch_sub(1, Ordering::Relaxed);
+        counts.freed[self.kind].notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(max: usize) -> UpstreamPlaces {
+        let clock = Clock::start();
+        UpstreamPlaces::new(max, clock, BufferBudget::new(1 << 20, clock))
+    }
+
+    #[test]
+    fn no_kind_takes_the_places_of_another_and_no_client_those_of_others() {
+        let places = places(256);
+        let take = |purpose: &Purpose| std::iter::from_fn(|| places.try_take(purpose)).collect::<Vec<_>>();
+        let clients = take(&Purpose::Client);
+        assert_eq!(clients.len(), 256, "each client has one");
+        let (one, other) = (Purpose::Beside(Arc::default()), Purpose::Beside(Arc::default()));
+        let spare = take(&one);
+        assert_eq!(spare.len(), 32, "one client takes half");
+        let base = take(&other);
+        assert_eq!(base.len(), CLIENT_BASE, "another has its first 16 still");
+        assert_eq!(take(&Purpose::Batch).len(), 64);
+        drop((clients, spare, base));
+        assert!(places.0.used.iter().all(|used| used.load(Ordering::Relaxed) == 0));
+    }
+
+    #[tokio::test]
+    async fn a_call_waits_for_a_place_that_becomes_free() {
+        let places = places(1);
+        let held = places.take(&Purpose::Client).await.unwrap();
+        let (waiting, ()) = tokio::join!(places.take(&Purpose::Client), async { drop(held) });
+        assert!(waiting.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_call_for_which_nothing_becomes_free_is_refused() {
+        let places = places(1);
+        let _held = places.take(&Purpose::Batch).await.unwrap();
+        assert!(places.take(&Purpose::Batch).await.is_err());
+        assert_eq!(places.0.waiting.load(Ordering::Relaxed), 0);
+    }
+}
