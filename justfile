@@ -44,6 +44,10 @@ cases *ARGS:
 raw *ARGS:
     cargo test --locked --test raw -- {{ARGS}}
 
+# Attacks beside an honest client, in a memory cgroup of the sidecar's limit: just attack [--full] [PART-OF-NAME]; --full takes half an hour
+attack *ARGS:
+    cargo test --locked --test attack -- {{ARGS}}
+
 # Python servers and clients for `servers`, in .venv
 servers-setup:
     tests/servers/setup.sh
@@ -102,7 +106,7 @@ bench-core *ARGS:
     cargo bench --locked --bench core -- {{ARGS}}
 
 # What tests miss. Needs cargo-deny, cargo-fuzz with a nightly toolchain, cargo-mutants; slow
-audit: deny faults fuzz-all mutants
+audit: deny faults fuzz-all mutants (attack "--full")
 
 # Licences, bans, sources, advisories
 deny:

@@ -5,13 +5,17 @@
 
 mod common;
 mod config;
+mod frames;
 mod generic;
+mod leak;
 mod scanner;
 mod webhook;
 mod wire;
 
 pub use config::config_load;
+pub use frames::frame_heads;
 pub use generic::generic_spec;
+pub use leak::{merge_key, split_leak};
 pub use scanner::json_scanner;
 pub use webhook::admission_review;
 pub use wire::{read_call, split_batch};
@@ -20,11 +24,14 @@ pub use wire::{read_call, split_batch};
 pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is also that of its corpus and of its file in `fuzz_targets/`.
-pub const ALL: [(&str, Target); 6] = [
+pub const ALL: [(&str, Target); 9] = [
     ("admission_review", admission_review),
     ("config_load", config_load),
+    ("frame_heads", frame_heads),
     ("generic_spec", generic_spec),
     ("json_scanner", json_scanner),
+    ("merge_key", merge_key),
     ("read_call", read_call),
     ("split_batch", split_batch),
+    ("split_leak", split_leak),
 ];

@@ -105,6 +105,11 @@ impl Proxy {
         tail.iter().map(|line| format!("    | {line}\n")).collect()
     }
 
+    /// The id of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Why the process is not well: it ended, or it wrote of a panic.
     pub(crate) fn fault(&mut self) -> Option<String> {
         if let Ok(Some(status)) = self.child.try_wait() {

@@ -1,0 +1,20 @@
+//! The heads of frames.
+
+use groupage::proxy::frames::{FrameHead, FrameScanner};
+
+/// Any bytes as frames of HTTP/2, whole and in pieces: the same heads are found.
+pub fn frame_heads(data: &[u8]) {
+    let whole = heads(data, data.len().max(1));
+    for step in [1, 2, 8, 9, 13] {
+        assert_eq!(heads(data, step), whole, "pieces of {step}");
+    }
+    assert!(9 * whole.len() <= data.len(), "a head has nine bytes");
+}
+
+fn heads(data: &[u8], step: usize) -> Vec<FrameHead> {
+    let (mut scanner, mut heads) = (FrameScanner::default(), Vec::new());
+    for piece in data.chunks(step) {
+        scanner.feed(piece, |head| heads.push(head));
+    }
+    heads
+}

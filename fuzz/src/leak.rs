@@ -1,0 +1,132 @@
+//! What a member of a batch may learn of another: nothing.
+
+use bytes::Bytes;
+use groupage::batching::Tick;
+use groupage::protocol::{Call, LoneEvidence, Merge, Reply, Secret, SharedAnswer, headers};
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode};
+use serde_json::Value;
+
+use super::common::{Way, read, ways};
+
+/// A text for the input of each caller: of two that went alone, and of the members. No input of a
+/// fuzzer holds one.
+const CANARIES: [&str; 4] = ["5f3a91c07be2", "c48d06e9a1b7", "07e1f9d25a3c", "b92c64d8f013"];
+/// Members whose elements are results.
+const RESULTS: [&str; 4] = ["data", "predictions", "results", "explanations"];
+
+/// A call, two lone answers and an answer to two such calls, by line feeds. `@` in a call or a lone answer
+/// is its caller's input, `@0` and `@1` in the last are the members'. Neither member gets the other's.
+pub fn split_leak(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if CANARIES.iter().any(|canary| text.contains(canary)) {
+        return;
+    }
+    let mut lines = text.splitn(4, '\n');
+    let mut line = || lines.next().unwrap_or_default();
+    let (call, lone, answer) = (line(), [line(), line()], line());
+    for way in ways() {
+        leak(&way, call, lone, answer);
+    }
+}
+
+fn leak(way: &Way, call: &str, lone: [&str; 2], answer: &str) {
+    let [alone, other, first, second] = CANARIES.map(|canary| read(way, call.replace('@', canary).as_bytes()));
+    let members = [&first, &second];
+    if first.alone().is_some() || first.merge != second.merge {
+        return;
+    }
+    let answer = answer.replace("@0", CANARIES[2]).replace("@1", CANARIES[3]);
+    if quotes_in_results(&answer) {
+        return;
+    }
+    let evidence = LoneEvidence::default();
+    for (call, (text, canary)) in [&alone, &other].into_iter().zip(lone.into_iter().zip(CANARIES)) {
+        // Of a key whose batch could not be split, and of one that had none yet.
+        split(way, members, &answer, &evidence);
+        let body = Bytes::from(text.replace('@', canary));
+        let headers = json();
+        way.1.observe_lone(call, SharedAnswer { status: StatusCode::OK, headers: &headers, body: &body }, &evidence);
+    }
+    let Some(replies) = split(way, members, &answer, &evidence) else { return };
+    for (reply, strange) in replies.iter().zip([CANARIES[3], CANARIES[2]]) {
+        let text = String::from_utf8_lossy(&reply.body);
+        assert!(!text.contains(strange), "{}: an answer has another caller's input: {text}", way.1.label.as_str());
+    }
+}
+
+fn split(way: &Way, members: [&Call; 2], answer: &str, evidence: &LoneEvidence) -> Option<Vec<Reply>> {
+    let sent = way.1.write_batch(&members, None);
+    let (headers, body) = (json(), Bytes::from(answer.to_owned()));
+    let shared = SharedAnswer { status: StatusCode::OK, headers: &headers, body: &body };
+    way.1.split_batch(&members, &sent, shared, Some((Tick(1), evidence))).ok()
+}
+
+/// Whether a result itself holds an input: what the server answers to an item is that member's.
+fn quotes_in_results(answer: &str) -> bool {
+    let quotes = |value: &Value| CANARIES.iter().any(|canary| value.to_string().contains(canary));
+    match serde_json::from_str(answer) {
+        Ok(Value::Object(members)) => {
+            members.iter().any(|(name, value)| RESULTS.contains(&name.as_str()) && quotes(value))
+        }
+        // TEI's answer is its results.
+        Ok(value) => quotes(&value),
+        Err(_) => true,
+    }
+}
+
+fn json() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers
+}
+
+/// Two heads, by an empty line, as `name: value` lines: they share a key only where the same caller calls,
+/// and no `Connection` takes away who that is.
+pub fn merge_key(data: &[u8]) {
+    let cut = data.windows(2).position(|pair| pair == b"\n\n");
+    let Some((first, second)) = cut.map(|at| (&data[..at], &data[at + 2..])) else { return };
+    let heads = [first, second].map(head_of);
+    for way in ways() {
+        let keys = heads.each_ref().map(|headers| {
+            let mut request = http::Request::new(());
+            (*request.method_mut(), *request.headers_mut()) = (Method::POST, headers.clone());
+            *request.uri_mut() = http::Uri::from_static("/v1/embeddings");
+            let body = Bytes::from_static(b"{\"model\":\"m\",\"input\":[\"a\"],\"instances\":[1],\"inputs\":[\"a\"]}");
+            way.1.read(&request.into_parts().0, body, &Secret::from_bytes([7; 32])).merge
+        });
+        let [Merge::With(one), Merge::With(other)] = &keys else { continue };
+        if one == other {
+            assert_eq!(callers(&heads[0]), callers(&heads[1]), "two callers share a key");
+        }
+    }
+    for mut headers in heads {
+        let before = callers(&headers);
+        headers::strip_hop_by_hop(&mut headers);
+        assert_eq!(callers(&headers), before, "a connection took away who calls");
+        assert!(!headers.contains_key(CONNECTION), "what is of one connection goes no further");
+    }
+}
+
+fn head_of(lines: &[u8]) -> HeaderMap {
+    let mut headers = json();
+    for line in lines.split(|byte| *byte == b'\n') {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            headers.append(name, value);
+        }
+    }
+    headers
+}
+
+/// Who calls, in the order of the names.
+fn callers(headers: &HeaderMap) -> Vec<(String, Vec<Vec<u8>>)> {
+    let mut found: Vec<_> = headers
+        .keys()
+        .filter(|name| headers::is_identity(name))
+        .map(|name| (name.to_string(), headers.get_all(name).iter().map(|value| value.as_bytes().to_vec()).collect()))
+        .collect();
+    found.sort();
+    found
+}

@@ -1,0 +1,188 @@
+//! Processes that attack, each from a loopback address of its own.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::attacks::{ATTACKS, Attack, AttackPort, STREAMS, Then};
+use super::h2;
+use super::support::upstream::now;
+
+/// The first argument of such a process.
+pub(crate) const FLAG: &str = "--attacker";
+/// Processes of one attack.
+const PROCESSES: usize = 4;
+/// A connection that the proxy closed comes back after this.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// The processes of one attack; dropping them kills them.
+#[derive(Debug)]
+pub(crate) struct Attackers(Vec<Child>);
+
+// === impl Attackers ===
+
+impl Attackers {
+    /// Starts them; they end by themselves after `time`.
+    pub(crate) fn start(
+        attack: &Attack,
+        eighths: usize,
+        (calls, metrics): (SocketAddr, SocketAddr),
+        time: Duration,
+    ) -> Result<Self, String> {
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        let target = if attack.port == AttackPort::Calls { calls } else { metrics };
+        let each = (attack.connections * eighths / 8 / PROCESSES).max(1);
+        let mut children = Self(Vec::new());
+        for number in 0..PROCESSES {
+            let args = [
+                attack.name.to_owned(),
+                target.to_string(),
+                number.to_string(),
+                each.to_string(),
+                time.as_secs().to_string(),
+            ];
+            let child = Command::new(&own).arg(FLAG).args(args).stdin(Stdio::null()).spawn();
+            children.0.push(child.map_err(|error| format!("no attacker: {error}"))?);
+        }
+        Ok(children)
+    }
+
+    /// Ends them now.
+    pub(crate) fn end(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Attackers {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // Both fail only where the process is gone already.
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+/// The work of such a process.
+pub(crate) async fn attack(args: &[String]) -> ExitCode {
+    let number = |at: usize| args.get(at).and_then(|text| text.parse::<u32>().ok());
+    let attack = args.get(1).and_then(|name| ATTACKS.iter().find(|attack| attack.name == name));
+    let target = args.get(2).and_then(|text| text.parse::<SocketAddr>().ok());
+    let (Some(attack), Some(target), Some(own), Some(each), Some(seconds)) =
+        (attack, target, number(3), number(4), number(5))
+    else {
+        eprintln!("{FLAG} NAME TARGET NUMBER CONNECTIONS SECONDS");
+        return ExitCode::FAILURE;
+    };
+    let until = now() + Duration::from_secs(u64::from(seconds));
+    let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, u8::try_from(own + 2).unwrap_or(2)));
+    let opening: &'static [u8] = (attack.opening)().leak();
+    let tasks: Vec<_> = (0..each).map(|_| tokio::spawn(hold(attack, opening, (source, target), until))).collect();
+    for task in tasks {
+        task.await.ok();
+    }
+    ExitCode::SUCCESS
+}
+
+async fn hold(attack: &'static Attack, opening: &'static [u8], between: (IpAddr, SocketAddr), until: Instant) {
+    while now() < until {
+        // What the proxy closes is the point.
+        timeout_at(until, once(attack, opening, between)).await.ok();
+        sleep(AGAIN).await;
+    }
+}
+
+async fn once(attack: &Attack, opening: &[u8], (source, target): (IpAddr, SocketAddr)) -> std::io::Result<()> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::new(source, 0))?;
+    let mut stream = socket.connect(target).await?;
+    stream.set_nodelay(true)?;
+    match attack.then {
+        Then::Take => {
+            let (mut reader, mut writer) = stream.split();
+            let taking = take(&mut reader);
+            let writing = async {
+                writer.write_all(opening).await?;
+                std::future::pending::<std::io::Result<()>>().await
+            };
+            tokio::select! { done = taking => done, done = writing => done }
+        }
+        Then::Stall => {
+            stream.write_all(opening).await?;
+            std::future::pending().await
+        }
+        Then::Drip => {
+            stream.write_all(opening).await?;
+            loop {
+                sleep(Duration::from_secs(1)).await;
+                stream.write_all(b"a").await?;
+            }
+        }
+        Then::Upload(bytes) => {
+            stream.write_all(opening).await?;
+            upload(stream, bytes).await
+        }
+        Then::Differ => differ(stream).await,
+        Then::Flood(frame) => flood(stream, opening, &frame().repeat(4096)).await,
+    }
+}
+
+async fn take(reader: &mut (impl AsyncReadExt + Unpin)) -> std::io::Result<()> {
+    let mut bytes = vec![0; 4 << 10];
+    while reader.read(&mut bytes).await? > 0 {}
+    Ok(())
+}
+
+/// Sends `bytes` on each stream, as far as the connection's window allows.
+async fn upload(mut stream: TcpStream, bytes: usize) -> std::io::Result<()> {
+    let (mut scanner, mut window, mut sent) = (h2::WindowScanner::default(), 65_535, 0);
+    let mut read = vec![0; 16 << 10];
+    loop {
+        while window >= bytes && sent < STREAMS {
+            stream.write_all(&h2::frame(0, 0, 2 * sent + 1, &vec![b'a'; bytes])).await?;
+            (window, sent) = (window - bytes, sent + 1);
+        }
+        match stream.read(&mut read).await? {
+            0 => return Ok(()),
+            count => window += scanner.updates(read.get(..count).unwrap_or_default()),
+        }
+    }
+}
+
+/// Makes a call each 10 ms, which nothing has seen before.
+async fn differ(mut stream: TcpStream) -> std::io::Result<()> {
+    let mut answer = vec![0; 4 << 10];
+    let own = stream.local_addr()?.port();
+    for number in 0_u64.. {
+        let key = format!("{own}-{number}");
+        let path = if number.is_multiple_of(2) { format!("/v1/models/{key}:predict") } else { format!("/{key}") };
+        let body = format!("{{\"instances\":[5],\"{key}\":1}}");
+        let call = format!(
+            "POST {path} HTTP/1.1\r\nhost: {key}\r\nauthorization: {key}\r\nx-{key}: 1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(call.as_bytes()).await?;
+        // Answers are small: one comes in one piece.
+        if stream.read(&mut answer).await? == 0 {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}
+
+async fn flood(mut stream: TcpStream, opening: &[u8], frames: &[u8]) -> std::io::Result<()> {
+    let (mut reader, mut writer) = stream.split();
+    let taking = take(&mut reader);
+    let writing = async {
+        writer.write_all(opening).await?;
+        loop {
+            writer.write_all(frames).await?;
+        }
+    };
+    tokio::select! { done = taking => done, done = writing => done }
+}

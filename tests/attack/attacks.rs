@@ -1,0 +1,188 @@
+//! The attacks, with the numbers of the review of 2026-11-23 times four.
+
+use super::h2;
+use super::server::PREDICT;
+
+/// One attack.
+#[derive(Debug)]
+pub(crate) struct Attack {
+    pub(crate) name: &'static str,
+    /// Connections of all attackers.
+    pub(crate) connections: usize,
+    pub(crate) port: AttackPort,
+    /// What each connection sends.
+    pub(crate) opening: fn() -> Vec<u8>,
+    pub(crate) then: Then,
+}
+
+/// Where it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AttackPort {
+    Calls,
+    Metrics,
+}
+
+/// What a connection does once it has sent its opening.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Then {
+    /// It waits, and takes what comes.
+    Take,
+    /// It takes nothing.
+    Stall,
+    /// It sends a byte each second.
+    Drip,
+    /// It sends this number of bytes on each stream, within its windows, and ends none.
+    Upload(usize),
+    /// It makes calls of which each has a model, a path, a caller and a header of its own.
+    Differ,
+    /// It sends this again and again.
+    Flood(fn() -> Vec<u8>),
+}
+
+/// Streams of a connection.
+pub(crate) const STREAMS: u32 = 128;
+
+/// All of them.
+pub(crate) const ATTACKS: &[Attack] = &[
+    Attack {
+        name: "s2-streams-that-pass-through",
+        connections: 680,
+        port: AttackPort::Calls,
+        opening: || {
+            streams(STREAMS, |stream| [h2::post(stream, "/anything", &[]), h2::frame(0, 0, stream, b"a")].concat())
+        },
+        then: Then::Take,
+    },
+    Attack {
+        name: "s3-idle-on-metrics",
+        connections: 19_000,
+        port: AttackPort::Metrics,
+        opening: Vec::new,
+        then: Then::Take,
+    },
+    Attack {
+        name: "s3-heads-on-metrics",
+        connections: 1_600,
+        port: AttackPort::Metrics,
+        opening: || head("GET /metrics", 380 << 10),
+        then: Then::Take,
+    },
+    Attack {
+        name: "s3-idle-on-calls",
+        connections: 19_000,
+        port: AttackPort::Calls,
+        opening: Vec::new,
+        then: Then::Take,
+    },
+    Attack {
+        name: "s4-references-in-heads",
+        connections: 80,
+        port: AttackPort::Calls,
+        opening: || streams(STREAMS, |stream| h2::post(stream, PREDICT, &h2::references(1580))),
+        then: Then::Take,
+    },
+    Attack {
+        name: "s4-heads-that-are-just-allowed",
+        connections: 80,
+        port: AttackPort::Calls,
+        opening: || streams(STREAMS, |stream| h2::post(stream, PREDICT, &h2::references(90))),
+        then: Then::Take,
+    },
+    Attack {
+        name: "s5-unfinished-heads",
+        connections: 10_000,
+        port: AttackPort::Calls,
+        opening: || head(&format!("POST {PREDICT}"), 60_000),
+        then: Then::Take,
+    },
+    Attack {
+        name: "s5-unfinished-streams",
+        connections: 400,
+        port: AttackPort::Calls,
+        opening: || streams(STREAMS, |stream| h2::post(stream, PREDICT, &[])),
+        then: Then::Upload(8 << 10),
+    },
+    Attack {
+        name: "s5-slow-bodies",
+        connections: 4_752,
+        port: AttackPort::Calls,
+        opening: || {
+            let head = format!("POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-length: 1000000\r\n\r\n");
+            [head.into_bytes(), vec![b'a'; 54 << 10]].concat()
+        },
+        then: Then::Drip,
+    },
+    Attack {
+        name: "s5-slow-bodies-that-pass-through",
+        connections: 4_752,
+        port: AttackPort::Calls,
+        opening: || {
+            let head = "POST /anything HTTP/1.1\r\nhost: h\r\ncontent-length: 1000000\r\n\r\n";
+            [head.as_bytes().to_vec(), vec![b'a'; 54 << 10]].concat()
+        },
+        then: Then::Drip,
+    },
+    Attack {
+        name: "s9-answers-without-a-window",
+        connections: 80,
+        port: AttackPort::Calls,
+        opening: || asks(0),
+        then: Then::Take,
+    },
+    Attack {
+        name: "s9-answers-with-a-window-of-a-byte",
+        connections: 80,
+        port: AttackPort::Calls,
+        opening: || asks(1),
+        then: Then::Take,
+    },
+    Attack {
+        name: "s9-answers-that-are-not-taken",
+        connections: 400,
+        port: AttackPort::Calls,
+        opening: || {
+            let body = "{\"instances\":[200000]}";
+            let length = body.len();
+            let one = format!(
+                "POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            );
+            one.repeat(8).into_bytes()
+        },
+        then: Then::Stall,
+    },
+    Attack {
+        name: "keys-that-all-differ",
+        connections: 32,
+        port: AttackPort::Calls,
+        opening: Vec::new,
+        then: Then::Differ,
+    },
+    flood("s10-settings", || h2::frame(4, 0, 0, &[])),
+    flood("s10-priority", || h2::frame(2, 0, 1, &[0, 0, 0, 0, 16])),
+    flood("s10-unknown-frames", || h2::frame(0xba, 0, 0, &[])),
+    flood("s10-ping", || h2::frame(6, 0, 0, &[0; 8])),
+    flood("s10-window-updates", || h2::frame(8, 0, 0, &[0, 0, 0, 1])),
+];
+
+const fn flood(name: &'static str, frame: fn() -> Vec<u8>) -> Attack {
+    Attack { name, connections: 16, port: AttackPort::Calls, opening: || h2::preface(65_535), then: Then::Flood(frame) }
+}
+
+/// A head that has no end.
+fn head(request: &str, bytes: usize) -> Vec<u8> {
+    let begun = format!("{request} HTTP/1.1\r\nhost: h\r\nx: ");
+    [begun.into_bytes(), vec![b'a'; bytes]].concat()
+}
+
+fn streams(count: u32, each: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
+    (0..count).fold(h2::preface(65_535), |bytes, number| [bytes, each(2 * number + 1)].concat())
+}
+
+/// A hundred calls with answers of 200 KB, of which the client takes nothing.
+fn asks(window: u32) -> Vec<u8> {
+    let body = b"{\"instances\":[200000]}";
+    (0..100_u32).fold(h2::preface(window), |bytes, number| {
+        let stream = 2 * number + 1;
+        [bytes, h2::post(stream, PREDICT, &[]), h2::frame(0, 1, stream, body)].concat()
+    })
+}

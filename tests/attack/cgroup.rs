@@ -1,0 +1,70 @@
+//! A memory cgroup for one process, of either version.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// A group that ends with this.
+#[derive(Debug)]
+pub(crate) struct MemoryGroup {
+    folder: PathBuf,
+    peak: &'static str,
+}
+
+// === impl MemoryGroup ===
+
+impl MemoryGroup {
+    /// Makes a group below that of this process.
+    pub(crate) fn make(limit: u64) -> Result<Self, String> {
+        let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+        let mount = Path::new("/sys/fs/cgroup");
+        let mut why = "no memory controller".to_owned();
+        for line in groups.lines() {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+            let path = path.trim_start_matches('/');
+            let (base, file, peak) = match controllers {
+                "memory" => (mount.join("memory").join(path), "memory.limit_in_bytes", "memory.max_usage_in_bytes"),
+                "" if mount.join(path).join("memory.max").exists() || mount.join("cgroup.subtree_control").exists() => {
+                    (mount.join(path), "memory.max", "memory.peak")
+                }
+                _ => continue,
+            };
+            let folder = base.join(format!("groupage-attack-{}", std::process::id()));
+            let made = fs::create_dir(&folder).and_then(|()| fs::write(folder.join(file), limit.to_string()));
+            match made {
+                Ok(()) => return Ok(Self { folder, peak }),
+                Err(error) => {
+                    fs::remove_dir(&folder).ok();
+                    why = format!("{}: {error}", folder.display());
+                }
+            }
+        }
+        Err(why)
+    }
+
+    /// A script that runs a binary in the group from its first instruction on.
+    pub(crate) fn wrapped(&self, binary: &Path, folder: &Path) -> io::Result<PathBuf> {
+        let script = folder.join("groupage");
+        let procs = self.folder.join("cgroup.procs");
+        fs::write(
+            &script,
+            format!("#!/bin/sh\necho $$ > '{}'\nexec '{}' \"$@\"\n", procs.display(), binary.display()),
+        )?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+        Ok(script)
+    }
+
+    /// The most that it used so far.
+    pub(crate) fn peak(&self) -> String {
+        let bytes = fs::read_to_string(self.folder.join(self.peak)).ok().and_then(|text| text.trim().parse().ok());
+        bytes.map_or_else(|| "?".to_owned(), |bytes: u64| format!("{} MiB", bytes >> 20))
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // Its process has ended before; an empty group that stays costs nothing.
+        fs::remove_dir(&self.folder).ok();
+    }
+}

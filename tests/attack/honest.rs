@@ -1,0 +1,183 @@
+//! A client that makes twenty honest calls a second, and looks at the probes beside.
+
+use std::fmt;
+use std::fs;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+use super::server::PREDICT;
+use super::support::upstream::now;
+
+/// Twenty calls a second.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Every twentieth call looks at the probes.
+const PROBES: usize = 20;
+/// Calls of the longest run, and some: none waits to be counted.
+const RESULTS_MAX: usize = 10_000;
+/// Every fifth call has a body of 100 KiB.
+const LARGE: usize = 5;
+/// A call without an answer by then has failed.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Where it calls.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Honest {
+    pub(crate) calls: SocketAddr,
+    pub(crate) probes: SocketAddr,
+}
+
+/// What became of its calls.
+#[derive(Debug, Default)]
+pub(crate) struct CallResults {
+    times: Vec<Duration>,
+    failed: Vec<String>,
+    pub(crate) probes_failed: usize,
+}
+
+/// What a process holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProcessUsage {
+    resident: u64,
+    /// Without pages of its binary.
+    own: u64,
+    descriptors: usize,
+}
+
+// === impl Honest ===
+
+impl Honest {
+    /// Calls during `time`: merged and passed through, on a new connection each, as a client without a
+    /// pool.
+    pub(crate) async fn run(self, time: Duration) -> CallResults {
+        let until = now() + time;
+        let mut calls = CallResults::default();
+        let (done, mut results) = tokio::sync::mpsc::channel(RESULTS_MAX);
+        let mut count = 0;
+        while now() < until {
+            count += 1;
+            let done = done.clone();
+            tokio::spawn(async move { done.send(self.call(count).await).await.ok() });
+            if count.is_multiple_of(PROBES) {
+                for path in ["/livez", "/metrics"] {
+                    let head = format!("GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n");
+                    let answer = exchange(self.probes, &head, "").await;
+                    calls.probes_failed += usize::from(!answer.is_ok_and(|text| text.starts_with("HTTP/1.1 200")));
+                }
+            }
+            sleep(PAUSE).await;
+        }
+        drop(done);
+        while let Some(result) = results.recv().await {
+            match result {
+                Ok(time) => calls.times.push(time),
+                Err(why) => calls.failed.push(why),
+            }
+        }
+        calls.times.sort_unstable();
+        calls
+    }
+
+    async fn call(self, number: usize) -> Result<Duration, String> {
+        let (path, body) = if number.is_multiple_of(2) { (PREDICT, "{\"instances\":[5]}") } else { ("/other", "{}") };
+        // Some are larger than what has its own part of the budget.
+        let body =
+            if number.is_multiple_of(LARGE) { format!("{body}{}", " ".repeat(100 << 10)) } else { body.to_owned() };
+        let length = body.len();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+        );
+        let begun = now();
+        let answer = exchange(self.calls, &head, &body).await?;
+        let fits = answer.starts_with("HTTP/1.1 200")
+            && answer.contains(if number.is_multiple_of(2) { "aaaaa" } else { "ok" });
+        if fits { Ok(begun.elapsed()) } else { Err(answer.lines().take(3).collect::<Vec<_>>().join(" | ")) }
+    }
+}
+
+async fn exchange(address: SocketAddr, head: &str, body: &str) -> Result<String, String> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        stream.write_all(format!("{head}{body}").as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    match timeout(LIMIT, exchange).await {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(_) => Err("no answer in time".to_owned()),
+    }
+}
+
+// === impl CallResults ===
+
+impl CallResults {
+    /// The share of calls that were served.
+    pub(crate) fn share(&self) -> f64 {
+        let (served, all) = (self.times.len(), self.times.len() + self.failed.len());
+        f64::from(u32::try_from(served).unwrap_or(0)) / f64::from(u32::try_from(all.max(1)).unwrap_or(1))
+    }
+
+    /// The time within which this percentage was answered.
+    pub(crate) fn at(&self, percent: usize) -> Duration {
+        let last = self.times.len().saturating_sub(1);
+        self.times.get(last * percent / 100).copied().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for CallResults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (median, p99) = (self.at(50), self.at(99));
+        write!(f, "{} served, {} failed, median {median:.1?}, p99 {p99:.1?}", self.times.len(), self.failed.len())?;
+        write!(f, ", {} probes failed", self.probes_failed)?;
+        match self.failed.first() {
+            Some(why) => write!(f, ", first: {why}"),
+            None => Ok(()),
+        }
+    }
+}
+
+// === impl ProcessUsage ===
+
+impl ProcessUsage {
+    /// Of a process; nothing of one that ended.
+    pub(crate) fn of(process: u32) -> Self {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+        let bytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10)
+        };
+        let (resident, own) = (bytes("VmRSS:").unwrap_or(0), bytes("RssAnon:").unwrap_or(0));
+        let descriptors = fs::read_dir(format!("/proc/{process}/fd")).map_or(0, Iterator::count);
+        Self { resident, own, descriptors }
+    }
+
+    /// Bytes of its own memory, without pages of its binary.
+    pub(crate) const fn own(self) -> u64 {
+        self.own
+    }
+
+    /// The larger of each.
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self {
+            resident: self.resident.max(other.resident),
+            own: self.own.max(other.own),
+            descriptors: self.descriptors.max(other.descriptors),
+        }
+    }
+
+    /// Whether it is within half above what it was.
+    pub(crate) const fn is_back_to(self, before: Self) -> bool {
+        self.resident <= before.resident / 2 * 3 && self.descriptors <= before.descriptors / 2 * 3
+    }
+}
+
+impl fmt::Display for ProcessUsage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} MiB ({} of its own), {} descriptors", self.resident >> 20, self.own >> 20, self.descriptors)
+    }
+}

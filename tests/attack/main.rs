@@ -1,0 +1,172 @@
+//! Attacks on the data port and the metrics port of the real binary, beside a client that makes
+//! honest calls: `cargo test --test attack -- [--full] [PART-OF-NAME…]`.
+//!
+//! The proxy runs in a memory cgroup of the sidecar's default limit where this machine allows one.
+//! Attackers are processes of their own, each with a loopback address of its own. `--full` attacks with
+//! four times the numbers of the review that found these, for a minute each; without it a few seconds
+//! with an eighth of that.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a runner for people and scripts")]
+
+mod attackers;
+mod attacks;
+mod cgroup;
+mod h2;
+mod honest;
+mod server;
+#[path = "../support/all.rs"]
+#[expect(dead_code, reason = "each test binary uses a part of the support")]
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use self::attackers::Attackers;
+use self::attacks::{ATTACKS, Attack};
+use self::cgroup::MemoryGroup;
+use self::honest::{Honest, ProcessUsage};
+use self::server::ModelServer;
+use self::support::proxy::{Proxy, Start};
+use self::support::upstream::now;
+
+/// The default memory limit of an injected sidecar (`SidecarDefaults`).
+const LIMIT: u64 = 128 << 20;
+/// What honest calls may take beside an attack (the bar): three times the usual and 50 ms.
+const SLOWER: u32 = 3;
+const SLACK: Duration = Duration::from_millis(50);
+/// Of a short run, which its beginning is a good part of.
+const SLACK_SHORT: Duration = Duration::from_millis(250);
+/// Between two looks at what the proxy holds.
+const SAMPLE: Duration = Duration::from_millis(50);
+/// After an attack memory and descriptors come back to half above what they were.
+const RECOVERY: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Copy)]
+struct RunScale {
+    /// In eighths of the full numbers.
+    eighths: usize,
+    time: Duration,
+    /// Of the calls beside it: of few, the one that meets its beginning is not judged.
+    percentile: usize,
+    slack: Duration,
+    /// The share of honest calls that has to be served.
+    served: f64,
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("no runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if args.first().is_some_and(|first| first == attackers::FLAG) {
+        return runtime.block_on(attackers::attack(&args));
+    }
+    let full = args.iter().any(|arg| arg == "--full");
+    let scale = if full {
+        RunScale { eighths: 8, time: Duration::from_secs(60), percentile: 99, slack: SLACK, served: 0.99 }
+    } else {
+        RunScale { eighths: 1, time: Duration::from_secs(3), percentile: 95, slack: SLACK_SHORT, served: 0.95 }
+    };
+    let wanted: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
+    let chosen = ATTACKS
+        .iter()
+        .filter(|attack| wanted.is_empty() || wanted.iter().any(|part| attack.name.contains(part.as_str())));
+    let mut failed = 0;
+    for attack in chosen {
+        let lines = runtime.block_on(run(attack, scale));
+        let verdict = if lines.iter().any(|line| line.starts_with("FAILED")) { "FAILED" } else { "ok" };
+        failed += usize::from(verdict == "FAILED");
+        println!("{verdict} {}", attack.name);
+        for line in lines {
+            println!("    {line}");
+        }
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs one attack; what was measured, and what failed.
+async fn run(attack: &Attack, scale: RunScale) -> Vec<String> {
+    match try_run(attack, scale).await {
+        Ok(lines) => lines,
+        Err(error) => vec![format!("FAILED: {error}")],
+    }
+}
+
+async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String> {
+    let mut lines = Vec::new();
+    let group =
+        MemoryGroup::make(LIMIT).inspect_err(|why| lines.push(format!("!!! SKIPPED the memory limit: {why}"))).ok();
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let server = ModelServer::start().await.map_err(|error| format!("no model server: {error}"))?;
+    let binary = binary(folder.path(), group.as_ref())?;
+    let start = Start { binary, upstream: server.address, config: None, metrics: true };
+    let mut proxy = Proxy::start(&start).await?;
+    let metrics = proxy.metrics.ok_or("no metrics port")?;
+    let honest = Honest { calls: proxy.listen, probes: metrics };
+    honest.run(Duration::from_secs(1)).await;
+    let usual = honest.run(Duration::from_secs(2)).await;
+    let before = ProcessUsage::of(proxy.id());
+    let attackers = Attackers::start(attack, scale.eighths, (proxy.listen, metrics), scale.time)?;
+    let (under, peak) = tokio::join!(honest.run(scale.time), peak(proxy.id(), scale.time));
+    attackers.end();
+    lines.push(format!("usual      {usual}"));
+    lines.push(format!("attacked   {under}"));
+    let after = recovered(proxy.id(), before).await;
+    lines.push(format!("before     {before}"));
+    lines.push(format!("attacked   {peak}, at most {}", group.as_ref().map_or("?".to_owned(), MemoryGroup::peak)));
+    lines.push(format!("after      {after}"));
+    let (bar, slowest) = (usual.at(99) * SLOWER + scale.slack, under.at(scale.percentile));
+    let checks = [
+        (proxy.fault().is_none(), "the proxy ended or panicked".to_owned()),
+        (under.share() >= scale.served, format!("{:.2} % of honest calls were served", under.share() * 100.0)),
+        (slowest <= bar, format!("p{} {slowest:.1?} is above {bar:.1?}", scale.percentile)),
+        (group.is_none() || peak.own() <= LIMIT / 10 * 9, format!("{peak} are more than nine tenths of the limit")),
+        (under.probes_failed == 0, format!("{} probes failed", under.probes_failed)),
+        (after.is_back_to(before), format!("neither memory nor descriptors are back after {RECOVERY:?}")),
+    ];
+    let fails = checks.iter().filter(|(holds, _)| !holds).map(|(_, what)| format!("FAILED: {what}"));
+    lines.extend(fails);
+    if lines.iter().any(|line| line.starts_with("FAILED")) {
+        lines.extend(proxy.tail().lines().map(str::to_owned));
+    }
+    Ok(lines)
+}
+
+/// The most that a process holds during `time`.
+async fn peak(process: u32, time: Duration) -> ProcessUsage {
+    let until = now() + time;
+    let mut peak = ProcessUsage::of(process);
+    while now() < until {
+        tokio::time::sleep(SAMPLE).await;
+        peak = peak.max(ProcessUsage::of(process));
+    }
+    peak
+}
+
+/// Waits until the proxy holds what it held before.
+async fn recovered(process: u32, before: ProcessUsage) -> ProcessUsage {
+    let until = now() + RECOVERY;
+    loop {
+        let usage = ProcessUsage::of(process);
+        if usage.is_back_to(before) || now() > until {
+            return usage;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// The binary, or a script that runs it in a control group.
+fn binary(folder: &Path, group: Option<&MemoryGroup>) -> Result<PathBuf, String> {
+    let groupage =
+        std::env::var_os("GROUPAGE_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_groupage").into(), PathBuf::from);
+    match group {
+        None => Ok(groupage),
+        Some(group) => group.wrapped(&groupage, folder).map_err(|error| error.to_string()),
+    }
+}
