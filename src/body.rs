@@ -174,7 +174,7 @@ impl Body {
         self
     }
 
-    /// What counts an answer's bytes.
+    /// The guard that counts an answer's bytes.
     pub fn charge_mut(&mut self) -> Option<&mut Held> {
         self.charge.as_deref_mut()
     }

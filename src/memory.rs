@@ -13,17 +13,17 @@
 
 mod budget;
 mod cgroup;
-mod crowd;
-mod holding;
+mod eviction;
+mod guard;
 mod pressure;
 
 pub use budget::{BufferBudget, BuffersFull, Evicted, Held};
 pub use cgroup::ControlGroup;
-pub use crowd::{Crowd, CrowdMember};
-pub use holding::{EvictionWatch, HoldPhase};
+pub use eviction::{EvictionMember, EvictionSet};
+pub use guard::{EvictionWatch, HoldPhase};
 pub use pressure::{PressureLevel, watch_pressure};
 
-/// What a process holds without a connection, with what it has learned.
+/// Memory of a process without a connection, with its learned state.
 const BASE: u64 = 24 << 20;
 /// A client connection: its tasks, hyper's read buffer and its share of the allocator's pages.
 const CONNECTION: u64 = 16 << 10;

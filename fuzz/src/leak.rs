@@ -1,4 +1,4 @@
-//! What a member of a batch may learn of another: nothing.
+//! Isolation of the members of a batch: none learns an input of another.
 
 use bytes::Bytes;
 use groupage::batching::Tick;
@@ -62,7 +62,7 @@ fn split(way: &Way, members: [&Call; 2], answer: &str, evidence: &LoneEvidence) 
     way.1.split_batch(&members, &sent, shared, Some((Tick(1), evidence))).ok()
 }
 
-/// Whether a result itself holds an input: what the server answers to an item is that member's.
+/// Returns `true` where a result itself holds an input: the server's answer to an item is that member's.
 fn quotes_in_results(answer: &str) -> bool {
     let quotes = |value: &Value| CANARIES.iter().any(|canary| value.to_string().contains(canary));
     match serde_json::from_str(answer) {
@@ -82,7 +82,7 @@ fn json() -> HeaderMap {
 }
 
 /// Two heads, by an empty line, as `name: value` lines: they share a key only where the same caller calls,
-/// and no `Connection` takes away who that is.
+/// and no `Connection` takes the identity away.
 pub fn merge_key(data: &[u8]) {
     let cut = data.windows(2).position(|pair| pair == b"\n\n");
     let Some((first, second)) = cut.map(|at| (&data[..at], &data[at + 2..])) else { return };
@@ -120,7 +120,7 @@ fn head_of(lines: &[u8]) -> HeaderMap {
     headers
 }
 
-/// Who calls, in the order of the names.
+/// The identity headers, in the order of their names.
 fn callers(headers: &HeaderMap) -> Vec<(String, Vec<Vec<u8>>)> {
     let mut found: Vec<_> = headers
         .keys()

@@ -115,7 +115,7 @@ pub(super) fn read_only(state: State) -> Router {
 }
 
 async fn metrics(Extract(state): Extract<State>) -> Response {
-    state.metrics.buffered(state.buffers.held());
+    state.metrics.buffered(state.buffers.held(), state.buffers.evicted());
     state.metrics.aged(state.clock.now());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.metrics.render()).into_response()
 }

@@ -1,8 +1,9 @@
 //! `injection.appListen`: how a policy has an application listen on loopback.
 //!
-//! A policy may be written by users that may not write workloads, so it sets addresses and ports and
-//! nothing else: any variable or argument would be code that runs in the pod (`LD_PRELOAD`, `PYTHONPATH`,
-//! a proxy for its calls). The annotation of a workload takes any, since its author chooses the image too.
+//! A policy may be written by users that may not write workloads, so it sets addresses and ports
+//! and nothing else: any variable or argument would be code that runs in the pod (`LD_PRELOAD`,
+//! `PYTHONPATH`, a proxy for its calls). The annotation of a workload takes any, since its author
+//! chooses the image too.
 
 use std::net::Ipv4Addr;
 
@@ -57,7 +58,8 @@ const OTHERS: [&str; 18] = [
 /// Schemes before an address to listen on, as those of `TorchServe`.
 const SCHEMES: [&str; 4] = ["http://", "https://", "grpc://", "tcp://"];
 
-/// The regular expression of what a policy may say, for API servers: a container, and knobs by comma.
+/// The regular expression of what a policy may say, for API servers: a container, and knobs by
+/// comma.
 pub(super) const PATTERN: &str = concat!("^([a-z0-9-]+/)?", knob!(), "(, *", knob!(), ")*$");
 
 /// Returns `true` for what a policy may set.
@@ -73,7 +75,8 @@ pub(super) fn is_app_listen(text: &str) -> bool {
     !way.split(',').any(another) && knobs(way).iter().all(|knob| is_listen_knob(knob))
 }
 
-/// Returns `true` for a variable or an argument that sets a loopback address or a port to listen on.
+/// Returns `true` for a variable or an argument that sets a loopback address or a port to listen
+/// on.
 #[must_use]
 pub fn is_listen_knob(knob: &str) -> bool {
     let parts = match (knob.strip_prefix("env:"), knob.strip_prefix("arg:")) {
@@ -108,8 +111,8 @@ fn is_knob(text: &str) -> bool {
     text.starts_with("env:") || text.starts_with("arg:")
 }
 
-/// The knobs of a list by comma, after the container. A comma may be part of a value too, so it ends one
-/// only where another begins.
+/// The knobs of a list by comma, after the container. A comma may be part of a value too, so it
+/// ends one only where another begins.
 #[must_use]
 pub fn knobs(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();

@@ -33,7 +33,7 @@ pub(super) struct Status {
     pub(super) profile: Option<String>,
     /// Over the sidecar's container; no time in it.
     pub(super) hash: String,
-    /// What the drain hook is called by, as versions before 0.2 wrote it: annotations are read by more
+    /// The token of the drain hook, as versions before 0.2 wrote it: annotations are read by more
     /// than specs are, and it is in the sidecar's environment.
     #[serde(default, skip_serializing)]
     pub(super) token: Option<String>,

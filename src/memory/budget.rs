@@ -1,11 +1,11 @@
 //! The bound on bytes of calls: heads, bodies, answers and streams together, for the whole process.
 //!
-//! What is held is a guard; dropping it gives the bytes back. A guard that waits for its client is
+//! Bytes are held by a guard; dropping it gives them back. A guard that waits for its client is
 //! *listed*: where the budget has no room for a newcomer, listed guards make it, those that came slowly
-//! first, and of these by bytes × age. So a full budget is one of calls that are worked on. Where they
-//! cannot make enough, none goes.
+//! first, and of these by bytes × age. So a full budget is one of calls that are worked on. Where
+//! they cannot make enough, none goes.
 //!
-//! What it leaves out: socket buffers and windows of HTTP/2, which pressure bounds (`pressure`).
+//! Socket buffers and windows of HTTP/2 are not counted here: pressure bounds them (`pressure`).
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use std::task::{Context, Poll, Waker};
 
 use futures_util::task::AtomicWaker;
 
-use super::crowd::{Crowd, CrowdMember};
-use super::holding::{EvictionWatch, HoldPhase, Holding, STILL};
+use super::eviction::{EvictionMember, EvictionSet};
+use super::guard::{EvictionWatch, GuardState, HoldPhase, STILL};
 use super::pressure::PressureLevel;
 use crate::clock::Clock;
 
@@ -40,7 +40,7 @@ struct Inner {
     held: AtomicUsize,
     max: usize,
     level: AtomicU8,
-    listed: Crowd<Holding>,
+    listed: EvictionSet<GuardState>,
     evicted: AtomicU64,
 }
 
@@ -51,7 +51,16 @@ pub struct Held {
     /// Bytes, unless they are listed.
     bytes: usize,
     passing: bool,
-    listed: Option<CrowdMember<Holding>>,
+    listed: Option<EvictionMember<GuardState>>,
+}
+
+/// The amount of room to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Relief {
+    /// For a newcomer, which is refused if it is not enough: nothing goes in vain.
+    WholeOrNone,
+    /// For what is held already.
+    AsFarAsPossible,
 }
 
 /// The budget has no room.
@@ -59,7 +68,7 @@ pub struct Held {
 #[error("buffers full")]
 pub struct BuffersFull;
 
-/// What was held had to make room for others.
+/// A guard had to make room for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an unfinished upload made room for others")]
 pub struct Evicted;
@@ -75,7 +84,7 @@ impl BufferBudget {
             held: AtomicUsize::new(0),
             max,
             level: AtomicU8::new(PressureLevel::None as u8),
-            listed: Crowd::default(),
+            listed: EvictionSet::default(),
             evicted: AtomicU64::new(0),
         };
         Self { inner: Arc::new(inner) }
@@ -87,8 +96,8 @@ impl BufferBudget {
         Held { budget: self.clone(), bytes: 0, passing: false, listed: None }
     }
 
-    /// Takes bytes that exist already, even over the limit: an answer that was made within the limit
-    /// is not thrown away for its copy.
+    /// Takes bytes that exist already, even over the limit: an answer that was made within the
+    /// limit is not thrown away for its copy.
     #[must_use]
     pub fn force(&self, bytes: usize) -> Held {
         self.inner.held.fetch_add(bytes, Ordering::Relaxed);
@@ -101,8 +110,8 @@ impl BufferBudget {
         self.inner.held.load(Ordering::Relaxed)
     }
 
-    /// The most bytes that are read at once: while less than half of the budget is held, as many as come;
-    /// then less than hyper's first buffer, so that it makes no larger one for a connection.
+    /// The most bytes that are read at once: while less than half of the budget is held, as many as
+    /// come; then less than hyper's first buffer, so that it makes no larger one for a connection.
     #[must_use]
     pub fn read_max(&self) -> usize {
         if self.held() < self.inner.max / 2 { usize::MAX } else { READ_MAX }
@@ -120,8 +129,8 @@ impl BufferBudget {
         self.inner.max / 2
     }
 
-    /// Has up to `most` uploads make room that hold upstream connections and do not move, the ones that
-    /// were silent longest first.
+    /// Has up to `most` uploads make room that hold upstream connections and do not move, the ones
+    /// that were silent longest first.
     pub fn evict_passing(&self, most: usize) {
         let inner = &self.inner;
         let before = inner.clock.now().0.saturating_sub(u64::try_from(STILL.as_nanos()).unwrap_or(u64::MAX));
@@ -141,7 +150,7 @@ impl BufferBudget {
         self.inner.level.store(level as u8, Ordering::Relaxed);
         let over = self.held().saturating_sub(self.inner.most(0));
         if over > 0 {
-            self.inner.relieve(over);
+            self.inner.relieve(over, Relief::AsFarAsPossible);
         }
     }
 }
@@ -170,13 +179,13 @@ impl Inner {
             .is_ok()
     }
 
-    /// Has listed guards make room for `bytes`, if they can. Their owners drop what they hold when they
-    /// run next, which is at once.
-    fn relieve(&self, bytes: usize) {
+    /// Has listed guards make room for `bytes`. Their owners drop what they hold when they run
+    /// next, which is at once.
+    fn relieve(&self, bytes: usize, relief: Relief) {
         let now = self.clock.now();
         let worst = self.listed.worst(|holding| holding.score(now));
         let sum: usize = worst.iter().map(|holding| holding.bytes.load(Ordering::Relaxed)).sum();
-        if sum < bytes {
+        if relief == Relief::WholeOrNone && sum < bytes {
             return;
         }
         let wanted = bytes.max(self.max / RELIEF);
@@ -190,7 +199,7 @@ impl Inner {
     }
 
     /// Takes the bytes of a guard away and wakes its owner.
-    fn evict(&self, holding: &Holding) -> usize {
+    fn evict(&self, holding: &GuardState) -> usize {
         if holding.evicted.swap(true, Ordering::AcqRel) {
             return 0;
         }
@@ -217,7 +226,7 @@ impl Held {
         let most = inner.most(self.bytes() + bytes);
         if !inner.take(bytes, most) {
             let held = inner.held.load(Ordering::Relaxed);
-            inner.relieve((held + bytes).saturating_sub(most));
+            inner.relieve((held + bytes).saturating_sub(most), Relief::WholeOrNone);
             if self.is_evicted() || !inner.take(bytes, most) {
                 return Err(BuffersFull);
             }
@@ -229,8 +238,8 @@ impl Held {
         Ok(())
     }
 
-    /// Takes or gives back what is missing to this many bytes, over the limit if need be, since they
-    /// exist already: then what is listed makes room, which may be itself.
+    /// Takes or gives back what is missing to this many bytes, over the limit if need be, since
+    /// they exist already: then what is listed makes room, which may be itself.
     pub fn set_bytes(&mut self, bytes: usize) {
         let before = match &self.listed {
             None => std::mem::replace(&mut self.bytes, bytes),
@@ -246,7 +255,7 @@ impl Held {
         let sum = inner.held.fetch_add(bytes - before, Ordering::Relaxed) + bytes - before;
         let over = sum.saturating_sub(inner.most(bytes));
         if over > 0 {
-            inner.relieve(over);
+            inner.relieve(over, Relief::AsFarAsPossible);
         }
     }
 
@@ -262,7 +271,7 @@ impl Held {
             return;
         }
         let now = self.budget.inner.clock.now().0;
-        self.listed = Some(self.budget.inner.listed.join(Holding {
+        self.listed = Some(self.budget.inner.listed.join(GuardState {
             bytes: AtomicUsize::new(std::mem::take(&mut self.bytes)),
             phase: AtomicU8::new(HoldPhase::Client as u8),
             since: AtomicU64::new(now),
@@ -400,5 +409,17 @@ mod tests {
         other.grow(400).unwrap();
         budget.set_pressure(PressureLevel::None);
         other.grow(400).unwrap();
+    }
+
+    #[test]
+    fn under_pressure_uploads_go_even_where_they_are_not_enough() {
+        let budget = budget(800);
+        let [mut upload, mut worked_on] = std::array::from_fn(|_| budget.empty());
+        worked_on.grow(700).unwrap();
+        upload.list();
+        upload.grow(100).unwrap();
+        budget.set_pressure(PressureLevel::Shrink);
+        assert!(upload.is_evicted());
+        assert_eq!(budget.held(), 700);
     }
 }

@@ -4,8 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// A limit of this size is none: version 1 writes "unlimited" as a number of the size of the address
-/// space.
+/// A limit of this size is none: version 1 writes "unlimited" as a number of the size of the
+/// address space.
 const UNLIMITED: u64 = 1 << 60;
 
 /// The control group of this process, with the smallest limit on memory from there up.
@@ -49,8 +49,8 @@ impl ControlGroup {
             .min_by_key(|group| group.limit)
     }
 
-    /// The smallest limit from a group up to the mount. In a container the path may be the host's and
-    /// absent here; the mount is the group itself then.
+    /// The smallest limit from a group up to the mount. In a container the path may be the host's
+    /// and absent here; the mount is the group itself then.
     fn smallest(base: &Path, path: &str, version: CgroupVersion) -> Option<Self> {
         let path = base.join(path);
         let groups = || path.ancestors().take_while(|folder| folder.starts_with(base));
@@ -66,8 +66,8 @@ impl ControlGroup {
         self.limit
     }
 
-    /// Bytes in use, without pages of files that the kernel takes back by itself: what kubelet calls
-    /// the working set. `None` where the kernel does not show it.
+    /// Bytes in use, without pages of files that the kernel takes back by itself: what kubelet
+    /// calls the working set. `None` where the kernel does not show it.
     #[must_use]
     pub fn usage(&self) -> Option<u64> {
         let used = number(&self.folder.join(self.version.usage_file()))?;

@@ -1,7 +1,7 @@
 //! The pressure on the memory of the process: how near its control group is to its limit.
 //!
-//! The budgets bound what is counted; what is not (socket buffers, windows, pages that the allocator
-//! keeps) shows here. Envoy's overload manager has the same steps.
+//! The budgets bound what is counted; what is not (socket buffers, windows, pages that the
+//! allocator keeps) shows here. Envoy's overload manager has the same steps.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::cgroup::ControlGroup;
 /// files are read in some 50 µs.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// How near the limit is.
+/// A level of memory pressure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum PressureLevel {

@@ -21,10 +21,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::connections::ConnectionGuard;
 use super::detect::{LOOK_MAX, Spoken, judge};
 use super::flow::ClientFlow;
 use super::io::{Client, Watched};
-use super::listener::{ConnectionGuard, Welcome};
+use super::listener::Welcome;
 use super::{Proxy, connection};
 use crate::backend::Duplex;
 use crate::protocol::Peer;

@@ -13,11 +13,11 @@ use hyper_util::server::conn::auto::Builder;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
-use super::connections::ConnectionPlace;
+use super::connections::{ConnectionGuard, ConnectionPlace};
 use super::drive::{PollTurn, TaskSides};
 use super::flow::ClientFlow;
 use super::io::{Client, Watched};
-use super::listener::{ConnectionGuard, Welcome};
+use super::listener::Welcome;
 use super::session::CallService;
 use super::watch::Due;
 use super::{ClientLimits, Proxy};

@@ -1,8 +1,8 @@
 //! The places of client connections, on all ports of a process.
 //!
-//! Where none is free, connections that wait for nothing but their client make room for the
+//! A full port makes room: connections that wait for nothing but their client give way to the
 //! newcomer: of the address that holds most first, and of these the ones that were silent longest.
-//! So idle and stalled connections keep out no call, whoever holds them.
+//! So idle and stalled connections keep out no call, from any address.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 
 use super::watch::Activity;
 use crate::batching::Tick;
 use crate::clock::Clock;
-use crate::memory::{Crowd, CrowdMember, PressureLevel, STREAM};
+use crate::memory::{EvictionMember, EvictionSet, PressureLevel, STREAM};
 use crate::telemetry::Metrics;
 
 /// The part of the places that is made free at once, so that a search serves many newcomers.
@@ -28,13 +28,16 @@ const STREAMS_MIN: u32 = 8;
 const WINDOW_MIN: u32 = 65_535;
 /// The part of the places that may be held by connections that are going.
 const GOING: usize = 8;
+/// Turns of the runtime that are waited for them: some ms. A tunnel whose other end takes nothing
+/// may take longer.
+const TURNS_MAX: usize = 1_000;
 /// Under pressure a connection that was silent for less makes no room: it may be between two calls.
 const SILENCE_MIN: Duration = Duration::from_secs(5);
 
 /// The connections of a process, on all its ports.
 #[derive(Debug)]
 pub struct Connections {
-    crowd: Crowd<Evictee>,
+    set: EvictionSet<Evictee>,
     open: AtomicUsize,
     /// Those of the open ones that have been aborted and are not gone yet.
     going: AtomicUsize,
@@ -53,7 +56,14 @@ pub struct Connections {
 #[derive(Debug)]
 pub(super) struct ConnectionPlace {
     connections: Arc<Connections>,
-    member: CrowdMember<Evictee>,
+    member: EvictionMember<Evictee>,
+}
+
+/// The resources of a connection from its accept to its end, also inside a tunnel.
+#[derive(Debug)]
+pub(super) struct ConnectionGuard {
+    pub(super) place: ConnectionPlace,
+    _alive: mpsc::Sender<()>,
 }
 
 /// A connection that may have to make room. Cheap to clone.
@@ -75,7 +85,7 @@ impl Connections {
     #[must_use]
     pub fn new(max: usize, buffered_bytes: usize, clock: Clock, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
-            crowd: Crowd::default(),
+            set: EvictionSet::default(),
             open: AtomicUsize::new(0),
             going: AtomicUsize::new(0),
             max,
@@ -117,10 +127,13 @@ impl Connections {
         }
     }
 
-    /// Resolves once connections may be accepted: those that made room are gone but for a few, and the
-    /// pressure is not the highest.
+    /// Resolves once connections may be accepted: those that made room are gone but for a few, and
+    /// the pressure is not the highest.
     pub(super) async fn relaxed(&self) {
-        while self.going.load(Ordering::Relaxed) > self.max / GOING + 1 {
+        for _ in 0..TURNS_MAX {
+            if self.going.load(Ordering::Relaxed) <= self.max / GOING {
+                break;
+            }
             // They go when their tasks run next.
             tokio::task::yield_now().await;
         }
@@ -139,7 +152,7 @@ impl Connections {
         };
         let has_room = open.saturating_sub(self.going.load(Ordering::Relaxed)) <= self.max
             || self.evict(self.max / RELIEF + 1, Duration::ZERO) > 0;
-        let place = ConnectionPlace { connections: self.clone(), member: self.crowd.join(Evictee(Arc::new(state))) };
+        let place = ConnectionPlace { connections: self.clone(), member: self.set.join(Evictee(Arc::new(state))) };
         self.metrics.connections(open);
         has_room.then_some(place)
     }
@@ -147,9 +160,9 @@ impl Connections {
     /// Has up to `most` connections make room that were silent for that time; returns their number.
     fn evict(&self, most: usize, silence: Duration) -> usize {
         let mut peers: HashMap<IpAddr, usize> = HashMap::new();
-        self.crowd.for_each(|evictee| *peers.entry(evictee.0.peer).or_default() += 1);
+        self.set.for_each(|evictee| *peers.entry(evictee.0.peer).or_default() += 1);
         let before = Tick(self.clock.now().0.saturating_sub(u64::try_from(silence.as_nanos()).unwrap_or(u64::MAX)));
-        let worst = self.crowd.worst(|evictee| {
+        let worst = self.set.worst(|evictee| {
             let (relayed, since) = evictee.waits_since().filter(|(_, since)| *since <= before)?;
             Some((peers.get(&evictee.0.peer).copied().unwrap_or(0), !relayed, Reverse(since)))
         });
@@ -167,6 +180,14 @@ impl Connections {
     }
 }
 
+// === impl ConnectionGuard ===
+
+impl ConnectionGuard {
+    pub(super) const fn new(place: ConnectionPlace, alive: mpsc::Sender<()>) -> Self {
+        Self { place, _alive: alive }
+    }
+}
+
 // === impl ConnectionPlace ===
 
 impl ConnectionPlace {
@@ -175,14 +196,15 @@ impl ConnectionPlace {
         self.member.0.activity.clone()
     }
 
-    /// The largest window of a new connection of HTTP/2: a quarter of what calls may hold, shared by
-    /// all connections that are open; no less than HTTP/2 has without a word.
+    /// The largest window of a new connection of HTTP/2: a quarter of what calls may hold, shared
+    /// by all connections that are open; no less than HTTP/2 has without a word.
     pub(super) fn window_max(&self) -> u32 {
         self.share(self.connections.buffered_bytes / 4).max(WINDOW_MIN)
     }
 
-    /// The most streams of a new connection of HTTP/2: as many as half of what calls may hold has room
-    /// for, shared by all connections that are open. hyper makes a task for each before it looks at any.
+    /// The most streams of a new connection of HTTP/2: as many as half of what calls may hold has
+    /// room for, shared by all connections that are open. hyper makes a task for each before it
+    /// looks at any.
     pub(super) fn streams_max(&self) -> u32 {
         self.share(self.connections.buffered_bytes / 2 / STREAM).max(STREAMS_MIN)
     }
@@ -192,7 +214,7 @@ impl ConnectionPlace {
         u32::try_from(whole / self.connections.open().max(1)).unwrap_or(u32::MAX)
     }
 
-    /// What makes room for others.
+    /// The handle by which it makes room for others.
     pub(super) fn evictee(&self) -> Evictee {
         self.member.clone()
     }
@@ -223,7 +245,7 @@ impl Evictee {
         }
     }
 
-    /// Whether it is carried on as bytes, and since when it waits.
+    /// Returns whether it is carried on as bytes, and the start of its wait.
     fn waits_since(&self) -> Option<(bool, Tick)> {
         if self.0.evicted.load(Ordering::Relaxed) { None } else { self.0.activity.waits_since() }
     }
@@ -236,6 +258,8 @@ impl Evictee {
         if let Some(task) = self.0.task.get() {
             task.abort();
         }
+        // A tunnel is another task's by now.
+        self.0.activity.evictor().wake();
         true
     }
 }

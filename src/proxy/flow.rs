@@ -1,9 +1,9 @@
-//! What one client connection makes the process hold beside its calls: an unfinished head of HTTP/1,
-//! and answers that it does not take.
+//! Bytes that one client connection makes the process hold beside its calls: an unfinished head of
+//! HTTP/1, and answers that it does not take.
 //!
-//! hyper and `h2` hold these, and show none of it. It is counted where bytes are read from the client
-//! and written to it, and charged to the budget of bytes once it is more than [`FREE`]. Where the
-//! budget is full, the connection that holds most of it for longest ends.
+//! hyper and `h2` hold these, and show none of it. It is counted where bytes are read from the
+//! client and written to it, and charged to the budget of bytes once it is more than [`FREE`].
+//! Where the budget is full, the connection that holds most of it for longest ends.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use std::task::Waker;
 use super::watch::Activity;
 use crate::memory::{BufferBudget, Held, HoldPhase};
 
-/// What is covered by the share of each connection (`memory`): hyper's first read buffer and a usual
+/// Bytes that the share of each connection covers (`memory`): hyper's first read buffer and a usual
 /// answer.
 const FREE: usize = 8 << 10;
 /// Charges change in steps, so that a small call changes none.
@@ -24,7 +24,7 @@ pub(super) struct ClientFlow {
     activity: Arc<Activity>,
     budget: BufferBudget,
     evictor: Waker,
-    /// What is charged.
+    /// Bytes that are charged.
     charged: AtomicUsize,
     charge: Mutex<Option<Held>>,
 }
@@ -42,8 +42,12 @@ impl ClientFlow {
         })
     }
 
-    /// Has what an answer holds end the connection where it has to make room.
+    /// Has what an answer holds end the connection where it has to make room. What is small is not
+    /// worth a place in the list.
     pub(super) fn list(&self, held: &mut Held) {
+        if held.bytes() <= FREE {
+            return;
+        }
         held.list_for(&self.evictor);
         held.set_phase(HoldPhase::Client);
     }
@@ -58,8 +62,8 @@ impl ClientFlow {
         self.settle();
     }
 
-    /// Bytes of an answer were given to hyper; of HTTP/2 the last of an answer, which has a charge of its
-    /// own until then.
+    /// Bytes of an answer were given to hyper; of HTTP/2 the last of an answer, which has a charge
+    /// of its own until then.
     pub(super) fn on_given(&self, bytes: usize) {
         self.activity.unsent().fetch_add(bytes, Ordering::Relaxed);
         self.settle();
@@ -94,7 +98,7 @@ impl ClientFlow {
         held.set_bytes(wanted);
     }
 
-    /// What is to be charged.
+    /// Bytes to be charged.
     fn wanted(&self) -> usize {
         let holds = self.activity.head_bytes() + self.activity.unsent().load(Ordering::Relaxed);
         if holds <= FREE { 0 } else { holds.next_multiple_of(STEP) }

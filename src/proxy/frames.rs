@@ -1,7 +1,8 @@
 //! A scanner of HTTP/2 frame heads in a stream of bytes (RFC 9113, 4.1).
 //!
 //! It shows what hyper keeps to itself: how many control frames come, which have a budget, and how
-//! many bytes of bodies came and left. Payloads are skipped, so it costs a few instructions a frame.
+//! many bytes of bodies came and left. Payloads are skipped, so it costs a few instructions a
+//! frame.
 
 use crate::batching::Tick;
 use crate::clock::Clock;
@@ -43,8 +44,8 @@ pub struct FrameScanner {
 }
 
 /// Control frames that a client may send at once, and in each second: a client that measures its
-/// bandwidth sends a PING for each round trip, and SETTINGS once. Each is answered or looked at on the
-/// thread that serves others.
+/// bandwidth sends a PING for each round trip, and SETTINGS once. Each is answered or looked at on
+/// the thread that serves others.
 const CONTROL_BURST: u32 = 1_000;
 const CONTROL_RATE: u64 = 500;
 /// Bytes of an answer that allow a window update: a client gives back parts of its windows for its

@@ -9,9 +9,9 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::connections::ConnectionGuard;
 use super::flow::ClientFlow;
 use super::frames::{ControlBudget, FrameKind, FrameScanner, PREFACE};
-use super::listener::ConnectionGuard;
 use super::watch::Activity;
 use crate::clock::Clock;
 use crate::relay::{poll_read_within, poll_write_joined};
@@ -36,7 +36,7 @@ pub(super) enum Client {
 #[derive(Debug)]
 pub(super) struct Watched {
     stream: Client,
-    /// What was read to see what is spoken, and is read again by hyper.
+    /// Bytes that were read to detect the protocol, and are read again by hyper.
     ahead: Bytes,
     activity: Arc<Activity>,
     flow: Arc<ClientFlow>,
@@ -46,7 +46,7 @@ pub(super) struct Watched {
     _guard: ConnectionGuard,
 }
 
-/// What a client speaks, by what it sends.
+/// The protocol of a client, as far as its bytes show it.
 #[derive(Debug)]
 enum Spoken {
     /// Nothing but this part of the preface of HTTP/2 has come.
@@ -195,6 +195,9 @@ impl AsyncRead for Watched {
         if self.activity.is_flooded() {
             // Its connection is being ended, by which it is woken.
             return Poll::Pending;
+        }
+        if self.activity.is_relay_evicted(cx.waker()) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         // Before more is read: what came with a whole head is none of it.
         self.flow.on_head();

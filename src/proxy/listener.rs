@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
-use super::connections::{ConnectionPlace, Connections};
+use super::connections::{ConnectionGuard, Connections};
 use super::io::Client;
 use super::watch::Activity;
 use super::{Proxy, captured, connection, terminate};
@@ -45,13 +45,6 @@ pub struct Listening {
 /// Says at one port whether connections are wanted.
 #[derive(Debug, Clone)]
 pub struct Host(watch::Sender<Welcome>);
-
-/// What a connection holds from its accept to its end, also inside a tunnel.
-#[derive(Debug)]
-pub(super) struct ConnectionGuard {
-    pub(super) place: ConnectionPlace,
-    _alive: mpsc::Sender<()>,
-}
 
 /// Serves connections from these ports until told to stop. Call it inside a tokio runtime.
 #[must_use]
@@ -151,7 +144,7 @@ async fn accept_all(
             drop(stream);
             continue;
         };
-        spawn(proxy, stream, told.clone(), ConnectionGuard { place, _alive: alive.clone() });
+        spawn(proxy, stream, told.clone(), ConnectionGuard::new(place, alive.clone()));
         tokio::select! {
             () = connections.relaxed() => {}
             // The end, at which the kernel's queue is served all the same.

@@ -37,12 +37,18 @@ pub(super) struct Asked {
 
 /// Which way a call goes.
 pub(super) enum CallWay {
+    /// It has its answer.
+    Answered(Response<Body>),
+    /// It goes on.
+    Open(OpenWay),
+}
+
+/// Which way a call goes that has no answer yet.
+pub(super) enum OpenWay {
     /// It passes, for this reason.
     Pass(Reason, Ending, Dialect),
     /// It is read, or looked at while it passes.
     Recognised(Box<RecognisedCall>),
-    /// It has its answer.
-    Answered(Response<Body>),
 }
 
 /// A call that an adapter recognised.
@@ -85,7 +91,8 @@ impl Proxy {
             return CallWay::Answered(response);
         }
         let Some(endpoint) = table.routes.recognise(request.method(), request.uri().path()) else {
-            return CallWay::Pass(Reason::of_unrecognised(request.uri().path()), ending, Dialect::Problem);
+            let reason = Reason::of_unrecognised(request.uri().path());
+            return CallWay::Open(OpenWay::Pass(reason, ending, Dialect::Problem));
         };
         let route = table.route(endpoint.route);
         ending.recognised(endpoint.label.as_str(), route);
@@ -100,10 +107,10 @@ impl Proxy {
         } else {
             None
         };
-        match why_pass {
-            Some(reason) => CallWay::Pass(reason, ending, endpoint.dialect),
-            None => CallWay::Recognised(Box::new(RecognisedCall { table, endpoint, arrived, ending })),
-        }
+        CallWay::Open(match why_pass {
+            Some(reason) => OpenWay::Pass(reason, ending, endpoint.dialect),
+            None => OpenWay::Recognised(Box::new(RecognisedCall { table, endpoint, arrived, ending })),
+        })
     }
 
     /// Answers a recognised call.
@@ -260,11 +267,10 @@ impl Proxy {
     }
 
     /// Answers a call for which there is no room.
-    pub(super) fn refuse_full(&self, way: CallWay) -> Response<Body> {
+    pub(super) fn refuse_full(&self, way: OpenWay) -> Response<Body> {
         let (ending, dialect) = match way {
-            CallWay::Answered(response) => return response,
-            CallWay::Pass(_, ending, dialect) => (ending, dialect),
-            CallWay::Recognised(call) => (call.ending, call.endpoint.dialect),
+            OpenWay::Pass(_, ending, dialect) => (ending, dialect),
+            OpenWay::Recognised(call) => (call.ending, call.endpoint.dialect),
         };
         self.refuse(FailureKind::BytesFull.into(), ending, dialect, None)
     }

@@ -17,7 +17,7 @@ use hyper::service::Service;
 
 use super::Proxy;
 use super::flow::ClientFlow;
-use super::merge::CallWay;
+use super::merge::{CallWay, OpenWay};
 use super::pass::PassFuture;
 use super::upload::{Upload, UploadStream};
 use super::watch::{Activity, Busy};
@@ -47,7 +47,7 @@ struct CallContext {
     peer: Option<Peer>,
 }
 
-/// What a call that has room holds from its beginning.
+/// The guards of an admitted call.
 struct Admission {
     /// Its head, and its stream.
     charge: Option<Box<Held>>,
@@ -108,7 +108,8 @@ impl Service<Request<Incoming>> for CallService {
         if let Some(peer) = session.peer {
             request.extensions_mut().insert(peer);
         }
-        // No library writes such a head: what refers to one entry a thousand times costs more than it is.
+        // No library writes such a head: what refers to one entry a thousand times costs more than
+        // it is.
         if pieces && request.headers().len() / LINES_FACTOR > session.proxy.config.client.headers_max {
             session.activity.end_flood();
         }
@@ -121,22 +122,21 @@ impl Service<Request<Incoming>> for CallService {
 // === impl CallContext ===
 
 impl CallContext {
-    /// Sorts a call and begins to answer it; `head_bytes` is known of HTTP/1, with what came of the body.
+    /// Sorts a call and begins to answer it; `head_bytes` is known of HTTP/1, with what came of the
+    /// body.
     fn begin(
         self: Arc<Self>,
         mut request: Request<Incoming>,
         head_bytes: Option<usize>,
     ) -> (CallWork, Option<Box<Held>>) {
+        let answered = |response| (CallWork::Other(std::future::ready(response).boxed()), None);
         let way = match self.proxy.sort(&mut request) {
-            CallWay::Answered(response) => return (CallWork::Other(std::future::ready(response).boxed()), None),
-            way => way,
+            CallWay::Answered(response) => return answered(response),
+            CallWay::Open(way) => way,
         };
         match self.admit(&request, head_bytes) {
             Ok(Admission { charge, upload }) => (self.work(request, upload, way, head_bytes.is_none()), charge),
-            Err(BuffersFull) => {
-                let response = self.proxy.refuse_full(way);
-                (CallWork::Other(std::future::ready(response).boxed()), None)
-            }
+            Err(BuffersFull) => answered(self.proxy.refuse_full(way)),
         }
     }
 
@@ -164,12 +164,11 @@ impl CallContext {
         self: Arc<Self>,
         request: Request<Incoming>,
         upload: Option<Box<Upload>>,
-        way: CallWay,
+        way: OpenWay,
         pieces: bool,
     ) -> CallWork {
         match way {
-            CallWay::Answered(response) => CallWork::Other(std::future::ready(response).boxed()),
-            CallWay::Pass(reason, ending, dialect) => {
+            OpenWay::Pass(reason, ending, dialect) => {
                 let request = request.map(|body| Body::from(body).watched(upload.map(Upload::passing)));
                 let lane = self.lane.clone();
                 if pieces {
@@ -180,7 +179,7 @@ impl CallContext {
                 }
                 CallWork::Pass(self.proxy.begin_pass(lane, request, reason, ending, dialect))
             }
-            CallWay::Recognised(recognised) => CallWork::Other(Box::pin(async move {
+            OpenWay::Recognised(recognised) => CallWork::Other(Box::pin(async move {
                 self.proxy.serve(self.lane.clone(), request, upload, *recognised).await
             })),
         }
@@ -241,8 +240,8 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// The client has taken what was given before; `next` bytes are given to it now. Without one the
-    /// model server is waited for.
+    /// The client has taken what was given before; `next` bytes are given to it now. Without one
+    /// the model server is waited for.
     fn on_take(&mut self, next: usize) {
         let phase = if next > 0 { HoldPhase::Client } else { HoldPhase::Server };
         if let Some(charge) = &mut self.charge {

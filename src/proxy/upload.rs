@@ -13,8 +13,8 @@ use crate::body::UploadWatch;
 use crate::error::BoxError;
 use crate::memory::{Evicted, EvictionWatch, Held, HoldPhase};
 
-/// What a body that passes through holds while it is waited for: parts of hyper's buffers and of the
-/// windows of HTTP/2. What is read whole is counted as it comes.
+/// The charge of a body that passes through while it is waited for: parts of hyper's buffers and of
+/// the windows of HTTP/2. What is read whole is counted as it comes.
 const TRANSIT: usize = 16 << 10;
 
 /// The guards of an upload until it has come.
@@ -25,7 +25,8 @@ pub(super) struct Upload {
     stream: Option<UploadStream>,
 }
 
-/// The charge of an upload's stream over HTTP/2, which waits for the client until the body has come.
+/// The charge of an upload's stream over HTTP/2, which waits for the client until the body has
+/// come.
 #[derive(Debug)]
 pub(super) struct UploadStream(EvictionWatch);
 

@@ -1,7 +1,8 @@
 //! What a connection is doing, and until when it may.
 //!
-//! hyper's own head timeout also ends idle connections, so the times of a connection are kept here: a head that does not end, an idle connection, a
-//! client that does not take its answer. One timer a connection, moved lazily.
+//! hyper's own head timeout also ends idle connections, so the times of a connection are kept here:
+//! a head that does not end, an idle connection, a client that does not take its answer. One timer
+//! a connection, moved lazily.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -14,8 +15,8 @@ use super::ClientLimits;
 use crate::batching::Tick;
 use crate::clock::Clock;
 
-/// The silence after which a connection that is carried on as bytes may make room: protocols that are
-/// not HTTP keep connections open for long.
+/// The silence after which a connection that is carried on as bytes may make room: protocols that
+/// are not HTTP keep connections open for long.
 const RELAY_SILENCE: Duration = Duration::from_secs(10);
 /// Never: zero is before any connection.
 const NEVER: u64 = 0;
@@ -32,7 +33,7 @@ pub(super) struct Activity {
     answers: AtomicUsize,
     /// Bytes of answers that were given to hyper and not written.
     unsent: AtomicUsize,
-    /// When bytes last came or went.
+    /// The last time that bytes came or went.
     moved_at: AtomicU64,
     /// Bytes of a head of HTTP/1 that has begun.
     head_bytes: AtomicUsize,
@@ -55,7 +56,10 @@ pub(super) struct Activity {
     /// The client is to go elsewhere.
     leaving: AtomicBool,
     calls: AtomicU64,
-    /// The connection's task: on HTTP/2 calls have tasks of their own, and what they change may be due before it runs again.
+    /// The task that reads what is carried on as bytes, which may be another than the connection's.
+    reader: AtomicWaker,
+    /// The connection's task: on HTTP/2 calls have tasks of their own, and what they change may be
+    /// due before it runs again.
     connection: AtomicWaker,
 }
 
@@ -103,6 +107,7 @@ impl Activity {
             http2: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             calls: AtomicU64::new(0),
+            reader: AtomicWaker::new(),
             connection: AtomicWaker::new(),
         })
     }
@@ -117,8 +122,8 @@ impl Activity {
         self.clone().into()
     }
 
-    /// Ends the connection with `GOAWAY`, since its client sends what costs more than it may: control frames
-    /// or lines of heads.
+    /// Ends the connection with `GOAWAY`, since its client sends what costs more than it may:
+    /// control frames or lines of heads.
     pub(super) fn end_flood(&self) {
         self.flooded.store(true, Ordering::Relaxed);
         self.connection.wake();
@@ -145,9 +150,19 @@ impl Activity {
         self.head_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Whether it is carried on as bytes, and since when nothing moved, if nothing but its client is
-    /// waited for: it is idle, or no body of its calls has come whole. What is carried on counts once
-    /// nothing moved for [`RELAY_SILENCE`].
+    /// Returns `true` where it is carried on as bytes and has to make room; `reader` is woken when
+    /// it has.
+    pub(super) fn is_relay_evicted(&self, reader: &Waker) -> bool {
+        if !self.is_relayed() {
+            return false;
+        }
+        self.reader.register(reader);
+        self.evicted.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether it is carried on as bytes, and the start of its silence, if nothing but its
+    /// client is waited for: it is idle, or no body of its calls has come whole. What is carried on
+    /// counts once nothing moved for [`RELAY_SILENCE`].
     pub(super) fn waits_since(&self) -> Option<(bool, Tick)> {
         let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         let moved = self.moved_at.load(Ordering::Relaxed).max(self.idle_since.load(Ordering::Relaxed));
@@ -284,6 +299,7 @@ impl Wake for Activity {
     fn wake(self: Arc<Self>) {
         self.evicted.store(true, Ordering::Relaxed);
         self.connection.wake();
+        self.reader.wake();
     }
 }
 
@@ -401,9 +417,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_has_to_make_room_is_closed_at_once() {
+    fn what_has_to_make_room_is_closed_at_once_also_inside_a_tunnel() {
         let activity = Activity::new(Clock::start());
+        let reader = futures_util::task::noop_waker();
         activity.evictor().wake();
+        assert!(!activity.is_relay_evicted(&reader), "hyper serves it");
+        activity.relay();
+        assert!(activity.is_relay_evicted(&reader));
         assert_eq!(activity.due(&limits()), Due::Close(Tick(0)));
     }
 

@@ -97,6 +97,8 @@ pub enum Metric {
     TlsExpiry,
     /// Bytes buffered.
     BufferedBytes,
+    /// Guards of buffered bytes that made room for others.
+    BuffersEvicted,
     /// A limit in force, by source.
     Limit,
     /// Mismatched answers by kind.
@@ -154,7 +156,7 @@ pub enum Kind {
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Self; 60] = [
+    pub const ALL: [Self; 61] = [
         Self::Calls,
         Self::CallDuration,
         Self::CallsPassed,
@@ -198,6 +200,7 @@ impl Metric {
         Self::TlsReloads,
         Self::TlsExpiry,
         Self::BufferedBytes,
+        Self::BuffersEvicted,
         Self::Limit,
         Self::Mismatches,
         Self::ConfigReloads,
@@ -385,7 +388,7 @@ impl Metric {
                 "groupage_connections_shed_total",
                 Kind::Counter,
                 "",
-                "Connections closed at once: too many, or no descriptor.",
+                "Connections closed at once, or to make room for others: too many, or no descriptor.",
             ),
             Self::ConnectionsRelayed => (
                 "groupage_connections_relayed_total",
@@ -412,6 +415,12 @@ impl Metric {
                 "When the certificate in use expires, in seconds since 1970.",
             ),
             Self::BufferedBytes => ("groupage_buffered_bytes", Kind::Gauge, "", "Bytes of requests and answers held."),
+            Self::BuffersEvicted => (
+                "groupage_buffers_evicted_total",
+                Kind::Counter,
+                "",
+                "Unfinished uploads and answers that were not taken, which made room for others.",
+            ),
             Self::Limit => {
                 ("groupage_limit", Kind::Gauge, "limit, source", "A limit in force and where it comes from.")
             }

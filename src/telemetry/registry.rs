@@ -71,6 +71,7 @@ pub(super) struct Shared {
     saved: Counter,
     connections: Gauge,
     connections_shed: Counter,
+    buffers_evicted: Counter,
     buffered_bytes: Gauge,
     reloads: [Counter; Reload::ALL.len()],
     config_current: Gauge,
@@ -448,9 +449,10 @@ impl Metrics {
         self.shared.ports.iter().for_each(|port| port.aged(now));
     }
 
-    /// Bytes buffered.
-    pub fn buffered(&self, bytes: usize) {
+    /// Bytes buffered, and how often something made room so far.
+    pub fn buffered(&self, bytes: usize, evicted: u64) {
         self.shared.buffered_bytes.set(to_f64(bytes as u64));
+        self.shared.buffers_evicted.absolute(evicted);
     }
 }
 
@@ -512,6 +514,7 @@ impl Shared {
             connections: gauge(Metric::Connections),
             connections_shed: counter(Metric::ConnectionsShed, vec![]),
             buffered_bytes: gauge(Metric::BufferedBytes),
+            buffers_evicted: counter(Metric::BuffersEvicted, vec![]),
             reloads: Reload::ALL.map(|r| counter(Metric::ConfigReloads, vec![Label::new("result", r.as_str())])),
             config_current: gauge(Metric::ConfigCurrent),
             config_pending: gauge(Metric::ConfigPending),

@@ -250,7 +250,7 @@ pub(super) async fn unless_evicted<T>(
     }
 }
 
-/// Whether a request's body ended a connection since it had to make room for others.
+/// Returns `true` where a request's body ended a connection since it had to make room for others.
 fn is_evicted(error: &hyper::Error) -> bool {
     let mut cause = error.source();
     while let Some(error) = cause {

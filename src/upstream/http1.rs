@@ -17,11 +17,11 @@ use super::connect::Io;
 use crate::body::Body;
 
 /// Bound of an answer's head: what we allow a client's (reliability, safe defaults). Of its headers
-/// hyper reads 100, as of a client's; that bound is not given to it, since with one it clears room for
-/// this many before each head.
+/// hyper reads 100, as of a client's; that bound is not given to it, since with one it clears room
+/// for this many before each head.
 const ANSWER_HEAD_BYTES_MAX: usize = 64 << 10;
-/// Interim answers (1xx) before an answer. A server that works for long sends one in some seconds to show
-/// that it is there; more than these are a flood, each of which hyper reads and drops.
+/// Interim answers (1xx) before an answer. A server that works for long sends one in some seconds
+/// to show that it is there; more than these are a flood, each of which hyper reads and drops.
 const INTERIM_MAX: u32 = 10_000;
 
 /// Sends HTTP/1 calls on one connection; its task runs beside it.

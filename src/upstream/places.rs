@@ -7,7 +7,8 @@
 //! batches 1/4 batches, and calls that go alone
 //! ```
 //! So calls of one client that pass over HTTP/2 take neither the descriptors of the process nor the
-//! places of others. A call waits for a place for a moment, and uploads that do not move make room for it.
+//! places of others. A call waits for a place for a moment, and uploads that do not move make room
+//! for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,19 +21,19 @@ use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::memory::BufferBudget;
 
-/// How long a call waits for a place, and how often, before it is refused: what makes room is gone in
-/// a moment, and what does not move meanwhile makes room for the next wait.
+/// The wait of a call for a place, and the number of waits before it is refused: what makes room is
+/// gone in a moment, and what does not move meanwhile makes room for the next wait.
 const WAIT: Duration = Duration::from_millis(500);
 const WAITS: u32 = 2;
 const KINDS: usize = 3;
 /// Connections of one client that speaks HTTP/2 before it uses what is spare.
 const CLIENT_BASE: usize = 16;
-/// The part of the places that is made free at once, so that a search serves many newcomers, and how
-/// often.
+/// The part of the places that is made free at once, so that a search serves many newcomers, and
+/// how often.
 const RELIEF: usize = 64;
 const RELIEF_EVERY: Duration = Duration::from_millis(100);
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone)]
 pub(super) enum Purpose {
     /// A batch, or a call that goes alone.
@@ -53,7 +54,7 @@ struct PlaceCounts {
     used: [AtomicUsize; KINDS],
     clients_max: usize,
     clock: Clock,
-    /// When uploads last had to make room.
+    /// The last time that uploads had to make room.
     relieved: AtomicU64,
     waiting: AtomicUsize,
     /// Notified when a place is free, by what for.
@@ -122,15 +123,16 @@ impl UpstreamPlaces {
         Err(PlacesFull)
     }
 
-    /// A place in the line of those that wait, which is no longer than there are client connections.
+    /// A place in the line of those that wait, which is no longer than there are client
+    /// connections.
     fn wait_in_line(&self) -> Result<WaitingCall<'_>, PlacesFull> {
         let counts = &*self.0;
         let waiting = WaitingCall(counts);
         if counts.waiting.fetch_add(1, Ordering::Relaxed) < counts.clients_max { Ok(waiting) } else { Err(PlacesFull) }
     }
 
-    /// Has uploads that do not move make room, once for all that wait: a place for each of them would
-    /// have to come from all uploads.
+    /// Has uploads that do not move make room, once for all that wait: a place for each of them
+    /// would have to come from all uploads.
     fn make_room(&self, purpose: &Purpose) {
         let counts = &self.0;
         let (now, before) = (counts.clock.now().0, counts.relieved.load(Ordering::Relaxed));

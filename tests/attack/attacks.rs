@@ -10,19 +10,19 @@ pub(crate) struct Attack {
     /// Connections of all attackers.
     pub(crate) connections: usize,
     pub(crate) port: AttackPort,
-    /// What each connection sends.
+    /// The bytes that each connection sends first.
     pub(crate) opening: fn() -> Vec<u8>,
     pub(crate) then: Then,
 }
 
-/// Where it goes.
+/// The port that is attacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AttackPort {
     Calls,
     Metrics,
 }
 
-/// What a connection does once it has sent its opening.
+/// The behaviour of a connection after its opening.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Then {
     /// It waits, and takes what comes.

@@ -1,6 +1,6 @@
 //! Frames of HTTP/2 by hand (RFC 9113), with header blocks that no library would write (RFC 7541).
 
-/// What a client begins with; its streams may send as much as they like, and get `window`.
+/// The preface and the settings of a client; its streams may send as much as they like, and get `window`.
 pub(crate) fn preface(window: u32) -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let mut settings = vec![0, 4];

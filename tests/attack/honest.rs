@@ -23,14 +23,14 @@ const LARGE: usize = 5;
 /// A call without an answer by then has failed.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Where it calls.
+/// A client of both ports.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Honest {
     pub(crate) calls: SocketAddr,
     pub(crate) probes: SocketAddr,
 }
 
-/// What became of its calls.
+/// The results of its calls.
 #[derive(Debug, Default)]
 pub(crate) struct CallResults {
     times: Vec<Duration>,
@@ -38,7 +38,7 @@ pub(crate) struct CallResults {
     pub(crate) probes_failed: usize,
 }
 
-/// What a process holds.
+/// Memory and descriptors of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProcessUsage {
     resident: u64,
@@ -170,7 +170,7 @@ impl ProcessUsage {
         }
     }
 
-    /// Whether it is within half above what it was.
+    /// Returns `true` for at most half above what it was.
     pub(crate) const fn is_back_to(self, before: Self) -> bool {
         self.resident <= before.resident / 2 * 3 && self.descriptors <= before.descriptors / 2 * 3
     }

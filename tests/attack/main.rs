@@ -32,7 +32,7 @@ use self::support::upstream::now;
 
 /// The default memory limit of an injected sidecar (`SidecarDefaults`).
 const LIMIT: u64 = 128 << 20;
-/// What honest calls may take beside an attack (the bar): three times the usual and 50 ms.
+/// The bar for honest calls beside an attack (the bar): three times the usual and 50 ms.
 const SLOWER: u32 = 3;
 const SLACK: Duration = Duration::from_millis(50);
 /// Of a short run, which its beginning is a good part of.

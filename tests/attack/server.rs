@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 
 use super::support::json::{self, Json};
 
-/// Where calls are recognised.
+/// A path at which calls are recognised.
 pub(crate) const PREDICT: &str = "/v1/models/m:predict";
 
 /// A server that runs as long as the runtime.

@@ -28,7 +28,7 @@ pub const AUDIENCE: &str = "groupage.dev";
 const REVIEWS: (u64, u64) = (50, 50);
 /// Of one namespace: a fifth is left to the others, whatever its pods do.
 const NAMESPACE_REVIEWS: (u64, u64) = (40, 40);
-/// Namespaces whose reviews are counted: no more than have asked within some seconds are kept.
+/// Namespaces whose reviews are counted: those of some seconds.
 const NAMESPACES_MAX: usize = 4_096;
 /// Between two reviews for one pod: a sidecar comes back no sooner, and with the token it had.
 const POD_EVERY: Duration = Duration::from_secs(1);

@@ -6,25 +6,26 @@ use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 
-use super::crowd::CrowdView;
+use super::eviction::EvictionView;
 use crate::batching::Tick;
 use crate::clock::Clock;
 
-/// The age after which guards are told apart by their bytes alone: a stream that is hours old is no
+/// The age after which guards differ by their bytes alone: a stream that is hours old is no
 /// worse holder than a body that has stalled.
 const AGE_MAX: Duration = Duration::from_secs(10);
 /// Bytes a second below which a guard came slowly: a slow mobile network has ten times as many.
 const SLOW_RATE: u64 = 10 << 10;
 /// Uploads that moved within this time are not still.
 pub(super) const STILL: Duration = Duration::from_secs(1);
+
 /// The bytes of a listed guard, and its owner's task.
 #[derive(Debug)]
-pub(super) struct Holding {
+pub(super) struct GuardState {
     pub(super) bytes: AtomicUsize,
     pub(super) phase: AtomicU8,
-    /// When its phase began.
+    /// The start of its phase.
     pub(super) since: AtomicU64,
-    /// When its client last sent or took something.
+    /// The last time that its client sent or took something.
     pub(super) moved: AtomicU64,
     pub(super) evicted: AtomicBool,
     /// It holds an upstream connection.
@@ -36,10 +37,10 @@ pub(super) struct Holding {
 #[derive(Debug)]
 pub struct EvictionWatch {
     pub(super) clock: Clock,
-    pub(super) holding: CrowdView<Holding>,
+    pub(super) holding: EvictionView<GuardState>,
 }
 
-/// What the bytes of a listed guard are waiting for.
+/// The side that the bytes of a listed guard wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum HoldPhase {
@@ -49,10 +50,10 @@ pub enum HoldPhase {
     Server,
 }
 
-// === impl Holding ===
+// === impl GuardState ===
 
-impl Holding {
-    /// Whether it came slowly, and byte-seconds; `None` for one that stays.
+impl GuardState {
+    /// Returns whether it came slowly, and its byte-seconds; `None` for one that stays.
     pub(super) fn score(&self, now: Tick) -> Option<(bool, u64)> {
         let bytes = self.bytes.load(Ordering::Relaxed) as u64;
         if bytes == 0 || !self.is_evictable() {
@@ -92,10 +93,5 @@ impl EvictionWatch {
     /// Sets what the guard waits for.
     pub fn set_phase(&self, phase: HoldPhase) {
         self.holding.set_phase(phase, self.clock);
-    }
-
-    /// Records that its client sent something.
-    pub fn on_move(&self) {
-        self.holding.moved.store(self.clock.now().0, Ordering::Relaxed);
     }
 }

@@ -6,36 +6,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A set of things of which some may have to go. Cheap to clone.
 #[derive(Debug)]
-pub struct Crowd<T>(Arc<Mutex<Vec<Arc<CrowdSlot<T>>>>>);
+pub struct EvictionSet<T>(Arc<Mutex<Vec<Arc<EvictionSlot<T>>>>>);
 
 /// A member, until it is dropped.
 #[derive(Debug)]
-pub struct CrowdMember<T> {
-    crowd: Crowd<T>,
-    slot: Arc<CrowdSlot<T>>,
+pub struct EvictionMember<T> {
+    set: EvictionSet<T>,
+    slot: Arc<EvictionSlot<T>>,
 }
 
 /// A view of a member.
 #[derive(Debug)]
-pub struct CrowdView<T>(Arc<CrowdSlot<T>>);
+pub struct EvictionView<T>(Arc<EvictionSlot<T>>);
 
 #[derive(Debug)]
-struct CrowdSlot<T> {
+struct EvictionSlot<T> {
     value: T,
     /// Its place in the list, changed under the lock only.
     index: AtomicUsize,
 }
 
-// === impl Crowd ===
+// === impl EvictionSet ===
 
-impl<T> Crowd<T> {
+impl<T> EvictionSet<T> {
     /// Takes one in.
-    pub fn join(&self, value: T) -> CrowdMember<T> {
+    pub fn join(&self, value: T) -> EvictionMember<T> {
         let mut all = self.lock();
-        let slot = Arc::new(CrowdSlot { value, index: AtomicUsize::new(all.len()) });
+        let slot = Arc::new(EvictionSlot { value, index: AtomicUsize::new(all.len()) });
         all.push(slot.clone());
         drop(all);
-        CrowdMember { crowd: self.clone(), slot }
+        EvictionMember { set: self.clone(), slot }
     }
 
     /// Shows all members.
@@ -45,43 +45,43 @@ impl<T> Crowd<T> {
 
     /// The members with a score, the highest first.
     #[must_use]
-    pub fn worst<S: Ord>(&self, score: impl Fn(&T) -> Option<S>) -> Vec<CrowdView<T>> {
-        let mut scored: Vec<(S, Arc<CrowdSlot<T>>)> = {
+    pub fn worst<S: Ord>(&self, score: impl Fn(&T) -> Option<S>) -> Vec<EvictionView<T>> {
+        let mut scored: Vec<(S, Arc<EvictionSlot<T>>)> = {
             let all = self.lock();
             all.iter().filter_map(|slot| Some((score(&slot.value)?, slot.clone()))).collect()
         };
         scored.sort_unstable_by(|(a, _), (b, _)| b.cmp(a));
-        scored.into_iter().map(|(_, slot)| CrowdView(slot)).collect()
+        scored.into_iter().map(|(_, slot)| EvictionView(slot)).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<CrowdSlot<T>>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<EvictionSlot<T>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<T> Clone for Crowd<T> {
+impl<T> Clone for EvictionSet<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<T> Default for Crowd<T> {
+impl<T> Default for EvictionSet<T> {
     fn default() -> Self {
         Self(Arc::default())
     }
 }
 
-// === impl CrowdMember ===
+// === impl EvictionMember ===
 
-impl<T> CrowdMember<T> {
+impl<T> EvictionMember<T> {
     /// A view of the member, also after it has left.
     #[must_use]
-    pub fn share(&self) -> CrowdView<T> {
-        CrowdView(self.slot.clone())
+    pub fn share(&self) -> EvictionView<T> {
+        EvictionView(self.slot.clone())
     }
 }
 
-impl<T> Deref for CrowdView<T> {
+impl<T> Deref for EvictionView<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -89,7 +89,7 @@ impl<T> Deref for CrowdView<T> {
     }
 }
 
-impl<T> Deref for CrowdMember<T> {
+impl<T> Deref for EvictionMember<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -97,9 +97,9 @@ impl<T> Deref for CrowdMember<T> {
     }
 }
 
-impl<T> Drop for CrowdMember<T> {
+impl<T> Drop for EvictionMember<T> {
     fn drop(&mut self) {
-        let mut all = self.crowd.lock();
+        let mut all = self.set.lock();
         let index = self.slot.index.load(Ordering::Relaxed);
         all.swap_remove(index);
         if let Some(moved) = all.get(index) {
@@ -114,13 +114,13 @@ mod tests {
 
     #[test]
     fn members_leave_in_any_order_and_the_highest_score_is_shown_first() {
-        let crowd = Crowd::default();
-        let mut members: Vec<_> = (0..5).map(|value| crowd.join(value)).collect();
+        let set = EvictionSet::default();
+        let mut members: Vec<_> = (0..5).map(|value| set.join(value)).collect();
         drop(members.remove(1));
         drop(members.remove(3));
-        let worst = crowd.worst(|value| (*value != 2).then_some(*value));
+        let worst = set.worst(|value| (*value != 2).then_some(*value));
         assert_eq!(worst.iter().map(|view| **view).collect::<Vec<_>>(), [3, 0]);
         drop(members);
-        crowd.for_each(|value| panic!("{value} has left"));
+        set.for_each(|value| panic!("{value} has left"));
     }
 }
