@@ -92,6 +92,8 @@ pub enum Stop {
 pub struct Pieces {
     first: Bytes,
     all: BytesMut,
+    /// The length of the whole body, where it was announced.
+    announced: Option<usize>,
 }
 
 /// Reads a body. What it holds at the most is what has come, so nothing is held by an announcement.
@@ -102,7 +104,11 @@ pub async fn gather<B>(body: &mut B, bounds: Bounds, mut held: Held) -> Gathered
 where
     B: HttpBody<Data = Bytes> + Unpin,
 {
-    let mut pieces = Pieces::default();
+    let announced = body.size_hint().exact().and_then(|size| usize::try_from(size).ok());
+    if let Some(announced) = announced {
+        held.announce(announced);
+    }
+    let mut pieces = Pieces { announced, ..Pieces::default() };
     let mut trailers = None;
     let mut size = 0_usize;
     let mut window = None;
@@ -193,10 +199,23 @@ impl Pieces {
         }
         if self.all.is_empty() {
             // No more than is there: most bodies of several pieces have two. From here it doubles.
-            self.all.reserve(self.first.len() + data.len());
+            self.all = BytesMut::with_capacity(self.first.len() + data.len());
             self.all.extend_from_slice(&std::mem::take(&mut self.first));
         }
+        self.reserve(data.len());
         self.all.extend_from_slice(&data);
+    }
+
+    /// Makes room for `more`: doubles what there is, but not beyond the announced length, so that
+    /// the end needs no copy.
+    fn reserve(&mut self, more: usize) {
+        let (length, capacity) = (self.all.len(), self.all.capacity());
+        let Some(announced) = self.announced.filter(|announced| *announced < 2 * capacity) else { return };
+        if capacity - length < more && length + more <= announced {
+            let mut whole = BytesMut::with_capacity(announced);
+            whole.extend_from_slice(&self.all);
+            self.all = whole;
+        }
     }
 
     /// Copies a small beginning that may be a slice of a large buffer, and keep that alive.

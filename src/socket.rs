@@ -8,8 +8,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-/// Connections that the kernel holds until they are accepted.
-const BACKLOG: i32 = 1024;
+/// Connections that the kernel holds until they are accepted: its own default bound
+/// (`net.core.somaxconn`). One more waits a second for its next try.
+const BACKLOG: i32 = 4096;
 
 /// Binds a port that does not block.
 ///

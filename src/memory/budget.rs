@@ -25,6 +25,10 @@ const SMALL: usize = 64 << 10;
 /// The part of the budget that is made free at once, so that a search serves many newcomers.
 const RELIEF: usize = 64;
 
+/// The part of the budget that may be held beside it by evicted guards until their owners run: with
+/// it the budget stays within the quarter that the promise of the process adds to it.
+const GOING: usize = 4;
+
 /// Below the 8 KiB by which hyper begins, and which it doubles where a read fills it.
 const READ_MAX: usize = (8 << 10) - 1;
 
@@ -38,6 +42,8 @@ pub struct BufferBudget {
 struct Inner {
     clock: Clock,
     held: AtomicUsize,
+    /// Bytes of guards that were evicted, and that their owners have not dropped yet.
+    going: AtomicUsize,
     max: usize,
     level: AtomicU8,
     listed: EvictionSet<GuardState>,
@@ -51,7 +57,21 @@ pub struct Held {
     /// Bytes, unless they are listed.
     bytes: usize,
     passing: bool,
+    /// It will hold more than [`SMALL`].
+    large: bool,
+    answer: bool,
     listed: Option<EvictionMember<GuardState>>,
+}
+
+/// The part of the budget that a guard may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HoldClass {
+    /// All of it, for at most [`SMALL`].
+    Small,
+    /// All but an eighth.
+    Large,
+    /// All but a quarter.
+    Answer,
 }
 
 /// The amount of room to make.
@@ -82,6 +102,7 @@ impl BufferBudget {
         let inner = Inner {
             clock,
             held: AtomicUsize::new(0),
+            going: AtomicUsize::new(0),
             max,
             level: AtomicU8::new(PressureLevel::None as u8),
             listed: EvictionSet::default(),
@@ -93,7 +114,16 @@ impl BufferBudget {
     /// A guard that holds nothing yet.
     #[must_use]
     pub fn empty(&self) -> Held {
-        Held { budget: self.clone(), bytes: 0, passing: false, listed: None }
+        Held { budget: self.clone(), bytes: 0, passing: false, large: false, answer: false, listed: None }
+    }
+
+    /// A guard for an answer, which holds nothing yet. Answers come whether there is room or not, and
+    /// leave an eighth to uploads: a large call finds room while others are answered.
+    #[must_use]
+    pub fn empty_for_answer(&self) -> Held {
+        let mut held = self.empty();
+        held.answer = true;
+        held
     }
 
     /// Takes bytes that exist already, even over the limit: an answer that was made within the
@@ -101,7 +131,7 @@ impl BufferBudget {
     #[must_use]
     pub fn force(&self, bytes: usize) -> Held {
         self.inner.held.fetch_add(bytes, Ordering::Relaxed);
-        Held { budget: self.clone(), bytes, passing: false, listed: None }
+        Held { budget: self.clone(), bytes, passing: false, large: false, answer: false, listed: None }
     }
 
     /// Bytes held now.
@@ -148,7 +178,7 @@ impl BufferBudget {
     /// makes room at once.
     pub fn set_pressure(&self, level: PressureLevel) {
         self.inner.level.store(level as u8, Ordering::Relaxed);
-        let over = self.held().saturating_sub(self.inner.most(0));
+        let over = self.held().saturating_sub(self.inner.most(HoldClass::Small));
         if over > 0 {
             self.inner.relieve(over, Relief::AsFarAsPossible);
         }
@@ -158,8 +188,8 @@ impl BufferBudget {
 // === impl Inner ===
 
 impl Inner {
-    /// The most bytes that may be held once a guard has `bytes`.
-    fn most(&self, bytes: usize) -> usize {
+    /// The most bytes that may be held for a guard of a class.
+    fn most(&self, class: HoldClass) -> usize {
         let level = self.level.load(Ordering::Relaxed);
         let max = if level >= PressureLevel::Refuse as u8 {
             self.max / 8
@@ -168,10 +198,19 @@ impl Inner {
         } else {
             self.max
         };
-        if bytes <= SMALL { max } else { max - max / 8 }
+        match class {
+            HoldClass::Small => max,
+            HoldClass::Large => max - max / 8,
+            HoldClass::Answer => max - max / 4,
+        }
     }
 
-    fn take(&self, bytes: usize, most: usize) -> bool {
+    /// Takes `bytes` for a guard of a class. What was evicted and is not dropped yet counts
+    /// beyond its part, except for small guards, whose own part is theirs at any time.
+    fn take(&self, bytes: usize, class: HoldClass) -> bool {
+        let most = self.most(class);
+        let going = if class == HoldClass::Small { 0 } else { self.going.load(Ordering::Relaxed) };
+        let most = most.min((most + self.max / GOING).saturating_sub(going));
         self.held
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
                 held.checked_add(bytes).filter(|sum| *sum <= most)
@@ -204,16 +243,32 @@ impl Inner {
             return 0;
         }
         let bytes = holding.bytes.swap(0, Ordering::AcqRel);
+        self.going.fetch_add(bytes, Ordering::Relaxed);
+        holding.going.store(bytes, Ordering::SeqCst);
+        if holding.dropped.load(Ordering::SeqCst) {
+            self.on_dropped(holding);
+        }
         self.held.fetch_sub(bytes, Ordering::Relaxed);
         self.evicted.fetch_add(1, Ordering::Relaxed);
         holding.owner.wake();
         bytes
+    }
+
+    /// Counts an evicted guard no more, which its owner has dropped.
+    fn on_dropped(&self, holding: &GuardState) {
+        self.going.fetch_sub(holding.going.swap(0, Ordering::SeqCst), Ordering::Relaxed);
     }
 }
 
 // === impl Held ===
 
 impl Held {
+    /// Records the announced length of what it will hold: a large one is large from its first byte
+    /// on, so that many beginnings do not take the part of small ones.
+    pub fn announce(&mut self, bytes: usize) {
+        self.large = bytes > SMALL;
+    }
+
     /// Takes more; what is listed makes room for it.
     ///
     /// # Errors
@@ -223,11 +278,20 @@ impl Held {
             return Err(BuffersFull);
         }
         let inner = &self.budget.inner;
-        let most = inner.most(self.bytes() + bytes);
-        if !inner.take(bytes, most) {
-            let held = inner.held.load(Ordering::Relaxed);
-            inner.relieve((held + bytes).saturating_sub(most), Relief::WholeOrNone);
-            if self.is_evicted() || !inner.take(bytes, most) {
+        let class = match (self.large || self.bytes() + bytes > SMALL, self.answer) {
+            (false, _) => HoldClass::Small,
+            (true, false) => HoldClass::Large,
+            (true, true) => HoldClass::Answer,
+        };
+        if !inner.take(bytes, class) {
+            let (held, going) = (inner.held.load(Ordering::Relaxed), inner.going.load(Ordering::Relaxed));
+            let wanted = (held + bytes).saturating_sub(inner.most(class));
+            // More would go in vain until those that were evicted are gone.
+            if class != HoldClass::Small && going + wanted > inner.max / GOING {
+                return Err(BuffersFull);
+            }
+            inner.relieve(wanted, Relief::WholeOrNone);
+            if self.is_evicted() || !inner.take(bytes, class) {
                 return Err(BuffersFull);
             }
         }
@@ -253,7 +317,7 @@ impl Held {
             return;
         }
         let sum = inner.held.fetch_add(bytes - before, Ordering::Relaxed) + bytes - before;
-        let over = sum.saturating_sub(inner.most(bytes));
+        let over = sum.saturating_sub(inner.most(HoldClass::Large));
         if over > 0 {
             inner.relieve(over, Relief::AsFarAsPossible);
         }
@@ -273,6 +337,8 @@ impl Held {
         let now = self.budget.inner.clock.now().0;
         self.listed = Some(self.budget.inner.listed.join(GuardState {
             bytes: AtomicUsize::new(std::mem::take(&mut self.bytes)),
+            going: AtomicUsize::new(0),
+            dropped: AtomicBool::new(false),
             phase: AtomicU8::new(HoldPhase::Client as u8),
             since: AtomicU64::new(now),
             moved: AtomicU64::new(now),
@@ -341,7 +407,11 @@ impl Drop for Held {
     fn drop(&mut self) {
         let bytes = match self.listed.take() {
             None => self.bytes,
-            Some(holding) => holding.bytes.swap(0, Ordering::AcqRel),
+            Some(holding) => {
+                holding.dropped.store(true, Ordering::SeqCst);
+                self.budget.inner.on_dropped(&holding);
+                holding.bytes.swap(0, Ordering::AcqRel)
+            }
         };
         self.budget.inner.held.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -353,6 +423,39 @@ mod tests {
 
     fn budget(max: usize) -> BufferBudget {
         BufferBudget::new(max, Clock::start())
+    }
+
+    #[test]
+    fn what_was_evicted_counts_until_its_owner_drops_it() {
+        const LARGE: usize = 4 * SMALL;
+        let budget = budget(8 * LARGE);
+        let mut uploads: Vec<Held> = (0..7).map(|_| budget.empty()).collect();
+        for upload in &mut uploads {
+            upload.list();
+            upload.grow(LARGE).unwrap();
+        }
+        let mut newcomers: Vec<Held> = (0..2).map(|_| budget.empty()).collect();
+        newcomers.iter_mut().for_each(|newcomer| newcomer.grow(LARGE).unwrap());
+        // Two are gone and their memory is still there: one more would be beyond the quarter.
+        assert_eq!(budget.evicted(), 2);
+        assert_eq!(budget.empty().grow(LARGE), Err(BuffersFull));
+        budget.empty().grow(SMALL).unwrap();
+        uploads.retain(|upload| !upload.is_evicted());
+        budget.empty().grow(LARGE).unwrap();
+        drop((uploads, newcomers));
+        assert_eq!((budget.held(), budget.inner.going.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn beginnings_of_large_bodies_leave_the_part_of_small_ones() {
+        let budget = budget(8 * SMALL);
+        let mut beginnings: Vec<Held> = (0..8).map(|_| budget.empty()).collect();
+        let begun = beginnings.iter_mut().filter_map(|beginning| {
+            beginning.announce(2 * SMALL);
+            beginning.grow(SMALL).ok()
+        });
+        assert_eq!(begun.count(), 7);
+        budget.empty().grow(SMALL).unwrap();
     }
 
     #[test]
@@ -404,6 +507,7 @@ mod tests {
         upload.grow(600).unwrap();
         budget.set_pressure(PressureLevel::Shrink);
         assert!(upload.is_evicted());
+        drop(upload);
         let mut other = budget.empty();
         assert_eq!(other.grow(500), Err(BuffersFull));
         other.grow(400).unwrap();

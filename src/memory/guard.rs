@@ -22,6 +22,9 @@ pub(super) const STILL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct GuardState {
     pub(super) bytes: AtomicUsize,
+    /// The bytes that it had when it was evicted, until its owner drops it.
+    pub(super) going: AtomicUsize,
+    pub(super) dropped: AtomicBool,
     pub(super) phase: AtomicU8,
     /// The start of its phase.
     pub(super) since: AtomicU64,

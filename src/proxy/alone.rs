@@ -88,7 +88,12 @@ impl Proxy {
     async fn read_answer(&self, mut body: Body, until: Option<Instant>) -> Result<Read, FailureKind> {
         let idle = self.config.answer_idle_timeout;
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
-        match gather(&mut body, Bounds { max, idle, until, floor: None, evictable: false }, self.buffers.empty()).await
+        match gather(
+            &mut body,
+            Bounds { max, idle, until, floor: None, evictable: false },
+            self.buffers.empty_for_answer(),
+        )
+        .await
         {
             Gathered::Whole { bytes, trailers, held } => {
                 Ok(Read::Whole(bytes.clone(), Body::full(bytes).with_trailers(trailers).charged(held)))

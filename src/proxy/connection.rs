@@ -139,6 +139,7 @@ fn builder(limits: &ClientLimits, place: &ConnectionPlace) -> Builder<TokioExecu
         builder.http1().max_headers(limits.headers_max);
     }
     let http2 = &limits.http2;
+    let resets_max = place.resets_max();
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -149,8 +150,8 @@ fn builder(limits: &ClientLimits, place: &ConnectionPlace) -> Builder<TokioExecu
         .keep_alive_interval(http2.ping_interval)
         .keep_alive_timeout(http2.ping_timeout)
         .max_header_list_size(u32::try_from(limits.head_bytes_max).unwrap_or(u32::MAX))
-        .max_pending_accept_reset_streams(http2.resets_max)
-        .max_local_error_reset_streams(http2.resets_max);
+        .max_pending_accept_reset_streams(http2.resets_max.min(resets_max))
+        .max_local_error_reset_streams(http2.resets_max.min(resets_max));
     builder
 }
 

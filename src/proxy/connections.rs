@@ -24,6 +24,12 @@ use crate::telemetry::Metrics;
 const RELIEF: usize = 64;
 /// Streams of a connection however many are open: a client that needs more opens another.
 const STREAMS_MIN: u32 = 8;
+/// What `h2` keeps of a stream that was reset: 400 bytes of state and 320 of a frame to be written,
+/// in vectors that double.
+const RESET: usize = 1 << 10;
+/// Resets that a connection may have under any load: a client that has not yet seen the bound on
+/// streams sends a few more than that.
+const RESETS_MIN: usize = 16;
 /// The initial window of HTTP/2 (RFC 9113, 6.9.2).
 const WINDOW_MIN: u32 = 65_535;
 /// The part of the places that may be held by connections that are going.
@@ -207,6 +213,14 @@ impl ConnectionPlace {
     /// looks at any.
     pub(super) fn streams_max(&self) -> u32 {
         self.share(self.connections.buffered_bytes / 2 / STREAM).max(STREAMS_MIN)
+    }
+
+    /// The most streams of a new connection of HTTP/2 that may be reset before it is ended: as many
+    /// as half of what calls may hold has room for, shared by all connections that are open.
+    /// `h2` keeps room for the most there were at once until the connection ends, also for those
+    /// that it has refused.
+    pub(super) fn resets_max(&self) -> usize {
+        (self.share(self.connections.buffered_bytes / 2 / RESET) as usize).max(RESETS_MIN)
     }
 
     /// The part of one connection.

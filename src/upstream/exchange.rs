@@ -57,7 +57,7 @@ impl Inner {
         let (head, mut incoming) = response.into_parts();
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
         let bounds = Bounds { max, idle: self.config.body_idle_timeout, until, floor, evictable: false };
-        match gather(&mut incoming, bounds, self.buffers.empty()).await {
+        match gather(&mut incoming, bounds, self.buffers.empty_for_answer()).await {
             Gathered::Whole { bytes, trailers, held } => {
                 self.heard.answered(&head.headers);
                 Ok(Answer { status: head.status, headers: head.headers, body: bytes, trailers, first_byte, held })

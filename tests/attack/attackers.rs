@@ -16,8 +16,11 @@ use super::support::upstream::now;
 pub(crate) const FLAG: &str = "--attacker";
 /// Processes of one attack.
 const PROCESSES: usize = 4;
-/// A connection that the proxy closed comes back after this.
-const AGAIN: Duration = Duration::from_secs(2);
+/// A connection that the proxy closed comes back after one to three of these, each after another
+/// part of them: clients do not come back in step.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Such parts.
+const PARTS: u32 = 64;
 
 /// The processes of one attack; dropping them kills them.
 #[derive(Debug)]
@@ -81,18 +84,29 @@ pub(crate) async fn attack(args: &[String]) -> ExitCode {
     let until = now() + Duration::from_secs(u64::from(seconds));
     let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, u8::try_from(own + 2).unwrap_or(2)));
     let opening: &'static [u8] = (attack.opening)().leak();
-    let tasks: Vec<_> = (0..each).map(|_| tokio::spawn(hold(attack, opening, (source, target), until))).collect();
+    let tasks: Vec<_> = (0..each)
+        .map(|index| {
+            let pause = AGAIN + AGAIN * 2 * (index % PARTS) / PARTS;
+            tokio::spawn(hold(attack, opening, (source, target), until, pause))
+        })
+        .collect();
     for task in tasks {
         task.await.ok();
     }
     ExitCode::SUCCESS
 }
 
-async fn hold(attack: &'static Attack, opening: &'static [u8], between: (IpAddr, SocketAddr), until: Instant) {
+async fn hold(
+    attack: &'static Attack,
+    opening: &'static [u8],
+    between: (IpAddr, SocketAddr),
+    until: Instant,
+    pause: Duration,
+) {
     while now() < until {
         // What the proxy closes is the point.
         timeout_at(until, once(attack, opening, between)).await.ok();
-        sleep(AGAIN).await;
+        sleep(pause).await;
     }
 }
 

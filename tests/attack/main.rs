@@ -90,7 +90,7 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs one attack; what was measured, and what failed.
+/// Runs one attack, beside a second proxy that is not attacked; what was measured, and what failed.
 async fn run(attack: &Attack, scale: RunScale) -> Vec<String> {
     match try_run(attack, scale).await {
         Ok(lines) => lines,
@@ -104,24 +104,32 @@ async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String
         MemoryGroup::make(LIMIT).inspect_err(|why| lines.push(format!("!!! SKIPPED the memory limit: {why}"))).ok();
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let server = ModelServer::start().await.map_err(|error| format!("no model server: {error}"))?;
-    let binary = binary(folder.path(), group.as_ref())?;
-    let start = Start { binary, upstream: server.address, config: None, metrics: true };
+    let limited = binary(folder.path(), group.as_ref())?;
+    let start = Start { binary: limited, upstream: server.address, config: None, metrics: true };
     let mut proxy = Proxy::start(&start).await?;
     let metrics = proxy.metrics.ok_or("no metrics port")?;
     let honest = Honest { calls: proxy.listen, probes: metrics };
     honest.run(Duration::from_secs(1)).await;
     let usual = honest.run(Duration::from_secs(2)).await;
+    let bystander_server = ModelServer::start().await.map_err(|error| format!("no model server: {error}"))?;
+    let start = Start { binary: binary(folder.path(), None)?, upstream: bystander_server.address, ..start };
+    let bystander = Proxy::start(&start).await?;
+    let bystander_client = Honest { calls: bystander.listen, probes: bystander.metrics.ok_or("no metrics port")? };
     let before = ProcessUsage::of(proxy.id());
     let attackers = Attackers::start(attack, scale.eighths, (proxy.listen, metrics), scale.time)?;
-    let (under, peak) = tokio::join!(honest.run(scale.time), peak(proxy.id(), scale.time));
+    let (under, beside, peak) =
+        tokio::join!(honest.run(scale.time), bystander_client.run(scale.time), peak(proxy.id(), scale.time));
     attackers.end();
     lines.push(format!("usual      {usual}"));
+    lines.push(format!("bystander  {beside}"));
     lines.push(format!("attacked   {under}"));
     let after = recovered(proxy.id(), before).await;
     lines.push(format!("before     {before}"));
     lines.push(format!("attacked   {peak}, at most {}", group.as_ref().map_or("?".to_owned(), MemoryGroup::peak)));
     lines.push(format!("after      {after}"));
-    let (bar, slowest) = (usual.at(99) * SLOWER + scale.slack, under.at(scale.percentile));
+    // A proxy that is not attacked shows what the attackers take of the machine.
+    let usual = usual.at(99).max(beside.at(scale.percentile));
+    let (bar, slowest) = (usual * SLOWER + scale.slack, under.at(scale.percentile));
     let checks = [
         (proxy.fault().is_none(), "the proxy ended or panicked".to_owned()),
         (under.share() >= scale.served, format!("{:.2} % of honest calls were served", under.share() * 100.0)),
