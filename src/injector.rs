@@ -22,6 +22,7 @@ mod lost;
 mod overrides;
 mod policy;
 mod ports;
+mod recipe;
 mod referrers;
 mod refuse;
 mod resources;

@@ -223,7 +223,7 @@ fn places(policy: &Policy) -> Result<(Vec<Place>, Option<Folder>), BoxError> {
     let numbers: Vec<u16> = captures.iter().map(|capture| capture.port).collect();
     let folder = state.map(|path| Folder::new(path, String::new()));
     let place = |(capture, metrics): (&Capture, Arc<Metrics>)| {
-        let target = Target::Loopback(capture.port);
+        let target = Target::Loopback(capture.application);
         let folder = folder.as_ref().map(|folder| folder.of_port(capture.port, target.to_string(), captures.len()));
         Ok(Place { sockets: bind(&capture.listen)?, capture: Some(capture.clone()), target, metrics, folder })
     };

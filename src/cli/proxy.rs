@@ -22,9 +22,9 @@ pub(super) struct Args {
     /// Where to listen, port 0 for any; may be given more than once [default: :15080]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub(super) listen: Vec<String>,
-    /// A port of this pod's application and where its callers arrive: NAME may be empty, PORT is the application's number, LISTEN a port number or `pod` for PORT at each
+    /// A port of this pod's application and where its callers arrive: NAME may be empty, PORT the number by which the pod knows it, APPLICATION the one where the application listens if it is another, LISTEN a port number or `pod` for PORT at each
     /// address of `GROUPAGE_POD_IPS`; may be given more than once. The injector writes it
-    #[arg(long, value_name = "NAME:PORT@LISTEN", conflicts_with_all = ["upstream", "listen"])]
+    #[arg(long, value_name = "NAME:PORT[=APPLICATION]@LISTEN", conflicts_with_all = ["upstream", "listen"])]
     pub(super) capture: Vec<String>,
     /// The policy: a `BatchPolicy` or its bare spec, as YAML
     #[arg(long, value_name = "FILE")]

@@ -1,4 +1,4 @@
-//! Captured ports of a pod: what `--capture NAME:PORT@LISTEN` says, and what it changes about the defaults.
+//! Captured ports of a pod: what `--capture NAME:PORT[=APPLICATION]@LISTEN` says, and what it changes about the defaults.
 //!
 //! The injector leads a port of the application through the proxy and tells it by this flag: the application's own port number, its name if it has one, and where
 //! its callers arrive now. Such a process stands in a pod: it is probed from outside, and it ends with the pod. It leaves out how traffic is led there.
@@ -35,8 +35,10 @@ const METRICS: &str = "[::]:9190";
 pub struct Capture {
     /// As the pod calls it.
     pub name: Option<String>,
-    /// The application's own number.
+    /// The number by which the pod knows it.
     pub port: u16,
+    /// The number on which the application listens: that one, unless the application was moved.
+    pub application: u16,
     /// Where its callers arrive; at least one.
     pub listen: Vec<SocketAddr>,
 }
@@ -53,13 +55,17 @@ pub enum RoutePort {
 // === impl Capture ===
 
 impl Capture {
-    /// Reads `NAME:PORT@LISTEN`: the name may be empty, `LISTEN` is a port number or the word `pod`.
+    /// Reads `NAME:PORT[=APPLICATION]@LISTEN`: the name may be empty, `APPLICATION` is where the
+    /// application listens if that is another number, `LISTEN` is a port number or the word `pod`.
     pub(super) fn parse(text: &str, pod_ips: &[IpAddr]) -> Result<Self, &'static str> {
         let (app, listen) = text.split_once('@').ok_or("write NAME:PORT@LISTEN, such as http:8080@15080")?;
         let (name, port) = app.split_once(':').ok_or("write NAME:PORT@LISTEN, such as http:8080@15080")?;
         let number =
             |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u16>().ok()).flatten();
-        let port = number(port).filter(|port| *port > 0).ok_or("the application's port is a number from 1 to 65535")?;
+        let (port, application) = port.split_once('=').unwrap_or((port, port));
+        let existing = |text: &str| number(text).filter(|port| *port > 0);
+        let port = existing(port).ok_or("the application's port is a number from 1 to 65535")?;
+        let application = existing(application).ok_or("the application's port is a number from 1 to 65535")?;
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         if name.len() > 15 || !name.bytes().all(plain) {
             return Err("a port's name has at most 15 lower-case letters, digits and dashes");
@@ -69,13 +75,13 @@ impl Capture {
             "pod" => pod_ips.iter().map(|ip| SocketAddr::new(*ip, port)).collect(),
             other => {
                 let listen = number(other).ok_or("LISTEN is a port number, or the word pod")?;
-                if listen == port {
+                if listen == application {
                     return Err("LISTEN is the application's own port: it could not have it any more");
                 }
                 vec![SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), listen)]
             }
         };
-        Ok(Self { name: Some(name.to_owned()).filter(|name| !name.is_empty()), port, listen })
+        Ok(Self { name: Some(name.to_owned()).filter(|name| !name.is_empty()), port, application, listen })
     }
 
     /// Whether a route that names these ports holds for this one.
@@ -235,7 +241,11 @@ mod tests {
             (pod.name, pod.listen),
             (None, vec!["10.0.0.7:8080".parse().unwrap(), "[fd00::7]:8080".parse().unwrap()])
         );
+        let moved = Capture::parse("http:8080=15080@8080", &[]).unwrap();
+        assert_eq!((moved.port, moved.application, moved.listen), (8080, 15080, vec!["[::]:8080".parse().unwrap()]));
         for wrong in [
+            "h:80=@1",
+            "h:80=90@90",
             "",
             "8080",
             "http:8080",

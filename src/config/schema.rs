@@ -6,7 +6,7 @@
 use super::quantity::{Amount, CPU, MEMORY};
 use super::text::{
     ADDRESS, ADDRESS_OR_OFF, ANY, APP_LISTEN, CAPTURED_PORT, FIELD, FILE, HEADER, LEVEL, LOCAL_OR_OFF, METHOD, NAME,
-    PATH, POINTER, RESULT_WEIGHT, ROUTE_PATH, Text, UPSTREAM, WEIGHT,
+    PATH, POINTER, RECIPE, RESULT_WEIGHT, ROUTE_PATH, Text, UPSTREAM, WEIGHT,
 };
 
 /// A key of a map.
@@ -458,6 +458,7 @@ const INJECTION: &[Key] = &[
     key("capture", Word(&["Auto", "Named", "Loopback", "Redirect"], &[]), Is("Auto")),
     key("ports", List(&Shape::Text(&CAPTURED_PORT), 64), Is("[]")),
     text("appListen", &APP_LISTEN, Absent("none")),
+    text("recipe", &RECIPE, Is("Auto")),
     key("cpuRequest", Shape::Quantity(&CPU), Is("50m")),
     key("memoryRequest", Shape::Quantity(&MEMORY), Is("48Mi")),
     key("memoryLimit", Shape::Quantity(&MEMORY), Is("128Mi")),

@@ -144,6 +144,17 @@ pub(super) const APP_LISTEN: Text = Text {
     check: |text| ok(listen::is_app_listen(text)),
 };
 
+/// A recipe.
+pub(super) const RECIPE: Text = Text {
+    allowed: "Auto, None or the name of a recipe, such as uvicorn",
+    chars_max: LINE_CHARS_MAX,
+    pattern: r"^[A-Za-z][A-Za-z0-9.-]*$",
+    check: |text| {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+        ok(text.starts_with(|first: char| first.is_ascii_alphabetic()) && text.bytes().all(fits))
+    },
+};
+
 /// An address to listen on.
 pub(super) const ADDRESS: Text = Text {
     allowed: "an address such as 127.0.0.1:8080, [::1]:8080 or :8080",

@@ -8,6 +8,7 @@ use super::access::{at, at_mut, list, list_mut, map_mut, text, whole};
 use super::capture::{self, Mode, Plan, Planned};
 use super::overrides::Overrides;
 use super::ports::{self, Numbers};
+use super::recipe::RecipeMatch;
 use super::sidecar::{self, Parts};
 use super::status::{Captured, Hook, Probe, Reference, Renamed, Requested, Status, Undo};
 use super::{
@@ -81,7 +82,8 @@ pub(super) fn apply(
         ));
     }
     let mut numbers = Numbers::new(original, &candidates)?;
-    let Plan { ports: planned, warnings } = capture::plan(original, context, overrides, candidates, &mut numbers)?;
+    let Plan { ports: planned, recipes, warnings } =
+        capture::plan(original, context, overrides, candidates, &mut numbers)?;
     draft.report.warnings.extend(warnings);
     let resources = resources::plan(original, overrides, context)?;
     // The running pod knows its token; another one would only make a new rollout.
@@ -104,6 +106,7 @@ pub(super) fn apply(
     draft.report.facts.push(if native { "as a native sidecar".to_owned() } else { "as a plain container".to_owned() });
     draft.names(&planned);
     draft.loopback(original, overrides, &planned);
+    draft.recipes(&recipes, &planned);
     draft.probes(incoming, &planned, numbers.metrics);
     draft.hooks(incoming, &planned, numbers.metrics, &token);
     let (hash, fields) = draft.containers(incoming, known, &parts);
@@ -122,6 +125,7 @@ pub(super) fn apply(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         form: if native { "native" } else { "classic" }.to_owned(),
         capture: planned.into_iter().map(captured).collect(),
+        recipes: recipes.iter().map(|recipe| recipe.name().to_owned()).collect(),
         metrics: numbers.metrics,
         admin: numbers.admin,
         policy: overrides.policy.as_ref().map(|policy| policy.name.clone()),
@@ -242,7 +246,8 @@ impl Draft {
 
     /// Tells the application to listen on loopback, and lets the sidecar listen where it listened.
     fn loopback(&mut self, original: &Value, overrides: &Overrides, planned: &[Planned]) {
-        let on_loopback: Vec<&Planned> = planned.iter().filter(|planned| planned.mode == Mode::Loopback).collect();
+        let on_loopback: Vec<&Planned> =
+            planned.iter().filter(|planned| matches!(planned.mode, Mode::Loopback | Mode::Moved)).collect();
         if on_loopback.is_empty() {
             return;
         }
@@ -274,10 +279,32 @@ impl Draft {
         self.report.facts.push(format!("sysctl {UNPRIVILEGED}={lowest}, so that the sidecar may listen on {lowest}"));
     }
 
+    /// Moves servers off their ports by their recipes.
+    fn recipes(&mut self, recipes: &[RecipeMatch], planned: &[Planned]) {
+        for recipe in recipes {
+            let own = planned.iter().filter(|planned| planned.port.container == recipe.container);
+            let numbers: BTreeMap<u16, u16> = own
+                .filter(|planned| planned.mode == Mode::Moved)
+                .map(|planned| (planned.port.number, planned.application))
+                .collect();
+            let Self { pod, undo, report } = self;
+            let containers = at_mut(pod, &["spec", "containers"]).and_then(Value::as_array_mut);
+            let own =
+                containers.and_then(|all| all.iter_mut().find(|own| text(own, &["name"]) == Some(&recipe.container)));
+            let Some(own) = own else { continue };
+            let name = recipe.name();
+            report.facts.push(format!("container {}: recipe {name} ({})", recipe.container, recipe.source()));
+            for edit in recipe.edits(own, |number| numbers.get(&number).copied()) {
+                knob::edit(own, &recipe.container, &edit, undo, report);
+            }
+        }
+    }
+
     /// Lets probes that only connect ask the sidecar, which connects to the application itself: where the kubelet connects the sidecar has accepted, whatever the
     /// application does. One that names another host is about something else.
     fn probes(&mut self, incoming: &Value, planned: &[Planned], metrics: u16) {
-        let ours = planned.iter().filter(|planned| matches!(planned.mode, Mode::Loopback | Mode::Redirect));
+        let ours =
+            planned.iter().filter(|planned| matches!(planned.mode, Mode::Loopback | Mode::Moved | Mode::Redirect));
         let ours: Vec<u16> = ours.map(|planned| planned.port.number).collect();
         for container in self.applications() {
             for probe in PROBES {

@@ -6,8 +6,9 @@
 use serde_json::Value;
 
 use super::access::{at, list, text};
-use super::overrides::{AppListen, Overrides};
+use super::overrides::{AppListen, Overrides, RecipeChoice};
 use super::ports::{self, Candidate, Numbers};
+use super::recipe::{self, MoveKind, RecipeMatch};
 use super::referrers::{self, Referrers};
 use super::{Context, Skip, Skipped, View, dialled, told};
 use crate::api::v1alpha1::Capture;
@@ -19,6 +20,8 @@ pub(super) enum Mode {
     Named,
     /// The application listens on loopback, the sidecar on the pod's addresses.
     Loopback,
+    /// A recipe moves the application to another port, and the sidecar listens on its number.
+    Moved,
     /// The kernel leads what comes from outside to the sidecar.
     Redirect,
     /// The sidecar listens, and nothing leads to it by itself.
@@ -30,6 +33,8 @@ pub(super) enum Mode {
 pub(super) struct Plan {
     /// One for each number, in the order in which the ports are declared.
     pub(super) ports: Vec<Planned>,
+    /// The recipes that are used.
+    pub(super) recipes: Vec<RecipeMatch>,
     /// What the user should know besides what stands at the ports.
     pub(super) warnings: Vec<String>,
 }
@@ -43,6 +48,8 @@ pub(super) struct Planned {
     pub(super) mode: Mode,
     /// Where the sidecar listens; with `Loopback` the port's own number, on the pod's addresses.
     pub(super) listen: u16,
+    /// Where the application listens: at the port's own number, except with `Moved`.
+    pub(super) application: u16,
     /// What goes around the sidecar, or does not reach it.
     pub(super) bypass: Vec<String>,
     /// Why nothing leads to the sidecar by itself, with `None`.
@@ -58,6 +65,7 @@ struct Allowed<'a> {
     view: View,
     /// The container that can be told to listen on loopback.
     told: Option<String>,
+    recipes: &'a [RecipeMatch],
 }
 
 /// A candidate on its way.
@@ -87,7 +95,13 @@ pub(super) fn plan(
     }
     let knob = overrides.app_listen.as_ref();
     let told = knob.and_then(|knob| knob.container.clone());
-    let allowed = Allowed { wish: overrides.capture, redirect, knob, view: context.view, told };
+    let recipes = match overrides.recipe {
+        _ if knob.is_some() || overrides.capture != Capture::Auto => Vec::new(),
+        RecipeChoice::None => Vec::new(),
+        RecipeChoice::Auto => recipe::find(pod, None),
+        RecipeChoice::Named(name) => recipe::find(pod, Some(name)),
+    };
+    let allowed = Allowed { wish: overrides.capture, redirect, knob, view: context.view, told, recipes: &recipes };
     let native = overrides.is_native(context);
     let decide = |port: Candidate| {
         let named = referrers::of(&port, pod, &context.namespace, context.referrers.iter());
@@ -96,8 +110,12 @@ pub(super) fn plan(
         Decided { port, named, unmovable, mode }
     };
     let mut decided: Vec<Decided> = candidates.into_iter().map(&decide).collect();
-    let mut plan =
-        Plan { warnings: whole_containers(pod, allowed.told.as_deref(), &mut decided, decide), ..Plan::default() };
+    let mut plan = Plan::default();
+    plan.warnings = match &recipes[..] {
+        [] => whole_containers(pod, allowed.told.as_deref(), &mut decided, decide),
+        _ => plan.whole_recipes(pod, &recipes, &mut decided, decide),
+    };
+    plan.warnings.extend(unused_recipe(overrides.recipe, &recipes));
     let firsts = plan.second_to_none(decided);
     if context.view == View::Files {
         plan.unseen(&firsts);
@@ -137,16 +155,24 @@ impl Allowed<'_> {
     fn mode(&self, port: &Candidate, named: &Referrers, movable: bool) -> Mode {
         let by_name = if movable { Mode::Named } else { Mode::None };
         let told = self.told.as_ref() == Some(&port.container);
-        match self.wish {
+        let recipe = self.recipes.iter().find(|recipe| recipe.container == port.container);
+        let moved = recipe.and_then(|recipe| recipe.moves(port.number)).map(|kind| match kind {
+            MoveKind::Loopback => Mode::Loopback,
+            MoveKind::Number => Mode::Moved,
+        });
+        match (self.wish, moved) {
             // Without a knob the application is trusted to listen on loopback by itself; with one, only the container that it is for.
-            Capture::Loopback if told || self.knob.is_none() => Mode::Loopback,
-            Capture::Redirect => Mode::Redirect,
+            (Capture::Loopback, _) if told || self.knob.is_none() => Mode::Loopback,
+            (Capture::Redirect, _) => Mode::Redirect,
             // Nobody is known who could tell whether the name is enough, and the number always is.
-            Capture::Auto if told && self.view == View::Files && *named == Referrers::default() => Mode::Loopback,
-            Capture::Auto if movable && named.by_number.is_empty() && named.rules.is_empty() => Mode::Named,
-            Capture::Auto if told => Mode::Loopback,
-            Capture::Auto if self.redirect => Mode::Redirect,
-            Capture::Named | Capture::Loopback | Capture::Auto => by_name,
+            (Capture::Auto, _) if told && self.view == View::Files && *named == Referrers::default() => Mode::Loopback,
+            // A Service that comes later may use the number.
+            (Capture::Auto, Some(moved)) if *named == Referrers::default() => moved,
+            (Capture::Auto, _) if movable && named.by_number.is_empty() && named.rules.is_empty() => Mode::Named,
+            (Capture::Auto, _) if told => Mode::Loopback,
+            (Capture::Auto, Some(moved)) => moved,
+            (Capture::Auto, _) if self.redirect => Mode::Redirect,
+            (Capture::Named | Capture::Loopback | Capture::Auto, _) => by_name,
         }
     }
 }
@@ -154,6 +180,50 @@ impl Allowed<'_> {
 // === impl Plan ===
 
 impl Plan {
+    /// Moves all captured ports of a server where one is moved by its recipe, and keeps the recipes
+    /// that move any.
+    fn whole_recipes(
+        &mut self,
+        pod: &Value,
+        recipes: &[RecipeMatch],
+        decided: &mut Vec<Decided>,
+        decide: impl Fn(Candidate) -> Decided,
+    ) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for recipe in recipes {
+            let own = |each: &&mut Decided| each.port.container == recipe.container;
+            let moves = |each: &Decided| matches!(each.mode, Mode::Loopback | Mode::Moved);
+            if !decided.iter_mut().filter(own).any(|each| moves(each)) {
+                continue;
+            }
+            // What its own probes dial has to be there too.
+            let container = ports::applications(pod).find(|own| text(own, &["name"]) == Some(&recipe.container));
+            for number in container.map(dialled::by_itself).unwrap_or_default() {
+                if recipe.moves(number).is_some() && !decided.iter().any(|each| each.port.number == number) {
+                    let container = recipe.container.clone();
+                    decided.push(decide(Candidate { container, name: None, number, host_port: None }));
+                }
+            }
+            for each in decided.iter_mut().filter(own) {
+                match recipe.moves(each.port.number) {
+                    Some(MoveKind::Loopback) => each.mode = Mode::Loopback,
+                    Some(MoveKind::Number) => each.mode = Mode::Moved,
+                    None => {}
+                }
+            }
+            let captured = |number: u16| decided.iter().any(|each| each.port.number == number);
+            warnings.extend(recipe.along().filter(|number| !captured(*number)).map(|number| {
+                format!(
+                    "container {}: recipe {} moves port {number} to loopback too, and no Service and no declared port leads to it: declare it if another pod calls it",
+                    recipe.container,
+                    recipe.name()
+                )
+            }));
+            self.recipes.push(recipe.clone());
+        }
+        warnings
+    }
+
     /// Leaves out those whose name leads to an earlier container: nobody reaches them by it. Their names are moved with the first all the same, since a Service
     /// takes the first container that has the name.
     fn second_to_none(&mut self, decided: Vec<Decided>) -> Vec<Decided> {
@@ -215,10 +285,14 @@ impl Plan {
             }
             return Ok(());
         }
-        let listen = if mode == Mode::Loopback { port.number } else { numbers.listen()? };
+        let (listen, application) = match mode {
+            Mode::Loopback => (port.number, port.number),
+            Mode::Moved => (port.number, numbers.listen()?),
+            Mode::Named | Mode::Redirect | Mode::None => (numbers.listen()?, port.number),
+        };
         let bypass = bypass(&port, mode, listen, named);
         let uncaptured = unmovable.filter(|_| mode == Mode::None);
-        self.ports.push(Planned { port, also: Vec::new(), mode, listen, bypass, uncaptured });
+        self.ports.push(Planned { port, also: Vec::new(), mode, listen, application, bypass, uncaptured });
         Ok(())
     }
 
@@ -242,6 +316,14 @@ impl Plan {
             )
         }));
     }
+}
+
+/// A warning where the recipe that was chosen fits no container.
+fn unused_recipe(choice: RecipeChoice, recipes: &[RecipeMatch]) -> Option<String> {
+    let RecipeChoice::Named(name) = choice else { return None };
+    recipes.is_empty().then(|| {
+        format!("recipe {name} is not used: no container declares a command or an image that it knows, or its capture is not Auto")
+    })
 }
 
 /// Why a name would lead nowhere on a native sidecar of an older cluster, which somebody asked for.
@@ -322,8 +404,8 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
             )
             .collect(),
         Mode::None => around.collect(),
-        // Both keep the number, so who names it reaches the sidecar.
-        Mode::Loopback | Mode::Redirect => return Vec::new(),
+        // They keep the number, so what names it reaches the sidecar.
+        Mode::Loopback | Mode::Moved | Mode::Redirect => return Vec::new(),
     };
     if let Some(host) = port.host_port {
         bypass.push(format!("hostPort {host} leads to the application itself"));

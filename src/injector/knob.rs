@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::Report;
 use super::access::{list, list_mut, text};
 use super::overrides::Knob;
+use super::recipe::ContainerEdit;
 use super::status::{Argument, Undo, Variable};
 
 /// Shells of the images that there are.
@@ -15,6 +16,42 @@ pub(super) fn turn(own: &mut Value, container: &str, knob: &Knob, undo: &mut Und
     match knob {
         Knob::Env(name, value) => set_variable(own, container, (name, value), undo, report),
         Knob::Arg(words) => set_argument(own, container, words, undo, report),
+    }
+}
+
+/// Makes a recipe's change in a container, with a record of what stood there.
+pub(super) fn edit(own: &mut Value, container: &str, edit: &ContainerEdit, undo: &mut Undo, report: &mut Report) {
+    match edit {
+        ContainerEdit::Variable(name, value) => {
+            let wanted = json!({"name": name, "value": value});
+            let env = list_mut(own, &["env"]);
+            let was = match env.iter_mut().rfind(|entry| text(entry, &["name"]) == Some(name)) {
+                Some(entry) => Some(std::mem::replace(entry, wanted)),
+                None => {
+                    env.push(wanted);
+                    None
+                }
+            };
+            report.facts.push(format!("container {container}: {name}={value}"));
+            let (container, name, set) = (container.to_owned(), name.clone(), value.clone());
+            undo.env.push(Variable { container, name, set, was });
+        }
+        ContainerEdit::Item { list, index, set } => {
+            let Some(item) = own.get_mut(*list).and_then(|items| items.get_mut(*index)) else { return };
+            let was = std::mem::replace(item, json!(set));
+            report.facts.push(format!("container {container}: {was} in {list} is {set:?} now"));
+            let (container, list) = (container.to_owned(), (*list).to_owned());
+            undo.args.push(Argument { container, list, index: *index, set: set.clone(), was: Some(was) });
+        }
+        ContainerEdit::Append(words) => {
+            let args = list_mut(own, &["args"]);
+            for word in words {
+                let (container, list) = (container.to_owned(), "args".to_owned());
+                undo.args.push(Argument { container, list, index: args.len(), set: word.clone(), was: None });
+                args.push(json!(word));
+            }
+            report.facts.push(format!("container {container}: argument {:?}", words.join(" ")));
+        }
     }
 }
 

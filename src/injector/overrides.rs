@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::access::at;
 use super::status::Status;
-use super::{Code, Context, Holder, NamedPolicy, Problem, policy, told};
+use super::{Code, Context, Holder, NamedPolicy, Problem, policy, recipe, told};
 use crate::api::v1alpha1::{Capture, Mode, NativeSidecar, Port, Word};
 use crate::config::quantity::{CPU, MEMORY};
 use crate::config::{self, format_duration, parse_duration};
@@ -20,10 +20,11 @@ use crate::config::{self, format_duration, parse_duration};
 const PREFIX: &str = "groupage.dev/";
 
 /// The annotations that a user may write, beside `inject`.
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "capture",
     "ports",
     "app-listen",
+    "recipe",
     "cpu-request",
     "memory-request",
     "memory-limit",
@@ -50,6 +51,7 @@ pub(super) struct Overrides {
     /// Empty: every declared TCP port.
     pub(super) ports: Vec<Port>,
     pub(super) app_listen: Option<AppListen>,
+    pub(super) recipe: RecipeChoice,
     /// `None`: nobody chose, and the installation's value holds.
     pub(super) cpu_request: Option<String>,
     pub(super) memory_request: Option<String>,
@@ -62,6 +64,18 @@ pub(super) struct Overrides {
     pub(super) mode: Option<Mode>,
     /// The policy for this pod.
     pub(super) policy: Option<NamedPolicy>,
+}
+
+/// The recipes that may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum RecipeChoice {
+    /// Any that fits.
+    #[default]
+    Auto,
+    /// None.
+    None,
+    /// The one of this name.
+    Named(&'static str),
 }
 
 /// How an application is told to listen on loopback.
@@ -119,6 +133,7 @@ impl Overrides {
         let capture = reader.read("capture", "Auto, Named, Loopback or Redirect", word::<Capture>);
         let ports = reader.read("ports", "names and numbers of ports, separated by commas", ports);
         let app_listen = reader.read("app-listen", APP_LISTEN, AppListen::parse);
+        let recipe = reader.read("recipe", &RecipeChoice::allowed(), RecipeChoice::parse);
         let cpu = |text: &str| CPU.holds(text).then(|| text.to_owned());
         let memory = |text: &str| MEMORY.holds(text).then(|| text.to_owned());
         let cpu_request = reader.read("cpu-request", &CPU.allowed(), cpu);
@@ -159,10 +174,21 @@ impl Overrides {
             }),
             (app_listen, _) => app_listen,
         };
+        let recipe = recipe.unwrap_or_else(|| {
+            let text = under.recipe.as_deref().unwrap_or("Auto");
+            RecipeChoice::parse(text).unwrap_or_else(|| {
+                warnings.push(format!(
+                    "recipe {text} of the policy is not known, and Auto holds: {}",
+                    RecipeChoice::allowed()
+                ));
+                RecipeChoice::Auto
+            })
+        });
         let overrides = Self {
             capture: capture.or_else(|| known_word(under.capture)).unwrap_or(Capture::Auto),
             ports,
             app_listen,
+            recipe,
             cpu_request: cpu_request.or_else(|| known(under.cpu_request, |text| CPU.holds(text))),
             memory_request: memory_request.or_else(|| known(under.memory_request, |text| MEMORY.holds(text))),
             memory_limit: memory_limit.or_else(|| known(under.memory_limit, |text| MEMORY.holds(text))),
@@ -225,6 +251,24 @@ fn port(text: &str) -> Option<Port> {
 /// A drain of up to an hour.
 fn drain(text: &str) -> Option<Duration> {
     parse_duration(text).filter(|time| (Duration::from_secs(1)..=Duration::from_secs(3600)).contains(time))
+}
+
+// === impl RecipeChoice ===
+
+impl RecipeChoice {
+    fn parse(text: &str) -> Option<Self> {
+        if text.eq_ignore_ascii_case("Auto") {
+            return Some(Self::Auto);
+        }
+        if text.eq_ignore_ascii_case("None") {
+            return Some(Self::None);
+        }
+        recipe::names().find(|name| name.eq_ignore_ascii_case(text)).map(Self::Named)
+    }
+
+    fn allowed() -> String {
+        format!("Auto, None or one of {}", recipe::names().collect::<Vec<_>>().join(", "))
+    }
 }
 
 // === impl AppListen ===

@@ -111,10 +111,14 @@ impl Parts<'_> {
             let name = planned.port.name.as_deref().unwrap_or_default();
             let listen = match planned.mode {
                 Mode::Loopback => "pod".to_owned(),
-                Mode::Named | Mode::Redirect | Mode::None => planned.listen.to_string(),
+                Mode::Named | Mode::Moved | Mode::Redirect | Mode::None => planned.listen.to_string(),
+            };
+            let application = match planned.mode {
+                Mode::Moved => format!("={}", planned.application),
+                _ => String::new(),
             };
             // One word: a port's name never becomes a flag.
-            args.push(format!("--capture={name}:{}@{listen}", planned.port.number));
+            args.push(format!("--capture={name}:{}{application}@{listen}", planned.port.number));
         }
         let rest = [
             ("--metrics", format!("[::]:{}", self.numbers.metrics)),
@@ -152,7 +156,7 @@ impl Parts<'_> {
     fn ports(&self) -> Vec<Value> {
         let mut ports: Vec<Value> = Vec::new();
         let mut names = vec![METRICS_NAME];
-        for planned in self.planned.iter().filter(|planned| planned.mode != Mode::Loopback) {
+        for planned in self.planned.iter().filter(|planned| !matches!(planned.mode, Mode::Loopback | Mode::Moved)) {
             let port = || json!({"containerPort": planned.listen, "protocol": "TCP"});
             let moved = planned.names();
             if moved.is_empty() {

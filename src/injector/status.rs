@@ -21,6 +21,9 @@ pub(super) struct Status {
     /// The captured ports.
     #[serde(default)]
     pub(super) capture: Vec<Captured>,
+    /// The recipes by which servers were moved.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) recipes: Vec<String>,
     /// The number where `/metrics` is.
     pub(super) metrics: u16,
     /// The number where `/api` is, on loopback.

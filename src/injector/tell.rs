@@ -23,6 +23,7 @@ pub(super) fn about(report: &mut Report, planned: &[Planned], overrides: &Overri
         let how = match mode {
             Mode::Named => format!("by its name, through {listen}"),
             Mode::Loopback => "on the pod's addresses, the application on loopback".to_owned(),
+            Mode::Moved => format!("at its number, the application at {}", planned.application),
             Mode::Redirect => format!("by a redirect to {listen}"),
             Mode::None => format!("not captured; the sidecar listens on {listen}"),
         };

@@ -31,7 +31,8 @@ pub(super) fn choose(
     narrow(&mut left, |own| declares(own, &dialled));
     narrow(&mut left, |own| declares(own, &bare));
     narrow(&mut left, stands);
-    let undo = known.map(|known| &known.undo);
+    // What a recipe wrote says nothing of a knob.
+    let undo = known.filter(|known| known.recipes.is_empty()).map(|known| &known.undo);
     let set = |name: &str| {
         undo.is_some_and(|undo| {
             undo.env.iter().any(|set| set.container == name) || undo.args.iter().any(|set| set.container == name)

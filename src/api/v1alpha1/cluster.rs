@@ -214,6 +214,9 @@ pub struct InjectionSpec {
     /// A variable or an argument by which the application listens on loopback: an address or a port, nothing else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_listen: Option<String>,
+    /// The recipe by which a known server is moved off its ports: `Auto`, `None` or its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recipe: Option<String>,
     /// CPU request of the sidecar.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_request: Option<String>,

@@ -81,11 +81,18 @@ fn container(name: &'static str) -> BoxedStrategy<Value> {
         Just(json!({"name": "OTHER", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})),
     ];
     let argument = || word(&["--host", "--host=0.0.0.0", "127.0.0.1", "0.0.0.0", "-c", "serve"]);
+    let command = prop_oneof![
+        3 => list(argument(), 2),
+        1 => list(word(&["uvicorn", "tritonserver", "tensorflow_model_server", "gunicorn"]), 1),
+        1 => word(&["vllm serve m", "exec gunicorn -b 0.0.0.0:8080 a:a", "mlserver start . # $(X)"])
+            .prop_map(|script| json!(["sh", "-c", script])),
+    ];
     let fields = vec![
         ("ports", list(port(), 4)),
         ("env", list(variable, 3)),
         ("args", list(argument(), 4)),
-        ("command", list(argument(), 2)),
+        ("command", command.boxed()),
+        ("image", word(&["kserve/sklearnserver:v1", "ollama/ollama", "own"]).boxed()),
         ("livenessProbe", handler()),
         ("readinessProbe", handler()),
         ("startupProbe", handler()),
@@ -126,6 +133,7 @@ fn annotations() -> BoxedStrategy<Value> {
             ])
             .boxed(),
         ),
+        ("groupage.dev/recipe", word(&["Auto", "none", "kserve"]).boxed()),
         ("groupage.dev/memory-limit", word(&["32Mi", "1Gi"]).boxed()),
         ("groupage.dev/native-sidecar", word(&["Auto", "never", "always"]).boxed()),
         ("groupage.dev/status", word(&["{}", "not ours"]).boxed()),

@@ -1,0 +1,482 @@
+//! Recipes: how a server that is known moves off its ports, so that the sidecar can listen there.
+//!
+//! A server is recognised by what its container declares: command, arguments, environment, and the
+//! name of the image where there is no command. It is moved to loopback by its own flag or variable,
+//! or, where it has none for the address, to another port. The numbers stay as they are for whatever
+//! refers to them. Where a command cannot be read for sure there is no recipe.
+
+mod command;
+mod table;
+
+use serde_json::Value;
+
+use self::command::{Place, Word, base_name};
+use self::table::{Listener, RECIPES, Recipe, Setting};
+use super::access::{list, text};
+use super::ports;
+
+/// The address on which an application listens beside the sidecar.
+const LOOPBACK: &str = "127.0.0.1";
+/// Options of Python that take no value.
+const PYTHON_OPTIONS: [&str; 5] = ["-u", "-O", "-B", "-I", "-E"];
+
+/// A recipe that fits a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RecipeMatch {
+    recipe: &'static Recipe,
+    pub(super) container: String,
+    /// The words of the command, with the place of each; empty where the image starts the server.
+    words: Vec<Word>,
+    /// The first word after the program and its subcommand.
+    flags_at: usize,
+    /// Listeners with the number that each has.
+    listeners: Vec<(&'static Listener, u16)>,
+}
+
+/// The way in which a listener is moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MoveKind {
+    /// To loopback, with its number.
+    Loopback,
+    /// To another number.
+    Number,
+}
+
+/// A change of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ContainerEdit {
+    /// A variable with its value.
+    Variable(String, String),
+    /// An item of `command` or `args` in the place of another.
+    Item { list: &'static str, index: usize, set: String },
+    /// Items at the end of `args`.
+    Append(Vec<String>),
+}
+
+/// Names of all recipes.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    RECIPES.iter().map(|recipe| recipe.name)
+}
+
+/// The recipes that fit the application's containers; `wanted`: only the one of this name.
+pub(super) fn find(pod: &Value, wanted: Option<&str>) -> Vec<RecipeMatch> {
+    ports::applications(pod).filter_map(|container| of_container(container, wanted)).collect()
+}
+
+fn of_container(container: &Value, wanted: Option<&str>) -> Option<RecipeMatch> {
+    let recipes = || RECIPES.iter().filter(|recipe| wanted.is_none_or(|name| recipe.name == name));
+    let commands = command::commands(container);
+    let mut found = commands.iter().flat_map(|words| {
+        let rest = command::unwrapped(words);
+        let skipped = words.len() - rest.len();
+        recipes().filter_map(move |recipe| {
+            let flags_at = skipped + recipe.program_words(rest)?;
+            RecipeMatch::new(recipe, container, words.clone(), flags_at)
+        })
+    });
+    match (found.next(), found.next()) {
+        (Some(one), None) => return Some(one),
+        // Two servers in one text: which of them has which port is not known.
+        (Some(_), Some(_)) => return None,
+        (None, _) => {}
+    }
+    if !list(container, &["command"]).is_empty() {
+        return None;
+    }
+    let words: Vec<Word> = commands.into_iter().flatten().collect();
+    let image = text(container, &["image"]).map(repository).unwrap_or_default();
+    let mut recipes = recipes().filter(|recipe| recipe.images.iter().any(|end| ends_with(image, end)));
+    RecipeMatch::new(recipes.next()?, container, words, 0)
+}
+
+/// An image's repository: without its tag and its digest.
+fn repository(image: &str) -> &str {
+    let image = image.split('@').next().unwrap_or_default();
+    match image.rsplit_once(':') {
+        Some((repository, tag)) if !tag.contains('/') => repository,
+        _ => image,
+    }
+}
+
+/// Returns `true` for a repository of this name, in any registry.
+fn ends_with(repository: &str, name: &str) -> bool {
+    repository.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with('/'))
+}
+
+// === impl Recipe ===
+
+impl Recipe {
+    /// The number of words that start it, where a command does.
+    fn program_words(&self, words: &[Word]) -> Option<usize> {
+        let at = |index: usize| words.get(index).map_or("", |word| word.text.as_str());
+        let is_program = |index: usize| self.programs.contains(&base_name(at(index)));
+        let version = base_name(at(0)).strip_prefix("python");
+        let is_python = version.is_some_and(|version| version.bytes().all(|b| b.is_ascii_digit() || b == b'.'));
+        let options = words.iter().skip(1).take_while(|word| PYTHON_OPTIONS.contains(&word.text.as_str())).count();
+        let start = 1 + options;
+        let count = if is_program(0) {
+            1
+        } else if is_python && at(start) == "-m" && self.modules.contains(&at(start + 1)) {
+            start + 2
+        } else if is_python && at(start).contains('/') && is_program(start) {
+            // The program's script, which Python is given by its path.
+            start + 1
+        } else {
+            return None;
+        };
+        // A module within a package is the server itself, and takes no subcommand.
+        if self.verbs.is_empty() || at(count - 1).contains('.') && !is_program(count - 1) {
+            return Some(count);
+        }
+        let stands = |verb: &&&str| verb.split(' ').enumerate().all(|(offset, part)| at(count + offset) == part);
+        self.verbs.iter().find(stands).map(|verb| count + verb.split(' ').count())
+    }
+}
+
+// === impl RecipeMatch ===
+
+impl RecipeMatch {
+    fn new(recipe: &'static Recipe, container: &Value, words: Vec<Word>, flags_at: usize) -> Option<Self> {
+        let name = text(container, &["name"])?.to_owned();
+        let mut found = Self { recipe, container: name, words, flags_at, listeners: Vec::new() };
+        let elsewhere = recipe.elsewhere.iter().any(|flag| found.values(&[flag]).next().is_some());
+        if elsewhere || !found.is_settable(container) {
+            return None;
+        }
+        for listener in recipe.listeners {
+            let numbers = found.numbers(listener, container)?;
+            found.listeners.extend(numbers.into_iter().map(|number| (listener, number)));
+        }
+        Some(found)
+    }
+
+    /// The name of its recipe.
+    pub(super) const fn name(&self) -> &'static str {
+        self.recipe.name
+    }
+
+    /// The documentation of the server.
+    pub(super) const fn source(&self) -> &'static str {
+        self.recipe.source
+    }
+
+    /// The way in which a port of its container is moved; `None`: it is none of the server's.
+    pub(super) fn moves(&self, number: u16) -> Option<MoveKind> {
+        let (listener, _) = self.listeners.iter().find(|(_, own)| *own == number)?;
+        Some(match listener.setting {
+            Setting::Port(_) => MoveKind::Number,
+            _ => MoveKind::Loopback,
+        })
+    }
+
+    /// Numbers that move to loopback whether they are captured or not, since one setting moves them.
+    pub(super) fn along(&self) -> impl Iterator<Item = u16> + '_ {
+        self.listeners.iter().filter(|(listener, _)| matches!(listener.setting, Setting::Along)).map(|(_, own)| *own)
+    }
+
+    /// Returns `true` where every setting can be written: a flag needs a command or arguments that
+    /// are known, since those of the image would no longer count.
+    fn is_settable(&self, container: &Value) -> bool {
+        let flags = self
+            .recipe
+            .listeners
+            .iter()
+            .any(|listener| matches!(listener.setting, Setting::Host(_) | Setting::Bind(_) | Setting::Port(_)));
+        !flags || !list(container, &["command"]).is_empty() || !list(container, &["args"]).is_empty()
+    }
+
+    /// The values of a flag, each with the index of its word and what stands before it there.
+    fn values<'a>(&'a self, flags: &'a [&str]) -> impl Iterator<Item = (usize, &'a str, &'a str)> + 'a {
+        let words = self.words.iter().enumerate().skip(self.flags_at);
+        words.filter_map(move |(index, word)| {
+            flags.iter().find_map(|flag| {
+                let rest = word.text.strip_prefix(flag)?;
+                if rest.is_empty() {
+                    return self.words.get(index + 1).map(|value| (index + 1, "", value.text.as_str()));
+                }
+                // `-b0.0.0.0:8000`, as a flag of one letter takes it too.
+                let inline = rest.strip_prefix('=').or_else(|| Some(rest).filter(|_| flag.len() == 2))?;
+                Some((index, word.text.get(..word.text.len() - inline.len())?, inline))
+            })
+        })
+    }
+
+    /// The numbers on which a listener listens, as far as the container declares them; several for a
+    /// flag that may stand several times.
+    fn numbers(&self, listener: &Listener, container: &Value) -> Option<Vec<u16>> {
+        let variable = |name: &str| {
+            let entry = list(container, &["env"]).iter().rfind(|entry| text(entry, &["name"]) == Some(name))?;
+            text(entry, &["value"])
+        };
+        let mut declared = ports::of_container(container).map(|port| port.number);
+        let only = declared.next().filter(|_| declared.next().is_none());
+        let resolve = |given: &str| resolved(given, variable).or(only);
+        let of_address = |address: &str| match port_of(address) {
+            _ if address.starts_with("unix:") || address.starts_with("fd:") => None,
+            Some(port) => resolve(port),
+            None => Some(listener.port),
+        };
+        if let Setting::Bind(flags) = listener.setting {
+            let bound: Option<Vec<u16>> = self.values(flags).map(|(_, _, value)| of_address(value)).collect();
+            let bound = bound?;
+            return Some(if bound.is_empty() { vec![only.unwrap_or(listener.port)] } else { bound });
+        }
+        let given = match listener.setting {
+            Setting::BindEnv(name, _) => variable(name).map(of_address),
+            _ => {
+                let flag = self.values(listener.port_flags).map(|(_, _, value)| value).last();
+                flag.or_else(|| listener.port_env.and_then(variable)).map(resolve)
+            }
+        };
+        // A port that is set where it cannot be seen is the one that is declared.
+        let unseen = || only.filter(|_| self.recipe.listeners.len() == 1).unwrap_or(listener.port);
+        given.unwrap_or_else(|| Some(unseen())).map(|number| vec![number])
+    }
+
+    /// The changes that move the server; `application` is the number that a port gets which moves to
+    /// another, and `None` for one that stays.
+    pub(super) fn edits(&self, container: &Value, application: impl Fn(u16) -> Option<u16>) -> Vec<ContainerEdit> {
+        let mut draft = EditDraft { matched: self, container, items: Vec::new(), edits: Vec::new() };
+        let mut set: Option<&Listener> = None;
+        for (listener, number) in &self.listeners {
+            // One that has several numbers has one setting.
+            if set.replace(listener) == Some(*listener) {
+                continue;
+            }
+            match listener.setting {
+                Setting::Host(flags) => draft.flag(flags, |_| LOOPBACK.to_owned(), LOOPBACK),
+                Setting::Bind(flags) => {
+                    let bound = |value: &str| match port_of(value) {
+                        Some(port) => format!("{LOOPBACK}:{port}"),
+                        None => LOOPBACK.to_owned(),
+                    };
+                    draft.flag(flags, bound, &format!("{LOOPBACK}:{number}"));
+                }
+                Setting::Port(flags) => {
+                    if let Some(application) = application(*number) {
+                        let application = application.to_string();
+                        draft.flag(flags, |_| application.clone(), &application);
+                    }
+                }
+                Setting::HostEnv(name) => draft.variable(name, LOOPBACK.to_owned()),
+                Setting::BindEnv(name, scheme) => {
+                    draft.variable(name, format!("{scheme}{LOOPBACK}:{number}"));
+                }
+                Setting::Along => {}
+            }
+        }
+        draft.finish()
+    }
+}
+
+/// The changes in the making.
+struct EditDraft<'a> {
+    matched: &'a RecipeMatch,
+    container: &'a Value,
+    /// Words in the place of others: the place, and the word with all that stands before it there.
+    items: Vec<(Place, String)>,
+    edits: Vec<ContainerEdit>,
+}
+
+// === impl EditDraft ===
+
+impl EditDraft<'_> {
+    /// Sets a flag wherever it stands; where it stands nowhere, adds it.
+    fn flag(&mut self, flags: &[&str], set: impl Fn(&str) -> String, absent: &str) {
+        let mut stands = false;
+        for (index, before, value) in self.matched.values(flags) {
+            stands = true;
+            let wanted = set(value);
+            if let Some(word) = self.matched.words.get(index).filter(|_| wanted != value) {
+                self.items.push((word.place.clone(), format!("{before}{wanted}")));
+            }
+        }
+        if stands {
+            return;
+        }
+        let flag = flags.iter().max_by_key(|flag| flag.len()).copied().unwrap_or_default();
+        // In a shell's text right after the program: what follows its words is not known.
+        let program = self.matched.flags_at.checked_sub(1).and_then(|at| self.matched.words.get(at));
+        match program.and_then(|word| Some((word, word.place.span.clone()?))) {
+            Some((word, span)) => {
+                let place = Place { span: Some(span.end..span.end), ..word.place.clone() };
+                self.items.push((place, format!(" {flag} {absent}")));
+            }
+            None if flag.starts_with("--") => self.edits.push(ContainerEdit::Append(vec![format!("{flag}={absent}")])),
+            None => self.edits.push(ContainerEdit::Append(vec![flag.to_owned(), absent.to_owned()])),
+        }
+    }
+
+    fn variable(&mut self, name: &str, value: String) {
+        let entry = list(self.container, &["env"]).iter().rfind(|entry| text(entry, &["name"]) == Some(name));
+        if entry.and_then(|entry| text(entry, &["value"])) != Some(&value) {
+            self.edits.push(ContainerEdit::Variable(name.to_owned(), value));
+        }
+    }
+
+    /// The changes, one for each item of a list.
+    fn finish(mut self) -> Vec<ContainerEdit> {
+        // From the end, so that the places before stay where they are.
+        self.items.sort_by_key(|(place, _)| std::cmp::Reverse(place.span.as_ref().map_or(0, |span| span.start)));
+        let mut edits: Vec<ContainerEdit> = Vec::new();
+        for (place, word) in self.items {
+            let Some(span) = place.span else {
+                edits.push(ContainerEdit::Item { list: place.list, index: place.index, set: word });
+                continue;
+            };
+            let whole = edits.iter_mut().find_map(|edit| match edit {
+                ContainerEdit::Item { list, index, set } if (*list, *index) == (place.list, place.index) => Some(set),
+                _ => None,
+            });
+            match whole {
+                Some(whole) => whole.replace_range(span, &word),
+                None => {
+                    let item = list(self.container, &[place.list]).get(place.index);
+                    let mut set = item.and_then(Value::as_str).unwrap_or_default().to_owned();
+                    set.replace_range(span, &word);
+                    edits.push(ContainerEdit::Item { list: place.list, index: place.index, set });
+                }
+            }
+        }
+        edits.append(&mut self.edits);
+        edits
+    }
+}
+
+/// The port of an address, as it stands: `0.0.0.0:8000`, `[::]:$(PORT)`, `http://0.0.0.0:8080`.
+fn port_of(address: &str) -> Option<&str> {
+    let address = address.rsplit_once("//").map_or(address, |(_, address)| address);
+    if let Some((_, port)) = address.split_once(":$") {
+        return address.get(address.len() - port.len() - 1..);
+    }
+    let (host, port) = address.rsplit_once(':')?;
+    // An IPv6 address without brackets has no port.
+    (!host.contains(':') || host.ends_with(']')).then_some(port)
+}
+
+/// The number that a text is, or the variable that it names.
+fn resolved<'a>(text: &str, variable: impl Fn(&str) -> Option<&'a str>) -> Option<u16> {
+    let number = |text: &str| text.parse::<u16>().ok().filter(|number| *number > 0);
+    if let Some(number) = number(text) {
+        return Some(number);
+    }
+    let inner = text.strip_prefix("$(").and_then(|rest| rest.strip_suffix(')'));
+    let inner = inner.or_else(|| text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')));
+    let inner = inner.or_else(|| text.strip_prefix('$'))?;
+    let (name, default) = inner.split_once(":-").map_or((inner, None), |(name, default)| (name, Some(default)));
+    variable(name).or(default).and_then(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(container: &Value) -> Value {
+        let mut container = container.clone();
+        container["name"] = json!("app");
+        json!({"spec": {"containers": [container]}})
+    }
+
+    /// The recipe's name, the numbers that it moves, and the container's own part after it.
+    fn moved(container: &Value) -> Option<(&'static str, Vec<u16>, Vec<ContainerEdit>)> {
+        let pod = pod(container);
+        let found = find(&pod, None).into_iter().next()?;
+        let numbers: Vec<u16> = found.listeners.iter().map(|(_, number)| *number).collect();
+        let to = |number: u16| (found.moves(number) == Some(MoveKind::Number)).then(|| number + 10_000);
+        Some((found.name(), numbers, found.edits(&pod["spec"]["containers"][0], to)))
+    }
+
+    fn item(list: &'static str, index: usize, set: &str) -> ContainerEdit {
+        ContainerEdit::Item { list, index, set: set.to_owned() }
+    }
+
+    fn append(words: &[&str]) -> ContainerEdit {
+        ContainerEdit::Append(words.iter().map(|word| (*word).to_owned()).collect())
+    }
+
+    #[test]
+    fn a_host_flag_is_set_where_it_stands_and_added_where_it_does_not() {
+        let there = json!({"command": ["uvicorn", "app:app", "--host", "0.0.0.0", "--port=8080"]});
+        assert_eq!(moved(&there), Some(("uvicorn", vec![8080], vec![item("command", 3, "127.0.0.1")])));
+        let inline = json!({"command": ["python", "-u", "-m", "uvicorn"], "args": ["a:b", "--host=::"]});
+        assert_eq!(moved(&inline), Some(("uvicorn", vec![8000], vec![item("args", 1, "--host=127.0.0.1")])));
+        let absent = json!({"image": "vllm/vllm-openai:v0.11.0", "args": ["--model", "m"]});
+        assert_eq!(moved(&absent), Some(("vllm", vec![8000], vec![append(&["--host=127.0.0.1"])])));
+        let there_already = json!({"command": ["llama-server", "--host", "127.0.0.1"]});
+        assert_eq!(moved(&there_already), Some(("llama.cpp", vec![8080], vec![])));
+    }
+
+    #[test]
+    fn a_bind_flag_keeps_its_port_and_may_stand_several_times() {
+        let several = json!({"args": ["/opt/venv/bin/gunicorn", "-b", "0.0.0.0:8000", "--bind=[::]:$(PORT)", "app"],
+            "env": [{"name": "PORT", "value": "9000"}]});
+        let edits = [item("args", 2, "127.0.0.1:8000"), item("args", 3, "--bind=127.0.0.1:$(PORT)")];
+        let (name, numbers, got) = moved(&several).unwrap();
+        assert_eq!((name, numbers), ("gunicorn", vec![8000, 9000]));
+        assert!(edits.iter().all(|edit| got.contains(edit)) && got.len() == 2, "{got:?}");
+        let absent = json!({"command": ["gunicorn", "app:app"], "ports": [{"containerPort": 5000}]});
+        assert_eq!(moved(&absent), Some(("gunicorn", vec![5000], vec![append(&["--bind=127.0.0.1:5000"])])));
+        assert_eq!(moved(&json!({"command": ["gunicorn", "-b", "unix:/tmp/x", "app:app"]})), None);
+    }
+
+    #[test]
+    fn a_shells_text_is_changed_in_place() {
+        let text = "pip list\nexec vllm serve m --port ${PORT:-8001}";
+        let vllm = json!({"command": ["/bin/sh", "-c"], "args": [text]});
+        let set = "pip list\nexec vllm serve --host 127.0.0.1 m --port ${PORT:-8001}";
+        assert_eq!(moved(&vllm), Some(("vllm", vec![8001], vec![item("args", 0, set)])));
+        let both = json!({"command": ["bash", "-lc", "tritonserver --http-address '0.0.0.0' --model-repository=/m"]});
+        let set = "tritonserver --grpc-address 127.0.0.1 --http-address 127.0.0.1 --model-repository=/m";
+        assert_eq!(moved(&both), Some(("triton", vec![8000, 8001, 8002], vec![item("command", 2, set)])));
+        let two = json!({"command": ["sh", "-c", "uvicorn a:a --port 1 & uvicorn b:b --port 2"]});
+        assert_eq!(moved(&two), None);
+    }
+
+    #[test]
+    fn a_server_without_an_address_of_its_own_moves_to_another_port() {
+        let kserve = json!({"image": "kserve/sklearnserver:v0.15.2", "args": ["--model_name=m", "--http_port=8080"]});
+        let edits = vec![item("args", 1, "--http_port=18080"), append(&["--grpc_port=18081"])];
+        assert_eq!(moved(&kserve), Some(("kserve", vec![8080, 8081], edits)));
+    }
+
+    #[test]
+    fn variables_are_set_where_the_server_has_them() {
+        let mlserver =
+            json!({"image": "seldonio/mlserver:1.6.1", "env": [{"name": "MLSERVER_HTTP_PORT", "value": "9000"}]});
+        let edits = vec![ContainerEdit::Variable("MLSERVER_HOST".into(), "127.0.0.1".into())];
+        assert_eq!(moved(&mlserver), Some(("mlserver", vec![9000, 8081, 8082], edits)));
+        let ollama = json!({"image": "ollama/ollama", "env": [{"name": "OLLAMA_HOST", "value": "0.0.0.0:8080"}]});
+        let edits = vec![ContainerEdit::Variable("OLLAMA_HOST".into(), "127.0.0.1:8080".into())];
+        assert_eq!(moved(&ollama), Some(("ollama", vec![8080], edits)));
+    }
+
+    #[test]
+    fn what_is_not_sure_has_no_recipe() {
+        for container in [
+            json!({"command": ["python", "app.py"]}),
+            json!({"command": ["vllm", "bench"]}),
+            json!({"command": ["uvicorn", "a:a", "--uds", "/tmp/x"]}),
+            json!({"command": ["uvicorn", "a:a", "--port", "$(PORT)"]}),
+            json!({"image": "vllm/vllm-openai"}),
+            json!({"image": "example.com/not-vllm/vllm-openai-like", "args": ["--model", "m"]}),
+            json!({"image": "vllm/vllm-openai", "command": ["my-launcher"], "args": ["--model", "m"]}),
+        ] {
+            assert_eq!(moved(&container), None, "{container}");
+        }
+    }
+
+    #[test]
+    fn every_recipe_has_a_source_and_a_way_to_be_recognised() {
+        for recipe in RECIPES {
+            assert!(recipe.source.starts_with("https://"), "{}", recipe.name);
+            assert!(!(recipe.programs.is_empty() && recipe.modules.is_empty()), "{}", recipe.name);
+            assert!(!recipe.listeners.is_empty(), "{}", recipe.name);
+        }
+        let mut names: Vec<_> = names().collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), RECIPES.len());
+    }
+}

@@ -1,0 +1,208 @@
+//! The command line of a container: its words, each with the place where it stands.
+//!
+//! A word is an item of `command` or `args`, or a part of the text that a shell runs (`sh -c TEXT`).
+//! Of a text, only what needs no shell to be understood is read: one simple command, without
+//! substitutions.
+
+use std::ops::Range;
+
+use serde_json::Value;
+
+use crate::injector::access::{list, text};
+
+/// Shells of the images that there are.
+const SHELLS: [&str; 5] = ["sh", "bash", "dash", "ash", "zsh"];
+/// Programs that run the command after them as it stands.
+const WRAPPERS: [&str; 10] = [
+    "exec",
+    "tini",
+    "dumb-init",
+    "catatonit",
+    "env",
+    "nohup",
+    "opentelemetry-instrument",
+    "ddtrace-run",
+    "uv",
+    "poetry",
+];
+/// Words between a wrapper and the command.
+const WRAPPER_WORDS: [&str; 4] = ["--", "-g", "-s", "run"];
+
+/// A word of a command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Word {
+    pub(super) text: String,
+    pub(super) place: Place,
+}
+
+/// Where a word stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// `command` or `args`.
+    pub(super) list: &'static str,
+    pub(super) index: usize,
+    /// The part of the item, where it is the text of a shell.
+    pub(super) span: Option<Range<usize>>,
+}
+
+/// The commands that a container runs as far as it says so; one, but for a shell's text.
+pub(super) fn commands(container: &Value) -> Vec<Vec<Word>> {
+    let words: Vec<Word> = ["command", "args"]
+        .into_iter()
+        .flat_map(|key| {
+            list(container, &[key]).iter().enumerate().filter_map(move |(index, item)| {
+                let place = Place { list: key, index, span: None };
+                Some(Word { text: item.as_str()?.to_owned(), place })
+            })
+        })
+        .collect();
+    let Some(script) = script(&words) else { return vec![words] };
+    let known = |name: &str| list(container, &["env"]).iter().any(|entry| text(entry, &["name"]) == Some(name));
+    split(&script.text, known)
+        .into_iter()
+        .flatten()
+        .map(|parts| {
+            let word = |span: Range<usize>| Word {
+                text: unquoted(script.text.get(span.clone()).unwrap_or_default()),
+                place: Place { span: Some(span), ..script.place.clone() },
+            };
+            parts.into_iter().map(word).collect()
+        })
+        .collect()
+}
+
+/// A command without what only starts it: wrappers and assignments.
+pub(super) fn unwrapped(words: &[Word]) -> &[Word] {
+    let mut rest = words;
+    let mut wrapped = false;
+    while let Some((first, after)) = rest.split_first() {
+        let word = first.text.as_str();
+        let starts = WRAPPERS.contains(&base_name(word));
+        let between = wrapped && WRAPPER_WORDS.contains(&word);
+        if !starts && !between && !is_assignment(word) {
+            break;
+        }
+        wrapped |= starts;
+        rest = after;
+    }
+    rest
+}
+
+/// The last part of a path.
+pub(super) fn base_name(word: &str) -> &str {
+    word.rsplit_once('/').map_or(word, |(_, name)| name)
+}
+
+/// The text that a shell is given to run.
+fn script(words: &[Word]) -> Option<&Word> {
+    let mut rest = unwrapped(words).iter();
+    let shell = rest.next().filter(|first| SHELLS.contains(&base_name(&first.text)))?;
+    // Flags of a shell, the last of which takes the text: `-c`, `-lc`, `-e -x -c`.
+    let takes_text = |word: &Word| word.text.starts_with('-') && word.text.ends_with('c');
+    rest.find(|word| takes_text(word))?;
+    rest.next().filter(|script| script.place.index != shell.place.index || script.place.list != shell.place.list)
+}
+
+fn is_assignment(word: &str) -> bool {
+    let name = word.split_once('=').map_or("", |(name, _)| name);
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// The simple commands of a shell's text, as the places of their words; `None` where it has what
+/// only a shell can read. `known` are variables that Kubernetes puts in (`$(NAME)`).
+fn split(script: &str, known: impl Fn(&str) -> bool) -> Option<Vec<Vec<Range<usize>>>> {
+    let mut commands = vec![Vec::new()];
+    let mut begun: Option<usize> = None;
+    let mut quote: Option<char> = None;
+    let mut chars = script.char_indices().peekable();
+    while let Some((at, char)) = chars.next() {
+        if char == '`' || script.get(at..).is_some_and(|rest| rest.starts_with("<<")) {
+            return None;
+        }
+        if char == '$' && chars.peek().is_some_and(|(_, next)| *next == '(') {
+            let rest = script.get(at + 2..).unwrap_or_default();
+            let name = rest.split_once(')').map(|(name, _)| name).filter(|name| known(name))?;
+            begun = begun.or(Some(at));
+            // The bracket, the name and its end.
+            let _ = chars.by_ref().nth(name.len() + 1);
+            continue;
+        }
+        let ends = match (quote, char) {
+            (Some(open), _) if char == open => {
+                quote = None;
+                false
+            }
+            (Some(_), '\\') => return None,
+            (Some(_), _) => false,
+            (None, '\'' | '"') => {
+                quote = Some(char);
+                false
+            }
+            (None, '\\') => match chars.next() {
+                Some((_, '\n')) => true,
+                _ => return None,
+            },
+            (None, '#') if begun.is_none() => {
+                while chars.next_if(|(_, next)| *next != '\n').is_some() {}
+                continue;
+            }
+            (None, ';' | '&' | '|' | '(' | ')' | '<' | '>') => true,
+            (None, _) => char.is_whitespace(),
+        };
+        if !ends {
+            begun = begun.or(Some(at));
+            continue;
+        }
+        if let (Some(from), Some(last)) = (begun.take(), commands.last_mut()) {
+            last.push(from..at);
+        }
+        if quote.is_none() && matches!(char, ';' | '&' | '|' | '(' | ')' | '<' | '>' | '\n') {
+            commands.push(Vec::new());
+        }
+    }
+    if let (Some(from), Some(last)) = (begun, commands.last_mut()) {
+        last.push(from..script.len());
+    }
+    commands.retain(|words| !words.is_empty());
+    quote.is_none().then_some(commands)
+}
+
+/// A word without the quotes around it or around a part of it.
+fn unquoted(word: &str) -> String {
+    word.chars().filter(|char| !matches!(char, '\'' | '"')).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn texts(container: &Value) -> Vec<Vec<String>> {
+        let commands = commands(container);
+        commands.iter().map(|words| unwrapped(words).iter().map(|word| word.text.clone()).collect()).collect()
+    }
+
+    #[test]
+    fn wrappers_and_assignments_are_left_out() {
+        let container = json!({"command": ["/usr/bin/tini", "-g", "--", "env", "A=1", "uvicorn"], "args": ["app:app"]});
+        assert_eq!(texts(&container), [["uvicorn", "app:app"]]);
+        assert_eq!(texts(&json!({"command": ["uv", "run", "uvicorn", "a:b"]})), [["uvicorn", "a:b"]]);
+    }
+
+    #[test]
+    fn a_text_is_split_into_simple_commands() {
+        let script = "set -e; # before\npip install x && exec uvicorn 'app:app' \\\n  --port $(PORT) > /dev/null";
+        let container = json!({"command": ["/bin/sh", "-ec"], "args": [script], "env": [{"name": "PORT"}]});
+        let wanted: [&[&str]; 4] =
+            [&["set", "-e"], &["pip", "install", "x"], &["uvicorn", "app:app", "--port", "$(PORT)"], &["/dev/null"]];
+        assert_eq!(texts(&container), wanted);
+    }
+
+    #[test]
+    fn what_only_a_shell_can_read_is_not_read() {
+        for script in ["uvicorn `a`", "uvicorn $(date)", "cat <<X\nX", "uvicorn 'a", "uvicorn \"a\\\"b\""] {
+            assert_eq!(commands(&json!({"command": ["sh", "-c", script]})), [] as [Vec<Word>; 0], "{script}");
+        }
+    }
+}
