@@ -10,8 +10,8 @@ mod table;
 
 use serde_json::Value;
 
-use self::command::{Place, Word, base_name};
-use self::table::{Listener, RECIPES, Recipe, Setting};
+use self::command::{CommandWord, WordPlace, base_name};
+use self::table::{MoveSetting, RECIPES, Recipe, ServerListener};
 use super::access::{list, text};
 use super::ports;
 
@@ -26,11 +26,11 @@ pub(super) struct RecipeMatch {
     recipe: &'static Recipe,
     pub(super) container: String,
     /// The words of the command, with the place of each; empty where the image starts the server.
-    words: Vec<Word>,
+    words: Vec<CommandWord>,
     /// The first word after the program and its subcommand.
     flags_at: usize,
     /// Listeners with the number that each has.
-    listeners: Vec<(&'static Listener, u16)>,
+    listeners: Vec<(&'static ServerListener, u16)>,
 }
 
 /// The way in which a listener is moved.
@@ -83,7 +83,7 @@ fn of_container(container: &Value, wanted: Option<&str>) -> Option<RecipeMatch> 
     if !list(container, &["command"]).is_empty() {
         return None;
     }
-    let words: Vec<Word> = commands.into_iter().flatten().collect();
+    let words: Vec<CommandWord> = commands.into_iter().flatten().collect();
     let image = text(container, &["image"]).map(repository).unwrap_or_default();
     let mut recipes = recipes().filter(|recipe| recipe.images.iter().any(|end| ends_with(image, end)));
     RecipeMatch::new(recipes.next()?, container, words, 0)
@@ -107,7 +107,7 @@ fn ends_with(repository: &str, name: &str) -> bool {
 
 impl Recipe {
     /// The number of words that start it, where a command does.
-    fn program_words(&self, words: &[Word]) -> Option<usize> {
+    fn program_words(&self, words: &[CommandWord]) -> Option<usize> {
         let at = |index: usize| words.get(index).map_or("", |word| word.text.as_str());
         let is_program = |index: usize| self.programs.contains(&base_name(at(index)));
         let version = base_name(at(0)).strip_prefix("python");
@@ -136,7 +136,7 @@ impl Recipe {
 // === impl RecipeMatch ===
 
 impl RecipeMatch {
-    fn new(recipe: &'static Recipe, container: &Value, words: Vec<Word>, flags_at: usize) -> Option<Self> {
+    fn new(recipe: &'static Recipe, container: &Value, words: Vec<CommandWord>, flags_at: usize) -> Option<Self> {
         let name = text(container, &["name"])?.to_owned();
         let mut found = Self { recipe, container: name, words, flags_at, listeners: Vec::new() };
         let elsewhere = recipe.elsewhere.iter().any(|flag| found.values(&[flag]).next().is_some());
@@ -164,24 +164,25 @@ impl RecipeMatch {
     pub(super) fn moves(&self, number: u16) -> Option<MoveKind> {
         let (listener, _) = self.listeners.iter().find(|(_, own)| *own == number)?;
         Some(match listener.setting {
-            Setting::Port(_) => MoveKind::Number,
+            MoveSetting::Port(_) => MoveKind::Number,
             _ => MoveKind::Loopback,
         })
     }
 
     /// Numbers that move to loopback whether they are captured or not, since one setting moves them.
     pub(super) fn along(&self) -> impl Iterator<Item = u16> + '_ {
-        self.listeners.iter().filter(|(listener, _)| matches!(listener.setting, Setting::Along)).map(|(_, own)| *own)
+        self.listeners
+            .iter()
+            .filter(|(listener, _)| matches!(listener.setting, MoveSetting::Along))
+            .map(|(_, own)| *own)
     }
 
     /// Returns `true` where every setting can be written: a flag needs a command or arguments that
     /// are known, since those of the image would no longer count.
     fn is_settable(&self, container: &Value) -> bool {
-        let flags = self
-            .recipe
-            .listeners
-            .iter()
-            .any(|listener| matches!(listener.setting, Setting::Host(_) | Setting::Bind(_) | Setting::Port(_)));
+        let flags = self.recipe.listeners.iter().any(|listener| {
+            matches!(listener.setting, MoveSetting::Host(_) | MoveSetting::Bind(_) | MoveSetting::Port(_))
+        });
         !flags || !list(container, &["command"]).is_empty() || !list(container, &["args"]).is_empty()
     }
 
@@ -203,7 +204,7 @@ impl RecipeMatch {
 
     /// The numbers on which a listener listens, as far as the container declares them; several for a
     /// flag that may stand several times.
-    fn numbers(&self, listener: &Listener, container: &Value) -> Option<Vec<u16>> {
+    fn numbers(&self, listener: &ServerListener, container: &Value) -> Option<Vec<u16>> {
         let variable = |name: &str| {
             let entry = list(container, &["env"]).iter().rfind(|entry| text(entry, &["name"]) == Some(name))?;
             text(entry, &["value"])
@@ -216,13 +217,13 @@ impl RecipeMatch {
             Some(port) => resolve(port),
             None => Some(listener.port),
         };
-        if let Setting::Bind(flags) = listener.setting {
+        if let MoveSetting::Bind(flags) = listener.setting {
             let bound: Option<Vec<u16>> = self.values(flags).map(|(_, _, value)| of_address(value)).collect();
             let bound = bound?;
             return Some(if bound.is_empty() { vec![only.unwrap_or(listener.port)] } else { bound });
         }
         let given = match listener.setting {
-            Setting::BindEnv(name, _) => variable(name).map(of_address),
+            MoveSetting::BindEnv(name, _) => variable(name).map(of_address),
             _ => {
                 let flag = self.values(listener.port_flags).map(|(_, _, value)| value).last();
                 flag.or_else(|| listener.port_env.and_then(variable)).map(resolve)
@@ -237,32 +238,32 @@ impl RecipeMatch {
     /// another, and `None` for one that stays.
     pub(super) fn edits(&self, container: &Value, application: impl Fn(u16) -> Option<u16>) -> Vec<ContainerEdit> {
         let mut draft = EditDraft { matched: self, container, items: Vec::new(), edits: Vec::new() };
-        let mut set: Option<&Listener> = None;
+        let mut set: Option<&ServerListener> = None;
         for (listener, number) in &self.listeners {
             // One that has several numbers has one setting.
             if set.replace(listener) == Some(*listener) {
                 continue;
             }
             match listener.setting {
-                Setting::Host(flags) => draft.flag(flags, |_| LOOPBACK.to_owned(), LOOPBACK),
-                Setting::Bind(flags) => {
+                MoveSetting::Host(flags) => draft.flag(flags, |_| LOOPBACK.to_owned(), LOOPBACK),
+                MoveSetting::Bind(flags) => {
                     let bound = |value: &str| match port_of(value) {
                         Some(port) => format!("{LOOPBACK}:{port}"),
                         None => LOOPBACK.to_owned(),
                     };
                     draft.flag(flags, bound, &format!("{LOOPBACK}:{number}"));
                 }
-                Setting::Port(flags) => {
+                MoveSetting::Port(flags) => {
                     if let Some(application) = application(*number) {
                         let application = application.to_string();
                         draft.flag(flags, |_| application.clone(), &application);
                     }
                 }
-                Setting::HostEnv(name) => draft.variable(name, LOOPBACK.to_owned()),
-                Setting::BindEnv(name, scheme) => {
+                MoveSetting::HostEnv(name) => draft.variable(name, LOOPBACK.to_owned()),
+                MoveSetting::BindEnv(name, scheme) => {
                     draft.variable(name, format!("{scheme}{LOOPBACK}:{number}"));
                 }
-                Setting::Along => {}
+                MoveSetting::Along => {}
             }
         }
         draft.finish()
@@ -274,7 +275,7 @@ struct EditDraft<'a> {
     matched: &'a RecipeMatch,
     container: &'a Value,
     /// Words in the place of others: the place, and the word with all that stands before it there.
-    items: Vec<(Place, String)>,
+    items: Vec<(WordPlace, String)>,
     edits: Vec<ContainerEdit>,
 }
 
@@ -299,7 +300,7 @@ impl EditDraft<'_> {
         let program = self.matched.flags_at.checked_sub(1).and_then(|at| self.matched.words.get(at));
         match program.and_then(|word| Some((word, word.place.span.clone()?))) {
             Some((word, span)) => {
-                let place = Place { span: Some(span.end..span.end), ..word.place.clone() };
+                let place = WordPlace { span: Some(span.end..span.end), ..word.place.clone() };
                 self.items.push((place, format!(" {flag} {absent}")));
             }
             None if flag.starts_with("--") => self.edits.push(ContainerEdit::Append(vec![format!("{flag}={absent}")])),

@@ -30,14 +30,14 @@ const WRAPPER_WORDS: [&str; 4] = ["--", "-g", "-s", "run"];
 
 /// A word of a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Word {
+pub(super) struct CommandWord {
     pub(super) text: String,
-    pub(super) place: Place,
+    pub(super) place: WordPlace,
 }
 
 /// Where a word stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct WordPlace {
     /// `command` or `args`.
     pub(super) list: &'static str,
     pub(super) index: usize,
@@ -46,13 +46,13 @@ pub(super) struct Place {
 }
 
 /// The commands that a container runs as far as it says so; one, but for a shell's text.
-pub(super) fn commands(container: &Value) -> Vec<Vec<Word>> {
-    let words: Vec<Word> = ["command", "args"]
+pub(super) fn commands(container: &Value) -> Vec<Vec<CommandWord>> {
+    let words: Vec<CommandWord> = ["command", "args"]
         .into_iter()
         .flat_map(|key| {
             list(container, &[key]).iter().enumerate().filter_map(move |(index, item)| {
-                let place = Place { list: key, index, span: None };
-                Some(Word { text: item.as_str()?.to_owned(), place })
+                let place = WordPlace { list: key, index, span: None };
+                Some(CommandWord { text: item.as_str()?.to_owned(), place })
             })
         })
         .collect();
@@ -62,9 +62,9 @@ pub(super) fn commands(container: &Value) -> Vec<Vec<Word>> {
         .into_iter()
         .flatten()
         .map(|parts| {
-            let word = |span: Range<usize>| Word {
+            let word = |span: Range<usize>| CommandWord {
                 text: unquoted(script.text.get(span.clone()).unwrap_or_default()),
-                place: Place { span: Some(span), ..script.place.clone() },
+                place: WordPlace { span: Some(span), ..script.place.clone() },
             };
             parts.into_iter().map(word).collect()
         })
@@ -72,7 +72,7 @@ pub(super) fn commands(container: &Value) -> Vec<Vec<Word>> {
 }
 
 /// A command without what only starts it: wrappers and assignments.
-pub(super) fn unwrapped(words: &[Word]) -> &[Word] {
+pub(super) fn unwrapped(words: &[CommandWord]) -> &[CommandWord] {
     let mut rest = words;
     let mut wrapped = false;
     while let Some((first, after)) = rest.split_first() {
@@ -94,11 +94,11 @@ pub(super) fn base_name(word: &str) -> &str {
 }
 
 /// The text that a shell is given to run.
-fn script(words: &[Word]) -> Option<&Word> {
+fn script(words: &[CommandWord]) -> Option<&CommandWord> {
     let mut rest = unwrapped(words).iter();
     let shell = rest.next().filter(|first| SHELLS.contains(&base_name(&first.text)))?;
     // Flags of a shell, the last of which takes the text: `-c`, `-lc`, `-e -x -c`.
-    let takes_text = |word: &Word| word.text.starts_with('-') && word.text.ends_with('c');
+    let takes_text = |word: &CommandWord| word.text.starts_with('-') && word.text.ends_with('c');
     rest.find(|word| takes_text(word))?;
     rest.next().filter(|script| script.place.index != shell.place.index || script.place.list != shell.place.list)
 }
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn what_only_a_shell_can_read_is_not_read() {
         for script in ["uvicorn `a`", "uvicorn $(date)", "cat <<X\nX", "uvicorn 'a", "uvicorn \"a\\\"b\""] {
-            assert_eq!(commands(&json!({"command": ["sh", "-c", script]})), [] as [Vec<Word>; 0], "{script}");
+            assert_eq!(commands(&json!({"command": ["sh", "-c", script]})), [] as [Vec<CommandWord>; 0], "{script}");
         }
     }
 }

@@ -20,14 +20,14 @@ pub(super) struct Recipe {
     /// Flags with which it listens elsewhere, on a socket of the file system.
     pub(super) elsewhere: &'static [&'static str],
     /// Its listeners.
-    pub(super) listeners: &'static [Listener],
+    pub(super) listeners: &'static [ServerListener],
 }
 
 /// A listener of a server.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Listener {
+pub(super) struct ServerListener {
     /// The way in which it is moved.
-    pub(super) setting: Setting,
+    pub(super) setting: MoveSetting,
     /// Flags that set its port.
     pub(super) port_flags: &'static [&'static str],
     /// The variable that sets its port.
@@ -38,7 +38,7 @@ pub(super) struct Listener {
 
 /// A setting that moves a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Setting {
+pub(super) enum MoveSetting {
     /// A flag with the address to listen on.
     Host(&'static [&'static str]),
     /// A flag with address and port, which may stand several times.
@@ -64,17 +64,17 @@ const NONE: Recipe = Recipe {
     listeners: &[],
 };
 
-const fn listener(setting: Setting, port_flags: &'static [&'static str], port: u16) -> Listener {
-    Listener { setting, port_flags, port_env: None, port }
+const fn listener(setting: MoveSetting, port_flags: &'static [&'static str], port: u16) -> ServerListener {
+    ServerListener { setting, port_flags, port_env: None, port }
 }
 
 const fn with_env(
-    setting: Setting,
+    setting: MoveSetting,
     port_flags: &'static [&'static str],
     port_env: &'static str,
     port: u16,
-) -> Listener {
-    Listener { setting, port_flags, port_env: Some(port_env), port }
+) -> ServerListener {
+    ServerListener { setting, port_flags, port_env: Some(port_env), port }
 }
 
 /// All recipes.
@@ -85,7 +85,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         programs: &["uvicorn"],
         modules: &["uvicorn"],
         elsewhere: &["--uds", "--fd"],
-        listeners: &[with_env(Setting::Host(&["--host"]), &["--port"], "UVICORN_PORT", 8000)],
+        listeners: &[with_env(MoveSetting::Host(&["--host"]), &["--port"], "UVICORN_PORT", 8000)],
         ..NONE
     },
     Recipe {
@@ -93,7 +93,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         source: "https://fastapi.tiangolo.com/fastapi-cli/",
         programs: &["fastapi"],
         verbs: &["run", "dev"],
-        listeners: &[with_env(Setting::Host(&["--host"]), &["--port"], "PORT", 8000)],
+        listeners: &[with_env(MoveSetting::Host(&["--host"]), &["--port"], "PORT", 8000)],
         ..NONE
     },
     Recipe {
@@ -101,7 +101,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         source: "https://docs.gunicorn.org/en/stable/settings.html#bind",
         programs: &["gunicorn"],
         modules: &["gunicorn"],
-        listeners: &[listener(Setting::Bind(&["-b", "--bind"]), &[], 8000)],
+        listeners: &[listener(MoveSetting::Bind(&["-b", "--bind"]), &[], 8000)],
         ..NONE
     },
     Recipe {
@@ -110,7 +110,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         programs: &["hypercorn"],
         modules: &["hypercorn"],
         elsewhere: &["--insecure-bind", "--quic-bind"],
-        listeners: &[listener(Setting::Bind(&["-b", "--bind"]), &[], 8000)],
+        listeners: &[listener(MoveSetting::Bind(&["-b", "--bind"]), &[], 8000)],
         ..NONE
     },
     Recipe {
@@ -121,13 +121,13 @@ pub(super) const RECIPES: &[Recipe] = &[
         verbs: &["serve"],
         images: &["vllm/vllm-openai"],
         elsewhere: &["--uds"],
-        listeners: &[listener(Setting::Host(&["--host"]), &["--port"], 8000)],
+        listeners: &[listener(MoveSetting::Host(&["--host"]), &["--port"], 8000)],
     },
     Recipe {
         name: "sglang",
         source: "https://docs.sglang.ai/advanced_features/server_arguments.html",
         modules: &["sglang.launch_server"],
-        listeners: &[listener(Setting::Host(&["--host"]), &["--port"], 30_000)],
+        listeners: &[listener(MoveSetting::Host(&["--host"]), &["--port"], 30_000)],
         ..NONE
     },
     Recipe {
@@ -135,7 +135,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         source: "https://huggingface.co/docs/text-generation-inference/reference/launcher",
         programs: &["text-generation-launcher"],
         images: &["huggingface/text-generation-inference"],
-        listeners: &[with_env(Setting::Host(&["--hostname"]), &["--port", "-p"], "PORT", 80)],
+        listeners: &[with_env(MoveSetting::Host(&["--hostname"]), &["--port", "-p"], "PORT", 80)],
         ..NONE
     },
     Recipe {
@@ -143,7 +143,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         source: "https://huggingface.co/docs/text-embeddings-inference/cli_arguments",
         programs: &["text-embeddings-router"],
         images: &["huggingface/text-embeddings-inference"],
-        listeners: &[with_env(Setting::Host(&["--hostname"]), &["--port", "-p"], "PORT", 80)],
+        listeners: &[with_env(MoveSetting::Host(&["--hostname"]), &["--port", "-p"], "PORT", 80)],
         ..NONE
     },
     Recipe {
@@ -151,7 +151,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         source: "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
         programs: &["llama-server"],
         images: &["ggml-org/llama.cpp", "ggerganov/llama.cpp"],
-        listeners: &[with_env(Setting::Host(&["--host"]), &["--port"], "LLAMA_ARG_PORT", 8080)],
+        listeners: &[with_env(MoveSetting::Host(&["--host"]), &["--port"], "LLAMA_ARG_PORT", 8080)],
         ..NONE
     },
     Recipe {
@@ -161,9 +161,9 @@ pub(super) const RECIPES: &[Recipe] = &[
         verbs: &["start"],
         images: &["seldonio/mlserver"],
         listeners: &[
-            with_env(Setting::HostEnv("MLSERVER_HOST"), &[], "MLSERVER_HTTP_PORT", 8080),
-            with_env(Setting::Along, &[], "MLSERVER_GRPC_PORT", 8081),
-            with_env(Setting::Along, &[], "MLSERVER_METRICS_PORT", 8082),
+            with_env(MoveSetting::HostEnv("MLSERVER_HOST"), &[], "MLSERVER_HTTP_PORT", 8080),
+            with_env(MoveSetting::Along, &[], "MLSERVER_GRPC_PORT", 8081),
+            with_env(MoveSetting::Along, &[], "MLSERVER_METRICS_PORT", 8082),
         ],
         ..NONE
     },
@@ -173,7 +173,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         programs: &["mlflow"],
         modules: &["mlflow"],
         verbs: &["models serve"],
-        listeners: &[with_env(Setting::Host(&["--host", "-h"]), &["--port", "-p"], "MLFLOW_PORT", 5000)],
+        listeners: &[with_env(MoveSetting::Host(&["--host", "-h"]), &["--port", "-p"], "MLFLOW_PORT", 5000)],
         ..NONE
     },
     Recipe {
@@ -182,7 +182,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         programs: &["bentoml"],
         modules: &["bentoml"],
         verbs: &["serve", "serve-http", "serve-grpc"],
-        listeners: &[with_env(Setting::Host(&["--host"]), &["--port", "-p"], "BENTOML_PORT", 3000)],
+        listeners: &[with_env(MoveSetting::Host(&["--host"]), &["--port", "-p"], "BENTOML_PORT", 3000)],
         ..NONE
     },
     Recipe {
@@ -190,7 +190,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         source: "https://docs.litellm.ai/docs/proxy/cli",
         programs: &["litellm"],
         images: &["berriai/litellm", "berriai/litellm-database"],
-        listeners: &[with_env(Setting::Host(&["--host"]), &["--port"], "PORT", 4000)],
+        listeners: &[with_env(MoveSetting::Host(&["--host"]), &["--port"], "PORT", 4000)],
         ..NONE
     },
     Recipe {
@@ -199,10 +199,10 @@ pub(super) const RECIPES: &[Recipe] = &[
         programs: &["tritonserver"],
         elsewhere: &["--reuse-http-port", "--reuse-grpc-port"],
         listeners: &[
-            listener(Setting::Host(&["--http-address"]), &["--http-port"], 8000),
-            listener(Setting::Host(&["--grpc-address"]), &["--grpc-port"], 8001),
+            listener(MoveSetting::Host(&["--http-address"]), &["--http-port"], 8000),
+            listener(MoveSetting::Host(&["--grpc-address"]), &["--grpc-port"], 8001),
             // Its address is that of HTTP where it has none of its own.
-            listener(Setting::Along, &["--metrics-port"], 8002),
+            listener(MoveSetting::Along, &["--metrics-port"], 8002),
         ],
         ..NONE
     },
@@ -212,8 +212,8 @@ pub(super) const RECIPES: &[Recipe] = &[
         programs: &["tensorflow_model_server"],
         images: &["tensorflow/serving"],
         listeners: &[
-            listener(Setting::Port(&["--rest_api_port"]), &["--rest_api_port"], 8501),
-            listener(Setting::Port(&["--port"]), &["--port"], 8500),
+            listener(MoveSetting::Port(&["--rest_api_port"]), &["--rest_api_port"], 8501),
+            listener(MoveSetting::Port(&["--port"]), &["--port"], 8500),
         ],
         ..NONE
     },
@@ -230,8 +230,8 @@ pub(super) const RECIPES: &[Recipe] = &[
             "kserve/huggingfaceserver",
         ],
         listeners: &[
-            listener(Setting::Port(&["--http_port"]), &["--http_port"], 8080),
-            listener(Setting::Port(&["--grpc_port"]), &["--grpc_port"], 8081),
+            listener(MoveSetting::Port(&["--http_port"]), &["--http_port"], 8080),
+            listener(MoveSetting::Port(&["--grpc_port"]), &["--grpc_port"], 8081),
         ],
         ..NONE
     },
@@ -240,7 +240,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         source: "https://docs.ray.io/en/latest/serve/api/index.html",
         programs: &["serve"],
         verbs: &["start"],
-        listeners: &[listener(Setting::Host(&["--http-host"]), &["--http-port"], 8000)],
+        listeners: &[listener(MoveSetting::Host(&["--http-host"]), &["--http-port"], 8000)],
         ..NONE
     },
     Recipe {
@@ -249,9 +249,9 @@ pub(super) const RECIPES: &[Recipe] = &[
         programs: &["torchserve"],
         images: &["pytorch/torchserve"],
         listeners: &[
-            listener(Setting::BindEnv("TS_INFERENCE_ADDRESS", "http://"), &[], 8080),
-            listener(Setting::BindEnv("TS_MANAGEMENT_ADDRESS", "http://"), &[], 8081),
-            listener(Setting::BindEnv("TS_METRICS_ADDRESS", "http://"), &[], 8082),
+            listener(MoveSetting::BindEnv("TS_INFERENCE_ADDRESS", "http://"), &[], 8080),
+            listener(MoveSetting::BindEnv("TS_MANAGEMENT_ADDRESS", "http://"), &[], 8081),
+            listener(MoveSetting::BindEnv("TS_METRICS_ADDRESS", "http://"), &[], 8082),
         ],
         ..NONE
     },
@@ -261,7 +261,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         programs: &["ollama"],
         verbs: &["serve"],
         images: &["ollama/ollama"],
-        listeners: &[listener(Setting::BindEnv("OLLAMA_HOST", ""), &[], 11_434)],
+        listeners: &[listener(MoveSetting::BindEnv("OLLAMA_HOST", ""), &[], 11_434)],
         ..NONE
     },
 ];
