@@ -19,22 +19,13 @@ pub(super) fn turn(own: &mut Value, container: &str, knob: &Knob, undo: &mut Und
     }
 }
 
-/// Makes a recipe's change in a container, with a record of what stood there.
+/// Makes a recipe's change in a container, with a record of what was there.
 pub(super) fn edit(own: &mut Value, container: &str, edit: &ContainerEdit, undo: &mut Undo, report: &mut Report) {
     match edit {
         ContainerEdit::Variable(name, value) => {
-            let wanted = json!({"name": name, "value": value});
-            let env = list_mut(own, &["env"]);
-            let was = match env.iter_mut().rfind(|entry| text(entry, &["name"]) == Some(name)) {
-                Some(entry) => Some(std::mem::replace(entry, wanted)),
-                None => {
-                    env.push(wanted);
-                    None
-                }
-            };
-            report.facts.push(format!("container {container}: {name}={value}"));
-            let (container, name, set) = (container.to_owned(), name.clone(), value.clone());
-            undo.env.push(Variable { container, name, set, was });
+            if write_variable(own, container, (name, value), undo).is_some() {
+                report.facts.push(format!("container {container}: {name}={value}"));
+            }
         }
         ContainerEdit::Item { list, index, set } => {
             let Some(item) = own.get_mut(*list).and_then(|items| items.get_mut(*index)) else { return };
@@ -44,15 +35,20 @@ pub(super) fn edit(own: &mut Value, container: &str, edit: &ContainerEdit, undo:
             undo.args.push(Argument { container, list, index: *index, set: set.clone(), was: Some(was) });
         }
         ContainerEdit::Append(words) => {
-            let args = list_mut(own, &["args"]);
-            for word in words {
-                let (container, list) = (container.to_owned(), "args".to_owned());
-                undo.args.push(Argument { container, list, index: args.len(), set: word.clone(), was: None });
-                args.push(json!(word));
-            }
-            report.facts.push(format!("container {container}: argument {:?}", words.join(" ")));
+            append(own, container, words, undo, report);
         }
     }
+}
+
+/// Adds words at the end of a container's arguments.
+fn append(own: &mut Value, container: &str, words: &[String], undo: &mut Undo, report: &mut Report) {
+    let args = list_mut(own, &["args"]);
+    for word in words {
+        let (container, list) = (container.to_owned(), "args".to_owned());
+        undo.args.push(Argument { container, list, index: args.len(), set: word.clone(), was: None });
+        args.push(json!(word));
+    }
+    report.facts.push(format!("container {container}: argument {:?}", words.join(" ")));
 }
 
 /// Whether the variable or the flag of a knob stands in a container already.
@@ -65,18 +61,31 @@ pub(super) fn stands(own: &Value, knob: &Knob) -> bool {
     }
 }
 
-/// Of a variable that is set more than once the last one counts, so that one is set.
-fn set_variable(own: &mut Value, container: &str, (name, value): (&str, &str), undo: &mut Undo, report: &mut Report) {
+/// Writes a variable: of one that is set more than once the last, which is the one that counts.
+/// Returns the entry as it was, `Some(None)` where there was none, `None` where nothing changed.
+fn write_variable(
+    own: &mut Value,
+    container: &str,
+    (name, value): (&str, &str),
+    undo: &mut Undo,
+) -> Option<Option<Value>> {
     let wanted = json!({"name": name, "value": value});
     let env = list_mut(own, &["env"]);
     let was = match env.iter_mut().rfind(|entry| text(entry, &["name"]) == Some(name)) {
-        Some(entry) if *entry == wanted => return,
+        Some(entry) if *entry == wanted => return None,
         Some(entry) => Some(std::mem::replace(entry, wanted)),
         None => {
             env.push(wanted);
             None
         }
     };
+    let (container, name, set) = (container.to_owned(), name.to_owned(), value.to_owned());
+    undo.env.push(Variable { container, name, set, was: was.clone() });
+    Some(was)
+}
+
+fn set_variable(own: &mut Value, container: &str, (name, value): (&str, &str), undo: &mut Undo, report: &mut Report) {
+    let Some(was) = write_variable(own, container, (name, value), undo) else { return };
     match &was {
         Some(was) => {
             let before = text(was, &["value"]).map_or_else(|| "a reference".to_owned(), |value| format!("{value:?}"));
@@ -84,8 +93,6 @@ fn set_variable(own: &mut Value, container: &str, (name, value): (&str, &str), u
         }
         None => report.facts.push(format!("container {container}: {name}={value}")),
     }
-    let (container, name, set) = (container.to_owned(), name.to_owned(), value.to_owned());
-    undo.env.push(Variable { container, name, set, was });
 }
 
 /// Sets an argument wherever its flag stands, since servers differ in which of two counts; adds it where it stands nowhere.
@@ -109,13 +116,7 @@ fn set_argument(own: &mut Value, container: &str, words: &[String], undo: &mut U
     }
     if !stands {
         let of_image = list(own, &["args"]).is_empty() && list(own, &["command"]).is_empty();
-        let args = list_mut(own, &["args"]);
-        for word in words {
-            let (container, list) = (container.to_owned(), "args".to_owned());
-            undo.args.push(Argument { container, list, index: args.len(), set: word.clone(), was: None });
-            args.push(json!(word));
-        }
-        report.facts.push(format!("container {container}: argument {:?}", words.join(" ")));
+        append(own, container, words, undo, report);
         if of_image {
             report.warnings.push(format!(
                 "container {container} had no args: what its image says instead (CMD) counts no more; write it into args if it has any"

@@ -186,7 +186,7 @@ impl RecipeMatch {
         !flags || !list(container, &["command"]).is_empty() || !list(container, &["args"]).is_empty()
     }
 
-    /// The values of a flag, each with the index of its word and what stands before it there.
+    /// The values of a flag, each with the index of its word and the part of the word before it.
     fn values<'a>(&'a self, flags: &'a [&str]) -> impl Iterator<Item = (usize, &'a str, &'a str)> + 'a {
         let words = self.words.iter().enumerate().skip(self.flags_at);
         words.filter_map(move |(index, word)| {
@@ -203,16 +203,18 @@ impl RecipeMatch {
     }
 
     /// The numbers on which a listener listens, as far as the container declares them; several for a
-    /// flag that may stand several times.
+    /// flag that may be repeated.
     fn numbers(&self, listener: &ServerListener, container: &Value) -> Option<Vec<u16>> {
         let variable = |name: &str| {
             let entry = list(container, &["env"]).iter().rfind(|entry| text(entry, &["name"]) == Some(name))?;
-            text(entry, &["value"])
+            // One that refers to something else has a value that is not known here.
+            Some(text(entry, &["value"]).unwrap_or_default())
         };
         let mut declared = ports::of_container(container).map(|port| port.number);
         let only = declared.next().filter(|_| declared.next().is_none());
         let resolve = |given: &str| resolved(given, variable).or(only);
         let of_address = |address: &str| match port_of(address) {
+            _ if address.is_empty() => only,
             _ if address.starts_with("unix:") || address.starts_with("fd:") => None,
             Some(port) => resolve(port),
             None => Some(listener.port),
@@ -274,7 +276,7 @@ impl RecipeMatch {
 struct EditDraft<'a> {
     matched: &'a RecipeMatch,
     container: &'a Value,
-    /// Words in the place of others: the place, and the word with all that stands before it there.
+    /// Words in the place of others: the place, and the word with the part of it that stays.
     items: Vec<(WordPlace, String)>,
     edits: Vec<ContainerEdit>,
 }
@@ -282,7 +284,7 @@ struct EditDraft<'a> {
 // === impl EditDraft ===
 
 impl EditDraft<'_> {
-    /// Sets a flag wherever it stands; where it stands nowhere, adds it.
+    /// Sets each occurrence of a flag, or adds the flag where it has none.
     fn flag(&mut self, flags: &[&str], set: impl Fn(&str) -> String, absent: &str) {
         let mut stands = false;
         for (index, before, value) in self.matched.values(flags) {
@@ -344,7 +346,7 @@ impl EditDraft<'_> {
     }
 }
 
-/// The port of an address, as it stands: `0.0.0.0:8000`, `[::]:$(PORT)`, `http://0.0.0.0:8080`.
+/// The port of an address, as it is written: `0.0.0.0:8000`, `[::]:$(PORT)`, `http://0.0.0.0:8080`.
 fn port_of(address: &str) -> Option<&str> {
     let address = address.rsplit_once("//").map_or(address, |(_, address)| address);
     if let Some((_, port)) = address.split_once(":$") {
@@ -461,6 +463,8 @@ mod tests {
             json!({"command": ["uvicorn", "a:a", "--uds", "/tmp/x"]}),
             json!({"command": ["uvicorn", "a:a", "--port", "$(PORT)"]}),
             json!({"image": "vllm/vllm-openai"}),
+            json!({"image": "ollama/ollama", "env": [{"name": "OLLAMA_HOST", "valueFrom": {}}]}),
+            json!({"command": ["llama-server"], "env": [{"name": "LLAMA_ARG_PORT", "valueFrom": {}}]}),
             json!({"image": "example.com/not-vllm/vllm-openai-like", "args": ["--model", "m"]}),
             json!({"image": "vllm/vllm-openai", "command": ["my-launcher"], "args": ["--model", "m"]}),
         ] {

@@ -31,7 +31,7 @@ pub(super) fn choose(
     narrow(&mut left, |own| declares(own, &dialled));
     narrow(&mut left, |own| declares(own, &bare));
     narrow(&mut left, stands);
-    // What a recipe wrote says nothing of a knob.
+    // A change by a recipe is no trace of a knob.
     let undo = known.filter(|known| known.recipes.is_empty()).map(|known| &known.undo);
     let set = |name: &str| {
         undo.is_some_and(|undo| {

@@ -24,7 +24,7 @@ use crate::telemetry::Metrics;
 const RELIEF: usize = 64;
 /// Streams of a connection however many are open: a client that needs more opens another.
 const STREAMS_MIN: u32 = 8;
-/// What `h2` keeps of a stream that was reset: 400 bytes of state and 320 of a frame to be written,
+/// Memory that `h2` keeps for a stream that was reset: 400 bytes of state and 320 of a frame to be written,
 /// in vectors that double.
 const RESET: usize = 1 << 10;
 /// Resets that a connection may have under any load: a client that has not yet seen the bound on

@@ -1,4 +1,4 @@
-//! The command line of a container: its words, each with the place where it stands.
+//! The command line of a container: its words, each with its place.
 //!
 //! A word is an item of `command` or `args`, or a part of the text that a shell runs (`sh -c TEXT`).
 //! Of a text, only what needs no shell to be understood is read: one simple command, without
@@ -12,7 +12,7 @@ use crate::injector::access::{list, text};
 
 /// Shells of the images that there are.
 const SHELLS: [&str; 5] = ["sh", "bash", "dash", "ash", "zsh"];
-/// Programs that run the command after them as it stands.
+/// Programs that run the command after them unchanged.
 const WRAPPERS: [&str; 10] = [
     "exec",
     "tini",
@@ -35,7 +35,7 @@ pub(super) struct CommandWord {
     pub(super) place: WordPlace,
 }
 
-/// Where a word stands.
+/// The place of a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WordPlace {
     /// `command` or `args`.
@@ -45,7 +45,7 @@ pub(super) struct WordPlace {
     pub(super) span: Option<Range<usize>>,
 }
 
-/// The commands that a container runs as far as it says so; one, but for a shell's text.
+/// The commands that a container declares: one, or those of a shell's text.
 pub(super) fn commands(container: &Value) -> Vec<Vec<CommandWord>> {
     let words: Vec<CommandWord> = ["command", "args"]
         .into_iter()

@@ -41,7 +41,7 @@ pub(super) struct ServerListener {
 pub(super) enum MoveSetting {
     /// A flag with the address to listen on.
     Host(&'static [&'static str]),
-    /// A flag with address and port, which may stand several times.
+    /// A flag with address and port, which may be repeated.
     Bind(&'static [&'static str]),
     /// A flag with the port: the address cannot be set.
     Port(&'static [&'static str]),
