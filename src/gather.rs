@@ -94,6 +94,9 @@ pub struct Pieces {
     all: BytesMut,
     /// The length of the whole body, where it was announced.
     announced: Option<usize>,
+    /// Room for the announced length is taken at once: of a model server, which is trusted to send
+    /// it, where a client may announce and send nothing.
+    at_once: bool,
 }
 
 /// Reads a body. What it holds at the most is what has come, so nothing is held by an announcement.
@@ -108,9 +111,12 @@ where
     if let Some(announced) = announced {
         held.announce(announced);
     }
-    let mut pieces = Pieces { announced, ..Pieces::default() };
+    if announced.is_some_and(|announced| announced > bounds.max) {
+        return Gathered::Stopped { why: Stop::TooLarge, read: Bytes::new(), held };
+    }
+    let mut pieces = Pieces { announced, at_once: !bounds.evictable, ..Pieces::default() };
     let mut trailers = None;
-    let mut size = 0_usize;
+    let (mut size, mut taken) = (0_usize, 0_usize);
     let mut window = None;
     let why = loop {
         if size > 0 && window.is_none() {
@@ -139,7 +145,11 @@ where
             Ok(data) => {
                 size += data.len();
                 held.on_move();
-                let fits = held.grow(data.len()).is_ok();
+                // Of an answer the whole is taken with its beginning: many that are begun could not
+                // all be ended.
+                let wanted = pieces.announced.filter(|_| pieces.at_once).unwrap_or_default().max(size);
+                let fits = wanted == taken || held.grow(wanted - taken).is_ok();
+                taken = wanted;
                 pieces.push(data);
                 if size > bounds.max {
                     break Stop::TooLarge;
@@ -199,7 +209,9 @@ impl Pieces {
         }
         if self.all.is_empty() {
             // No more than is there: most bodies of several pieces have two. From here it doubles.
-            self.all = BytesMut::with_capacity(self.first.len() + data.len());
+            let there = self.first.len() + data.len();
+            let whole = self.announced.filter(|announced| self.at_once && *announced > there);
+            self.all = BytesMut::with_capacity(whole.unwrap_or(there));
             self.all.extend_from_slice(&std::mem::take(&mut self.first));
         }
         self.reserve(data.len());

@@ -4,6 +4,7 @@
 //!
 //! The answer is read to the cap, so a slow client never keeps the slot; a larger one streams on and frees it. A stream of events is given on as it comes.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,7 +54,8 @@ impl Proxy {
         limit: Option<Duration>,
     ) -> Result<Response<Body>, FailureKind> {
         let until = limit.map(|limit| self.clock.instant(self.clock.now().after(limit)));
-        let send = send(&*self.forward, lane, lonely, endpoint.idempotent);
+        // Pinned, so that it is held once and not by each way to wait for it.
+        let send = pin!(send(&*self.forward, lane, lonely, endpoint.idempotent));
         let response = match until {
             Some(until) => timeout_at(until, send).await,
             None => Ok(send.await),

@@ -1,6 +1,7 @@
 //! The way of a recognised call: read, queue, and answer with what came of it.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -140,7 +141,11 @@ impl Proxy {
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
         let (head, body) = request.into_parts();
-        let collected = self.cut.end(collect(self, body, upload, route.item_bytes_max)).await;
+        // Pinned here, so that the waits around it hold a pointer: each would be as large again.
+        let collected = {
+            let collecting = pin!(collect(self, body, upload, route.item_bytes_max));
+            self.cut.end(collecting).await
+        };
         match collected.unwrap_or(Collected::Refused(FailureKind::Draining)) {
             Collected::Whole { bytes, trailers, held } => {
                 let lonely = Lonely { head, bytes, trailers };
@@ -211,8 +216,11 @@ impl Proxy {
             published_weight_max: published.and_then(|known| known.weight_max),
         };
         let ended_by = |kind, sent| times.ended_by(kind, (self.clock.now(), sent), route, &table.deadline_headers);
-        let submitted = self.until(times.caller, self.scheduler.submit(submission));
-        match submitted.await {
+        let submitted = {
+            let submitting = pin!(self.scheduler.submit(submission));
+            self.until(times.caller, submitting).await
+        };
+        match submitted {
             Err(kind) => self.refuse(kind.into(), ending, endpoint.dialect, ended_by(kind, None).as_deref()),
             Ok(Outcome::Failed(failure, ticket)) => {
                 ending.ticket(&ticket);
@@ -239,8 +247,8 @@ impl Proxy {
                     ending.passed(reason);
                 }
                 let ticket = grant.ticket;
-                let answered =
-                    self.until(times.caller, self.alone(lane, lonely, grant, (endpoint, &call), route.timeout)).await;
+                let alone = pin!(self.alone(lane, lonely, grant, (endpoint, &call), route.timeout));
+                let answered = self.until(times.caller, alone).await;
                 ending.ticket(&ticket);
                 match answered.flatten() {
                     Ok(mut response) => {

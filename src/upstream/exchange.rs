@@ -1,6 +1,7 @@
 //! One recognised call upstream and its whole answer, within every bound.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ impl Inner {
         let clock: Clock = self.clock;
         let sent = clock.now();
         let until = limit.map(|limit| clock.instant(sent.after(limit)));
-        let response = match within(until, self.send(request)).await {
+        let response = match within(until, pin!(self.send(request))).await {
             Err(_) => {
                 // A peer that vanished is seen in nothing else: the next call makes a connection of its own.
                 self.forget_h2().await;

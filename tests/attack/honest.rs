@@ -33,9 +33,16 @@ pub(crate) struct Honest {
 /// The results of its calls.
 #[derive(Debug, Default)]
 pub(crate) struct CallResults {
-    times: Vec<Duration>,
+    times: Vec<CallTime>,
     failed: Vec<String>,
     pub(crate) probes_failed: usize,
+}
+
+/// The latency of a call, and the second of the run in which it began: whether slow ones come together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct CallTime {
+    took: Duration,
+    second: u64,
 }
 
 /// Memory and descriptors of a process.
@@ -53,14 +60,18 @@ impl Honest {
     /// Calls during `time`: merged and passed through, on a new connection each, as a client without a
     /// pool.
     pub(crate) async fn run(self, time: Duration) -> CallResults {
-        let until = now() + time;
+        let (start, until) = (now(), now() + time);
         let mut calls = CallResults::default();
         let (done, mut results) = tokio::sync::mpsc::channel(RESULTS_MAX);
         let mut count = 0;
         while now() < until {
             count += 1;
             let done = done.clone();
-            tokio::spawn(async move { done.send(self.call(count).await).await.ok() });
+            let second = start.elapsed().as_secs();
+            tokio::spawn(async move {
+                let took = self.call(count).await;
+                done.send(took.map(|took| CallTime { took, second })).await.ok()
+            });
             if count.is_multiple_of(PROBES) {
                 for path in ["/livez", "/metrics"] {
                     let head = format!("GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n");
@@ -125,7 +136,7 @@ impl CallResults {
     /// The time within which this percentage was answered.
     pub(crate) fn at(&self, percent: usize) -> Duration {
         let last = self.times.len().saturating_sub(1);
-        self.times.get(last * percent / 100).copied().unwrap_or_default()
+        self.times.get(last * percent / 100).map(|time| time.took).unwrap_or_default()
     }
 }
 
@@ -134,6 +145,10 @@ impl fmt::Display for CallResults {
         let (median, p99) = (self.at(50), self.at(99));
         write!(f, "{} served, {} failed, median {median:.1?}, p99 {p99:.1?}", self.times.len(), self.failed.len())?;
         write!(f, ", {} probes failed", self.probes_failed)?;
+        let slowest = self.times.get(self.times.len() * 99 / 100..).unwrap_or_default();
+        let mut seconds: Vec<u64> = slowest.iter().map(|time| time.second).collect();
+        seconds.sort_unstable();
+        write!(f, ", the slowest hundredth in seconds {seconds:?}")?;
         match self.failed.first() {
             Some(why) => write!(f, ", first: {why}"),
             None => Ok(()),
