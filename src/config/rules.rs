@@ -2,7 +2,7 @@
 //!
 //! Asked of presence first: a key whose value is wrong is there all the same, and its owner was told about the value already.
 
-mod cluster;
+pub(super) mod cluster;
 
 use serde_json::Value as Json;
 

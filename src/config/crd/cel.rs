@@ -8,6 +8,7 @@
 
 use serde_json::{Value as Json, json};
 
+use crate::config::rules::cluster::GROUPS;
 use crate::config::rules::{CREDENTIALS, IDENTITY, NO_IDENTITY, OF_ONE_HOP};
 use crate::config::schema::{self, Shape};
 
@@ -35,6 +36,12 @@ fn wrong(at: &'static str, field: &'static str, rule: impl Into<String>, message
 /// A key that others need.
 fn needed(at: &'static str, field: &'static str, rule: impl Into<String>, message: &'static str) -> Rule {
     Rule { at, field, rule: rule.into(), message, reason: "FieldValueRequired" }
+}
+
+/// The group of a target is that of its kind.
+fn group_rule() -> String {
+    let known = GROUPS.map(|(kind, group)| format!("(self.kind == '{kind}' && self.group == '{group}')")).join(" || ");
+    format!("has(self.group) && self.group != '' ? {known} : self.kind == 'Service'")
 }
 
 /// Of `BatchPolicy`.
@@ -65,6 +72,12 @@ pub(super) fn of_policies() -> Vec<Rule> {
              !has(r.mergeOver) || !has(r.mergeOver.headers) || r.mergeOver.headers.all(h, \
              h.lowerAscii() != self.tenants.header.lowerAscii()))",
             "a route's `mergeOver` cannot name the tenants' header: identity always separates batches",
+        ),
+        wrong(
+            "targetRefs[]",
+            ".group",
+            group_rule(),
+            "a kind needs its group: `apps` for Deployment, StatefulSet and DaemonSet, `serving.kserve.io` for InferenceService, `inference.networking.k8s.io` for InferencePool, none for Service",
         ),
         wrong(
             "selector.matchExpressions[]",

@@ -83,7 +83,7 @@ pub(super) fn value(schema: &mut Json, shape: &'static Shape, path: &str, rules:
         }
         Shape::Int(min, max) => lay(schema, json!({ "minimum": min, "maximum": max })),
         Shape::Time(min, max) => {
-            lay(schema, json!({ "pattern": DURATION, "minLength": 1, "maxLength": CHARS_MAX }));
+            lay(schema, json!({ "minLength": 1, "maxLength": CHARS_MAX }));
             push(schema, duration(*min, *max, &shape.allowed()));
         }
         Shape::Size(min, max) => size(schema, *min, *max, path, &shape.allowed()),
@@ -122,12 +122,13 @@ fn text(schema: &mut Json, rule: &Text) {
     }
 }
 
-/// The range of a duration, which no schema can say.
+/// The form and range of a duration. The form is in the rule too: of a schema's pattern the API
+/// server would show the expression, and not what is allowed.
 fn duration(min: u64, max: u64, allowed: &str) -> Json {
     let literal = |micros| format!("duration('{}')", format_duration(Duration::from_micros(micros)));
     let from = if min > 0 { format!("duration(self) >= {} && ", literal(min)) } else { String::new() };
     json!({
-        "rule": format!("{from}duration(self) <= {}", literal(max)),
+        "rule": format!("self.matches('{DURATION}') && {from}duration(self) <= {}", literal(max)),
         "message": format!("must be {allowed}"),
     })
 }

@@ -5,8 +5,20 @@ use serde_json::Value as Json;
 use super::list;
 use crate::config::check::Check;
 
+/// The API group of each kind that a policy may be for; other kinds have none.
+pub(in crate::config) const GROUPS: [(&str, &str); 6] = [
+    ("Deployment", "apps"),
+    ("StatefulSet", "apps"),
+    ("DaemonSet", "apps"),
+    ("InferenceService", "serving.kserve.io"),
+    ("InferencePool", "inference.networking.k8s.io"),
+    // Of its alpha version.
+    ("InferencePool", "inference.networking.x-k8s.io"),
+];
+
 /// Asks every one of them.
 pub(super) fn apply(check: &mut Check, spec: &Json) {
+    targets(check, spec);
     for (index, term) in list(&spec["selector"]["matchExpressions"]).iter().enumerate() {
         selected(check, &format!("selector.matchExpressions[{index}]"), term);
     }
@@ -37,6 +49,33 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
         before = percent.or(before);
     }
     arms(check, rollout);
+}
+
+/// A target of a kind has the group of the kind: another one is another kind, and matches nothing.
+fn targets(check: &mut Check, spec: &Json) {
+    for (index, target) in list(&spec["targetRefs"]).iter().enumerate() {
+        let Some(kind) = target["kind"].as_str() else { continue };
+        // What is wrong in itself is put right first.
+        if check.findings.iter().any(|told| told.path.starts_with(&format!("targetRefs[{index}]"))) {
+            continue;
+        }
+        let groups = || GROUPS.iter().filter(|(known, _)| *known == kind).map(|(_, group)| *group);
+        let (written, group) = (target["group"].as_str().unwrap_or_default(), groups().next().unwrap_or_default());
+        if written != group && !groups().any(|group| group == written) {
+            let key = if target["group"].is_string() { "group" } else { "kind" };
+            let message = if group.is_empty() {
+                format!("`{kind}` has no group")
+            } else {
+                format!("`{kind}` is of the group `{group}`")
+            };
+            let help = if group.is_empty() {
+                "leave `group` out".to_owned()
+            } else {
+                format!("write `group: {group}` beside it")
+            };
+            check.bad(&format!("targetRefs[{index}].{key}"), &message, &help);
+        }
+    }
 }
 
 fn selected(check: &mut Check, path: &str, term: &Json) {
