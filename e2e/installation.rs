@@ -25,7 +25,7 @@ const CONTROLLER: &str = "groupage-controller";
 /// The webhook's configuration.
 pub(crate) const WEBHOOKS: &str = "groupage-injector";
 /// What its pods have.
-const LABEL: &str = "groupage.dev/component=controller";
+pub(crate) const LABEL: &str = "groupage.dev/component=controller";
 /// Ten times what two replicas take to start on two busy cores.
 const READY_MAX: Duration = Duration::from_secs(60);
 /// The leader looks at certificates every ten seconds.

@@ -19,6 +19,7 @@ mod keep;
 mod kit;
 mod options;
 mod run;
+mod silent;
 mod space;
 mod tools;
 

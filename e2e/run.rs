@@ -11,6 +11,7 @@ use super::cluster::{self, Cluster};
 use super::installation;
 use super::keep::keep;
 use super::kit::Kit;
+use super::silent;
 use super::space::Space;
 use super::tools::now;
 
@@ -118,12 +119,14 @@ fn lacks(cluster: &Cluster, case: &Case) -> Option<String> {
 /// One case in a namespace of its own, with whatever a failure leaves kept.
 async fn one(cluster: &Arc<Cluster>, case: &Case) -> Result<String, Fault> {
     let space = Space::make(Arc::clone(cluster), case.namespace()).await?;
+    let begun = now();
     let limit = if cluster.kit.all { CASE_AT_LENGTH_MAX } else { CASE_MAX };
     let verdict = match tokio::time::timeout(limit, case.run(&space)).await {
         Ok(verdict) => verdict,
         Err(_) => Err(format!("not over within {} s", limit.as_secs()).into()),
     };
-    let faults = cluster.node.as_ref().map(cluster::Node::faults).unwrap_or_default();
+    let mut faults = cluster.node.as_ref().map(cluster::Node::faults).unwrap_or_default();
+    faults.extend(silent::errors(cluster, case.name, now().duration_since(begun)).await);
     let verdict = match (verdict, faults.is_empty()) {
         (verdict, true) => verdict,
         (Ok(numbers), false) => Err(format!("{numbers}, but {}", faults.join("\n")).into()),

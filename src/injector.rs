@@ -26,6 +26,7 @@ mod recipe;
 mod referrers;
 mod refuse;
 mod resources;
+mod service_fix;
 mod shape;
 mod sidecar;
 mod status;
@@ -41,10 +42,13 @@ use serde_json::Value;
 
 pub use around::around;
 pub use code::Code;
-pub use context::{Context, Controller, NamedPolicy, NamedProfile, Namespace, SidecarDefaults, View, Workload};
+pub use context::{
+    Context, Controller, NamedPolicy, NamedProfile, Namespace, RedirectUse, SidecarDefaults, View, Workload,
+};
 pub use policy::settings;
 pub use referrers::KINDS as REFERRERS;
 pub use refuse::Skip;
+pub use service_fix::{ServiceFix, name_ports, remedy, service_fixes};
 pub use template::{Place, places};
 
 use self::overrides::Overrides;

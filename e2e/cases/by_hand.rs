@@ -1,18 +1,28 @@
 //! What a user types in place of `kubectl annotate`: `groupage inject` and `uninject` with `kubectl apply` after them, `groupage enable` and `disable`.
 
+use std::time::Duration;
+
+use groupage::standin::Route;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::manifests::{MERGES, Model};
 use super::sidecar::{CALLERS, predictions, same};
 use super::{Case, case};
 use crate::caller::Caller;
+use crate::cluster::until;
 use crate::installation::{has_sidecar, installed};
 use crate::space::Space;
 use crate::{Fault, Verdict};
 
+/// Calls a second.
+const RATE: f64 = 100.0;
+/// For an Event to be there.
+const SAID_MAX: Duration = Duration::from_secs(30);
+
 pub(super) const CASES: &[Case] = &[
     case!("by_hand", manifests_are_injected_serve_through_batches_and_are_as_before_after),
     case!("by_hand", enable_and_disable_do_what_they_say),
+    case!("by_hand", enable_ends_with_the_command_that_captures),
     case!("by_hand", a_redirect_captures_what_names_the_number),
 ];
 
@@ -90,11 +100,56 @@ async fn enable_and_disable_do_what_they_say(space: &Space) -> Verdict {
     Ok(format!("the sidecar came and went, with a policy of {slo}"))
 }
 
+/// As `kubectl expose` has it, under Pod Security `restricted`: nothing captures it, which is an error
+/// with one command, the same wherever it is looked for; and that command loses no call.
+async fn enable_ends_with_the_command_that_captures(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.restrict().await?;
+    let model = Model { annotations: "", args: ", --base, 5ms", target: "8080", replicas: 2, ..Model::default() };
+    let manifest = model.yaml().replace("{name: http, containerPort: 8080}", "{containerPort: 8080}");
+    // Its own hook keeps a pod until no call comes to it any more: nothing is captured that could.
+    let lingers = "securityContext: $restricted\n          lifecycle: {preStop: {sleep: {seconds: 5}}}\n---";
+    let manifest = manifest.replace("securityContext: $restricted\n---", lingers);
+    space.apply(&manifest.replace("port: http}, periodSeconds", "port: 8080}, periodSeconds")).await?;
+    space.deployment_ready("model").await?;
+    let groupage = async |args: &[&str]| space.cluster.groupage(args, "").await;
+    let enable = ["enable", "deploy/model", "--namespace", &space.name];
+    let command = format!("groupage enable -n {} deployment/model --fix-services", space.name);
+    match groupage(&enable).await {
+        Ok(text) => return Err(format!("it captures nothing and ends well: {text}").into()),
+        Err(fault) if !fault.to_string().contains(&command) => return Err(format!("no command in {fault}").into()),
+        Err(_) => {}
+    }
+    for text in [groupage(&["status", "--namespace", &space.name]).await?, groupage(&["check"]).await?] {
+        if !text.contains(&command) {
+            return Err(format!("no command in {text}").into());
+        }
+    }
+    until("an Event on the Deployment", SAID_MAX, async || {
+        let events = space.kubectl(&["events", "--for=deployment/model"]).await?;
+        if events.contains(&command) { Ok(()) } else { Err(events.into()) }
+    })
+    .await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches("model:80", "/health").await?;
+    let load = caller.load("model:80", Route::Predict, RATE).await?;
+    let fixed = groupage(&[&enable[..], &["--fix-services"]].concat()).await?;
+    load.until_served(200).await?;
+    let report = load.end().await?;
+    let pods = space.deployment_alone("model").await?;
+    // Connections that were open go on to lead where they led.
+    let through = space.metrics_of(&pods).await?.sum("groupage_calls_total", &[]);
+    if report.lost() > 0 || through < 1.0 {
+        return Err(format!("{} calls were lost, {through} went through the sidecars: {fixed}", report.lost()).into());
+    }
+    Ok(format!("{} calls, none lost; {through} of them through the sidecars", report.offered))
+}
+
 /// The kernel leads what comes from outside to the sidecar: by the number, at every address, with nothing changed of application or Service.
 async fn a_redirect_captures_what_names_the_number(space: &Space) -> Verdict {
     let annotations = "groupage.dev/capture: Redirect";
     let model = Model { annotations, args: ", --base, 20ms", target: "8080", ..Model::default() };
-    let injected = injected(space, &space.fill(&model.yaml()), &["--allow-redirect"]).await?;
+    let injected = injected(space, &space.fill(&model.yaml()), &["--redirect=WhenNeeded"]).await?;
     space.apply(&injected).await?;
     let pods = space.deployment_ready("model").await?;
     batched_at_every_address(space, &pods).await

@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[
     case!("injected", a_namespace_may_ask_and_a_pod_may_say_no),
     case!("injected", a_guaranteed_pod_stays_guaranteed),
     case!("injected", a_job_completes),
-    case!("injected", a_redirect_is_made_once_the_installation_allows_it, Helm),
+    case!("injected", a_number_is_redirected_unless_the_installation_says_never, Helm),
 ];
 
 /// What writes the rules, before all other containers.
@@ -185,28 +185,28 @@ spec:
     }
 }
 
-async fn a_redirect_is_made_once_the_installation_allows_it(space: &Space) -> Verdict {
+async fn a_number_is_redirected_unless_the_installation_says_never(space: &Space) -> Verdict {
     let installation = installed(space).await?;
     space.apply(MERGES).await?;
-    let annotations = format!("{ASKS}, groupage.dev/capture: Redirect");
-    let model = Model { annotations: &annotations, args: ", --base, 20ms", target: "8080", ..Model::default() };
-    space.apply(&model.yaml()).await?;
-    if space.deployment_ready("model").await?.iter().any(has_sidecar) {
-        return Err("it was made though the installation does not allow it".into());
-    }
-    installation.set(&["--set=injector.redirect=true"]).await?;
-    let redirected = async {
-        space.kubectl(&["rollout", "restart", "deployment/model"]).await?;
-        let pods = space.deployment_alone("model").await?;
-        let redirects = |pod: &Pod| {
-            pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten()).any(|one| one.name == REDIRECT)
-        };
-        if !pods.iter().all(redirects) {
-            return Err(format!("the pod has no {REDIRECT}").into());
-        }
-        batched_at_every_address(space, &pods).await
+    let redirects = |pod: &Pod| {
+        pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten()).any(|one| one.name == REDIRECT)
     };
-    let told = redirected.await;
-    installation.set(&["--set=injector.redirect=false"]).await?;
-    Ok(format!("left alone at first, then {}", told?))
+    installation.set(&["--set=injector.redirect=Never"]).await?;
+    let model = Model { args: ", --base, 20ms", target: "8080", ..Model::default() };
+    let never = async {
+        space.apply(&model.yaml()).await?;
+        space.deployment_ready("model").await
+    };
+    let never = never.await;
+    installation.set(&["--set=injector.redirect=WhenNeeded"]).await?;
+    if !never?.iter().all(|pod| has_sidecar(pod) && !redirects(pod)) {
+        return Err("it was redirected though the installation says Never".into());
+    }
+    space.kubectl(&["rollout", "restart", "deployment/model"]).await?;
+    let pods = space.deployment_alone("model").await?;
+    if !pods.iter().all(redirects) {
+        return Err(format!("the pod has no {REDIRECT}").into());
+    }
+    let told = batched_at_every_address(space, &pods).await?;
+    Ok(format!("beside the sidecar at first, then {told}"))
 }

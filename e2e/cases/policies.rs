@@ -117,6 +117,8 @@ async fn a_policy_says_who_follows_it_and_a_wrong_one_what_is_wrong(space: &Spac
 
 async fn a_numeric_target_port_is_reported_and_loopback_captures_it(space: &Space) -> Verdict {
     installed(space).await?;
+    // Where nothing may be redirected.
+    space.restrict().await?;
     space.apply(&format!("{POLICY}  scheduling: {{policy: WorkConserving}}\n")).await?;
     space.apply(&Model { target: "8080", ..Model::default() }.yaml()).await?;
     space.deployment_ready("model").await?;

@@ -212,8 +212,8 @@ async fn a_broken_slo_is_told_tuned_and_met_again(space: &Space) -> Verdict {
     let moved_after = after();
     // A status may say what came after the step already; the Event is of the step.
     let why = until("the Event of it", MOVES_MAX, async || {
-        let selector = format!("reason=SlotsLowered,involvedObject.name={}", pod.name_any());
-        let events = ["get", "events", "--field-selector", &selector, "--output=jsonpath={.items[*].message}"];
+        let selector = "reason=SlotsLowered,involvedObject.kind=BatchPolicy,involvedObject.name=model";
+        let events = ["get", "events", "--field-selector", selector, "--output=jsonpath={.items[*].message}"];
         let said = space.kubectl(&events).await?;
         if said.contains("slotsMax 16 → ") { Ok(said) } else { Err(Fault::from(format!("it says {said:?}"))) }
     })

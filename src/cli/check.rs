@@ -17,10 +17,11 @@ use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use serde_json::{Value, json};
 
 use super::cluster::{self, Target, explain};
+use super::trouble::{UNPLACED, trouble};
 use super::ways::{self, Ways};
 use crate::config::parse_duration;
 use crate::controller::world;
-use crate::injector::{CONTAINER, INJECT, INJECTED};
+use crate::injector::{COMPONENT, CONTAINER, INJECT, INJECTED};
 
 /// The oldest version that the chart takes.
 const VERSION_MIN: u32 = 30;
@@ -218,8 +219,10 @@ fn in_short(pod: &Pod, ways: &Ways) -> Value {
             "initContainers": names(spec.iter().flat_map(|spec| spec.init_containers.iter().flatten()).collect()),
         },
         "status": {"phase": pod.status.as_ref().and_then(|status| status.phase.as_ref())},
-        // Our own word, no field of a pod.
+        // Our own words, no fields of a pod.
         "around": ways.around(&world::from_pod(pod).1),
+        "remedy": ways.remedy(&world::from_pod(pod).1),
+        "trouble": trouble(pod),
     })
 }
 
@@ -322,8 +325,18 @@ fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
             say("controller", Level::Error, format!("deployment/{CONTROLLER} is not there"), hint);
         }
         (false, 0) => {
-            let hint = format!("kubectl logs -n {} deployment/{CONTROLLER}", facts.home);
-            say("controller", Level::Error, "no replica of the controller is ready".to_owned(), Some(&hint));
+            let what = "no replica of the controller is ready";
+            let own = |pod: &&Value| {
+                pod["metadata"]["namespace"] == facts.home.as_str() && pod["metadata"]["labels"][COMPONENT].is_string()
+            };
+            match facts.pods.iter().filter(own).find_map(|pod| pod["trouble"].as_str()) {
+                Some(trouble) => say("controller", Level::Error, format!("{what}: {trouble}"), None),
+                // There are logs only where its container has started.
+                None => {
+                    let hint = format!("kubectl logs -n {} deployment/{CONTROLLER}", facts.home);
+                    say("controller", Level::Error, what.to_owned(), Some(&hint));
+                }
+            }
         }
         (false, ready) => say("controller", Level::Ok, format!("{ready} replicas of the controller are ready"), None),
     }
@@ -402,15 +415,28 @@ fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Op
             Some("kubectl get events -A says why one was skipped; one that was missed gets it when it is made again");
         say("injection", Level::Warning, format!("{} ask for a sidecar and have none", several(&missing)), hint);
     }
-    let around: Vec<String> = facts
-        .pods
-        .iter()
-        .filter(|pod| !ended(pod) && pod["around"].as_array().is_some_and(|ways| !ways.is_empty()))
-        .map(pod_name)
-        .collect();
-    if !around.is_empty() {
-        let hint = Some("groupage status -A -o wide; refer to the port by its name, or see groupage.dev/capture");
-        say("injection", Level::Warning, format!("traffic goes around the sidecar of {}", several(&around)), hint);
+    // Pods of one workload have one remedy.
+    let mut around: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
+    for pod in facts.pods.iter().filter(|pod| !ended(pod)) {
+        if let (Some(way), Some(remedy)) = (pod["around"][0].as_str(), pod["remedy"].as_str()) {
+            around.entry((remedy, way)).or_default().push(pod_name(pod));
+        }
+    }
+    for ((remedy, way), pods) in around {
+        let what = format!("calls go around the sidecar of {}: {way}", several(&pods));
+        say("injection", Level::Warning, what, Some(remedy));
+    }
+    // Of pods of one workload the sentences differ in the pod's name alone.
+    let mut broken: BTreeMap<String, (&str, Vec<String>)> = BTreeMap::new();
+    for pod in facts.pods.iter().filter(|pod| has_sidecar(pod)) {
+        if let Some(trouble) = pod["trouble"].as_str() {
+            let kind = trouble.replace(pod["metadata"]["name"].as_str().unwrap_or_default(), "");
+            broken.entry(kind).or_insert_with(|| (trouble, Vec::new())).1.push(pod_name(pod));
+        }
+    }
+    for (trouble, pods) in broken.into_values() {
+        let level = if trouble.starts_with(UNPLACED) { Level::Warning } else { Level::Error };
+        say("injection", level, format!("{} does not run: {trouble}", several(&pods)), None);
     }
 }
 
@@ -544,6 +570,16 @@ mod tests {
         breaks(|facts| facts.webhook["webhooks"][0]["failurePolicy"] = json!("Fail"), Level::Warning, "Fail");
         breaks(|facts| facts.controller = Value::Null, Level::Error, "is not there");
         breaks(|facts| facts.controller = json!({"status": {}}), Level::Error, "no replica");
+        breaks(
+            |facts| {
+                facts.controller = json!({"status": {}});
+                facts.home = "g".to_owned();
+                let pod = json!({"metadata": {"name": "c", "namespace": "g", "labels": {COMPONENT: "controller"}}, "trouble": "ImagePullBackOff"});
+                facts.pods = vec![pod];
+            },
+            Level::Error,
+            "is ready: ImagePullBackOff",
+        );
         breaks(|facts| facts.refused.push(("pods", "not allowed".to_owned())), Level::Warning, "cannot read pods: not");
         breaks(|facts| facts.recorded.push("services: not allowed".to_owned()), Level::Warning, "cannot read services");
         breaks(
@@ -590,7 +626,13 @@ mod tests {
         assert!(has_sidecar(&short) && pod_name(&short) == "ml/p");
         assert_eq!(short["metadata"]["annotations"], json!({INJECT: "enabled"}));
         let facts = Facts { pods: vec![short.clone()], ..sound() };
-        assert_eq!(first(&facts), (Level::Warning, "traffic goes around the sidecar of ml/p".to_owned()));
+        let what = "calls go around the sidecar of ml/p: hostPort 80 leads to the application itself";
+        assert_eq!(first(&facts), (Level::Warning, what.to_owned()));
+        let waiting = json!({"reason": "ImagePullBackOff", "message": "no such image"});
+        let mut broken = short.clone();
+        broken["trouble"] = json!(format!("container {CONTAINER}: {}", waiting["reason"].as_str().unwrap()));
+        let facts = Facts { pods: vec![broken], ..sound() };
+        assert_eq!(first(&facts), (Level::Error, "ml/p does not run: container groupage: ImagePullBackOff".to_owned()));
         assert_eq!(
             (&short["metadata"]["labels"][INJECTED], &short["status"]["phase"]),
             (&json!("true"), &json!("Running"))

@@ -16,7 +16,7 @@ use crate::config::{self, ControllerPod, Machine};
 use crate::controller::watch::Timing;
 use crate::controller::{Certificate, Config, LEASE, Running, SECRET, WEBHOOKS, prepared, start};
 use crate::error::BoxError;
-use crate::injector::SidecarDefaults;
+use crate::injector::{RedirectUse, SidecarDefaults};
 use crate::telemetry::log::{self, Format};
 
 /// How long the last log lines may take.
@@ -75,9 +75,9 @@ pub(super) struct Args {
     /// A namespace that is left alone, besides kube-system and its own; may be given more than once
     #[arg(long, value_name = "NAMESPACE", value_delimiter = ',')]
     exclude_namespace: Vec<String>,
-    /// Whether an init container with `NET_ADMIN` may be added, for capture mode Redirect
-    #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = false)]
-    allow_redirect: bool,
+    /// When an init container with `NET_ADMIN` is added that redirects ports: for ports that nothing else captures, for none, or for all
+    #[arg(long, value_name = "WhenNeeded|Never|Always", default_value = "WhenNeeded")]
+    redirect: RedirectUse,
     #[command(flatten)]
     sidecar: SidecarArgs,
     #[command(flatten)]
@@ -153,6 +153,12 @@ enum Native {
     Never,
 }
 
+/// A level without what the client library logs of each request that fails: an API server that is
+/// away is one line of ours (`watch::reach`). A filter that names targets is taken as it is.
+fn quiet(level: &str) -> String {
+    if level.contains('=') { level.to_owned() } else { format!("{level},kube_client::client=off") }
+}
+
 fn mode(text: &str) -> Result<Mode, String> {
     let known = [("Batch", Mode::Batch), ("Observe", Mode::Observe), ("Passthrough", Mode::Passthrough)];
     let found = known.into_iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
@@ -226,7 +232,7 @@ impl Args {
             callers: callers.transpose()?,
             unless_disabled: self.inject_by_default,
             excluded: self.exclude_namespace.iter().cloned().collect(),
-            redirect_allowed: self.allow_redirect,
+            redirect: self.redirect,
             native: match self.sidecar.sidecar_native {
                 Native::Auto => None,
                 Native::Always => Some(true),
@@ -283,7 +289,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         }
     };
     let format = if Machine::read().terminal { Format::Pretty } else { Format::Json };
-    let (_, writer) = match log::init(format, &args.log_level) {
+    let (_, writer) = match log::init(format, &quiet(&args.log_level)) {
         Ok(log) => log,
         Err(error) => {
             eprintln!("× cannot start the log: {error}");
@@ -392,7 +398,8 @@ mod tests {
             config.sidecar,
             SidecarDefaults { image: config.sidecar.image.clone(), ..SidecarDefaults::default() }
         );
-        assert!(!config.unless_disabled && !config.redirect_allowed && config.native.is_none());
+        assert!(!config.unless_disabled && config.native.is_none());
+        assert_eq!(config.redirect, RedirectUse::WhenNeeded);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use self::context::Around;
 use super::yaml::{self, Document};
 use crate::config::{self, EXIT_FINDINGS};
-use crate::injector::{self, Holder, Outcome, Place};
+use crate::injector::{self, Holder, Outcome, Place, RedirectUse};
 use crate::tls;
 
 /// What is printed.
@@ -67,9 +67,9 @@ pub(super) struct InjectArgs {
     /// The certificates that the controller is known by (PEM)
     #[arg(long, value_name = "FILE")]
     controller_ca: Option<PathBuf>,
-    /// Allow an init container with `NET_ADMIN` for capture mode Redirect
-    #[arg(long)]
-    allow_redirect: bool,
+    /// When an init container with `NET_ADMIN` is added that redirects ports, as the installation's injector.redirect says
+    #[arg(long, value_name = "WhenNeeded|Never|Always", default_value = "Never")]
+    redirect: RedirectUse,
     /// The cluster is older than Kubernetes 1.33: the sidecar is a plain container
     #[arg(long)]
     classic: bool,

@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
 
+use crate::injector::RedirectUse;
+
 /// The installation with its default values.
 const INSTALL: &str = include_str!("../../manifests/install.yaml");
 /// The CRDs.
@@ -14,6 +16,7 @@ const CRDS: &str = include_str!("../../manifests/crds.yaml");
 /// What the manifest says where a value goes; each stands there for nothing else, which a test holds.
 const NAMESPACE: &str = "groupage-system";
 const IMAGE: &str = concat!("groupage.dev/groupage:", env!("CARGO_PKG_VERSION"));
+const REDIRECT: &str = "--redirect=WhenNeeded";
 
 /// What may be otherwise.
 #[derive(Debug, ClapArgs)]
@@ -28,6 +31,10 @@ pub(super) struct Args {
     /// The image of the controller and of the sidecars
     #[arg(long, default_value = IMAGE)]
     image: String,
+    /// When an init container with `NET_ADMIN` is added that redirects ports: for ports that nothing else captures, for none, or for all. Never under Pod
+    /// Security baseline or restricted
+    #[arg(long, value_name = "WhenNeeded|Never|Always", default_value = "WhenNeeded")]
+    redirect: RedirectUse,
     /// Leave out the CRDs, where somebody else keeps them
     #[arg(long)]
     without_crds: bool,
@@ -65,7 +72,8 @@ fn text(args: &Args) -> Result<String, String> {
     let own = args.namespace == NAMESPACE || args.create_namespace;
     // The manifest begins with the namespace.
     let all = if own { INSTALL } else { INSTALL.split_once("\n---\n").map_or(INSTALL, |(_, others)| others) };
-    let install = all.replace(NAMESPACE, &args.namespace).replace(IMAGE, &args.image);
+    let redirect = format!("--redirect={}", args.redirect.as_str());
+    let install = all.replace(NAMESPACE, &args.namespace).replace(IMAGE, &args.image).replace(REDIRECT, &redirect);
     Ok(if args.without_crds { install } else { format!("{CRDS}---\n{install}") })
 }
 
@@ -74,7 +82,13 @@ mod tests {
     use super::*;
 
     fn args(namespace: &str, image: &str) -> Args {
-        Args { namespace: namespace.to_owned(), create_namespace: false, image: image.to_owned(), without_crds: false }
+        Args {
+            namespace: namespace.to_owned(),
+            create_namespace: false,
+            image: image.to_owned(),
+            redirect: RedirectUse::WhenNeeded,
+            without_crds: false,
+        }
     }
 
     #[test]
@@ -91,7 +105,8 @@ mod tests {
 
     #[test]
     fn namespace_and_image_stand_where_the_manifest_has_its_own() {
-        let text = text(&args("ml", "reg.example/groupage@sha256:0")).unwrap();
+        let args = Args { redirect: RedirectUse::Never, ..args("ml", "reg.example/groupage@sha256:0") };
+        let text = text(&args).unwrap();
         assert!(!text.contains(NAMESPACE) && !text.contains(IMAGE));
         let found = crate::cli::yaml::documents(&text).unwrap();
         let deployment = found.iter().find(|document| document.value["kind"] == "Deployment").unwrap();
@@ -99,6 +114,7 @@ mod tests {
         assert_eq!(deployment.value["metadata"]["namespace"], "ml");
         assert_eq!(container["image"], "reg.example/groupage@sha256:0");
         let args = container["args"].as_array().unwrap();
+        assert!(args.contains(&"--redirect=Never".into()), "{args:?}");
         assert!(args.contains(&"--sidecar-image=reg.example/groupage@sha256:0".into()), "{args:?}");
         assert!(found.iter().any(|document| document.value["kind"] == "CustomResourceDefinition"));
     }

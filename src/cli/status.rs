@@ -3,6 +3,7 @@
 //! Read from the objects alone: pods say what was injected, policies what the controller knows. Nobody is asked to run a port-forward. What may have changed since
 //! a pod was made, its policy and what goes around its sidecar, is found by the controller's own rules from the objects as they are now.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -14,10 +15,13 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
 use super::cluster::{self, Target, explain};
+use super::numbers::{self, MetricsPort, PodNumbers};
+use super::trouble::trouble;
 use super::ways::{self, Ways, table};
 use crate::controller::attach::{Subject, choose};
 use crate::controller::world::{self, Key, World};
 use crate::injector::{INJECTED, STATUS};
+use crate::tuner::millis;
 
 /// The annotation that says what is done with a pod's calls, before its policy.
 const MODE: &str = "groupage.dev/mode";
@@ -68,12 +72,22 @@ struct Row {
     /// Whether calls are merged, and why not: the policy's condition `Merging`, where it is false.
     unmerged: Option<String>,
     saved: Option<String>,
-    /// Batch, latency and what was saved are what batching would have done: the mode is `Observe`.
+    /// Batch, latency and what was saved are what batching would have done: the mode is `Observe`. Else they are the pod's own, since its sidecar started.
     predicted: bool,
+    /// Calls that were merged; `None` where the sidecar cannot be read.
+    merged: Option<u64>,
+    /// Calls that were not.
+    passed: Option<u64>,
+    /// The reason of most of these, as `groupage_calls_passed_total` has it.
+    passed_why: Option<String>,
+    /// What keeps it from running.
+    trouble: Option<String>,
     /// `None` where it cannot be known.
     captured: Option<bool>,
     /// What goes around the sidecar.
     around: Vec<String>,
+    /// What to do about that.
+    remedy: Option<String>,
     tuning: Option<String>,
     version: Option<String>,
 }
@@ -87,6 +101,8 @@ struct Known {
     policies: Option<Vec<Value>>,
     /// What goes around sidecars.
     ways: Ways,
+    /// What each sidecar has counted, by namespace and name.
+    numbers: BTreeMap<(String, String), PodNumbers>,
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
@@ -99,9 +115,14 @@ pub(super) fn run(args: &Args) -> ExitCode {
         };
         let injected = ListParams::default().labels(&format!("{INJECTED}=true"));
         let pods = ways::pages(&pods, &injected, |pod| pod).await.map_err(|error| explain(&error))?;
-        let (known, refused) = Known::read(&found.client, space).await;
+        let (mut known, refused) = Known::read(&found.client, space).await;
         for why in refused {
             eprintln!("‼ cannot read {why}; shown instead is what pods were injected with");
+        }
+        let (numbers, refused) = numbers::read(&found.client, pods.iter().filter_map(metrics_port).collect()).await;
+        known.numbers = numbers;
+        if let Some(why) = refused {
+            eprintln!("‼ not every sidecar's own numbers can be read: {why}");
         }
         let rows: Vec<Row> = pods.iter().map(|pod| row(pod, &known)).collect();
         match args.output {
@@ -114,8 +135,41 @@ pub(super) fn run(args: &Args) -> ExitCode {
                 print!("{}", shown(&rows, args.output == Output::Wide, args.all_namespaces));
             }
         }
+        if matches!(args.output, Output::Table | Output::Wide) {
+            print!("{}", troubles(&rows));
+        }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The metrics port of a pod that runs.
+fn metrics_port(pod: &Pod) -> Option<MetricsPort> {
+    let running = pod.status.as_ref()?.phase.as_deref() == Some("Running");
+    let (key, pod) = world::from_pod(pod);
+    let status: Value = serde_json::from_str(pod.annotations.get(STATUS)?).ok()?;
+    Some((key.namespace, key.name, status["metrics"].as_u64().filter(|_| running)?))
+}
+
+/// What is wrong with pods, and what to do, once for all that have the same.
+fn troubles(rows: &[Row]) -> String {
+    let mut found: Vec<(String, String, usize)> = Vec::new();
+    for row in rows {
+        let around = row.around.first().zip(row.remedy.as_ref());
+        let around = around.map(|(way, remedy)| format!("calls go around the sidecar: {way}; {remedy}"));
+        for trouble in row.trouble.clone().into_iter().chain(around) {
+            // Of pods of one workload the sentences differ in the pod's name alone.
+            let kind = trouble.replace(&row.pod, "");
+            match found.iter_mut().find(|(known, ..)| *known == kind) {
+                Some((.., count)) => *count += 1,
+                None => found.push((kind, format!("{}/{}: {trouble}", row.namespace, row.pod), 1)),
+            }
+        }
+    }
+    let line = |(_, text, count): &(String, String, usize)| match count {
+        1 => format!("‼ {text}\n"),
+        _ => format!("‼ {text} ({count} pods)\n"),
+    };
+    found.iter().map(line).collect()
 }
 
 // === impl Known ===
@@ -136,7 +190,7 @@ impl Known {
             ..World::default()
         });
         let policies = policies.map(|policies| policies.iter().map(|policy| json!(policy)).collect());
-        (Self { world, policies, ways }, refused)
+        (Self { world, policies, ways, numbers: BTreeMap::new() }, refused)
     }
 
     /// The policy that a pod follows, by the controller's own rule.
@@ -150,9 +204,9 @@ impl Known {
     }
 }
 
-fn row(pod: &Pod, known: &Known) -> Row {
+fn row(object: &Pod, known: &Known) -> Row {
     let text = |value: &Value, path: &str| value.pointer(path).and_then(Value::as_str).map(str::to_owned);
-    let (Key { namespace, name }, pod) = world::from_pod(pod);
+    let (Key { namespace, name }, pod) = world::from_pod(object);
     let record = pod.annotations.get(STATUS).map(String::as_str).unwrap_or_default();
     let status: Value = serde_json::from_str(record).unwrap_or_default();
     let followed = known.policy(&pod, text(&status, "/policy"));
@@ -175,18 +229,27 @@ fn row(pod: &Pod, known: &Known) -> Row {
     let conditions = policy["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     let unmerged = conditions.iter().find(|one| one["type"] == "Merging" && one["status"] == "False");
     let predicted = mode == "Observe" && policy["status"]["predicted"].is_object();
+    // Without the right to read the pods' own numbers those of all its policy's pods are shown.
     let summary = &policy["status"][if predicted { "predicted" } else { "summary" }];
+    let own = known.numbers.get(&(namespace.clone(), name.clone()));
+    let own_or = |own: Option<String>, all: Option<String>| if predicted { all } else { own.or(all) };
+    let all_items = summary.pointer("/batchItems/p50").and_then(Value::as_u64);
     Row {
         ready: pod.ready,
         profile: text(tuned, "/profile").or_else(|| text(&status, "/profile")),
         mode,
-        batch: summary.pointer("/batchItems/p50").and_then(Value::as_u64),
-        latency_p99: text(summary, "/latencyP99"),
+        batch: if predicted { all_items } else { own.map_or(all_items, |own| own.batch_items) },
+        latency_p99: own_or(own.and_then(|own| own.latency).map(millis), text(summary, "/latencyP99")),
         slo,
         slo_late: late,
         unmerged: unmerged.and_then(|one| one["message"].as_str()).map(str::to_owned),
-        saved: text(summary, "/saved"),
+        saved: own_or(own.and_then(|own| own.saved).map(|saved| format!("{saved}%")), text(summary, "/saved")),
         predicted,
+        merged: own.map(PodNumbers::merged),
+        passed: own.map(|own| own.passed),
+        passed_why: own.and_then(|own| own.why.clone()),
+        trouble: trouble(object),
+        remedy: (!around.is_empty()).then(|| known.ways.remedy(&pod)),
         captured: if known.ways.whole() || !around.is_empty() { Some(around.is_empty()) } else { None },
         around,
         tuning: text(tuned, "/message").or_else(|| text(tuned, "/reason")),
@@ -199,13 +262,15 @@ fn row(pod: &Pod, known: &Known) -> Row {
 
 fn shown(rows: &[Row], wide: bool, all: bool) -> String {
     let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-    let mut head = vec!["POD", "READY", "POLICY", "MODE", "BATCH", "P99", "SLO", "SAVED", "CAPTURED", "VERSION"];
+    let mut head =
+        vec!["POD", "READY", "POLICY", "MODE", "BATCH", "P99", "SLO", "SAVED", "MERGED", "PASSED", "WHY", "CAPTURED"];
     if all {
         head.insert(0, "NAMESPACE");
     }
     if wide {
-        head.extend(["PROFILE", "TUNING", "UNMERGED", "AROUND"]);
+        head.extend(["VERSION", "PROFILE", "TUNING", "UNMERGED", "AROUND"]);
     }
+    let number = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     let mut lines: Vec<Vec<String>> = vec![head.into_iter().map(str::to_owned).collect()];
     for row in rows {
@@ -227,15 +292,23 @@ fn shown(rows: &[Row], wide: bool, all: bool) -> String {
                 (slo, _) => or_dash(slo),
             },
             guess(row.saved.clone()),
+            number(row.merged),
+            number(row.passed),
+            or_dash(&row.passed_why),
             row.captured.map_or_else(|| "-".to_owned(), yes),
-            or_dash(&row.version),
         ];
         if all {
             line.insert(0, row.namespace.clone());
         }
         if wide {
             let ways = (!row.around.is_empty()).then(|| row.around.join("; "));
-            line.extend([or_dash(&row.profile), or_dash(&row.tuning), or_dash(&row.unmerged), or_dash(&ways)]);
+            line.extend([
+                or_dash(&row.version),
+                or_dash(&row.profile),
+                or_dash(&row.tuning),
+                or_dash(&row.unmerged),
+                or_dash(&ways),
+            ]);
         }
         lines.push(line);
     }
@@ -291,7 +364,16 @@ mod tests {
             ..World::default()
         };
         let ways = Ways::of("v1", "Service", services.iter().map(object).collect());
-        Known { world: Some(world), policies: Some(policies.to_vec()), ways }
+        let own = PodNumbers {
+            calls: 100,
+            passed: 8,
+            why: Some("unrecognised".to_owned()),
+            batch_items: Some(7),
+            latency: Some(std::time::Duration::from_millis(88)),
+            saved: Some(91),
+        };
+        let numbers = BTreeMap::from([(("ml".to_owned(), "web-1".to_owned()), own)]);
+        Known { world: Some(world), policies: Some(policies.to_vec()), ways, numbers }
     }
 
     fn policy(namespace: &str, spec: &Value, status: &Value) -> Value {
@@ -312,7 +394,12 @@ mod tests {
         let other = policy("other", &json!({"mode": "Observe"}), &json!({}));
         let known = known(&[other, policy("ml", &spec, &status)], &[]);
         let told = row(&pod(&early()), &known);
-        assert_eq!((told.policy.as_deref(), told.mode.as_str(), told.batch), (Some("web"), "Batch", Some(11)));
+        assert_eq!(
+            (told.policy.as_deref(), told.mode.as_str(), told.batch),
+            (Some("web"), "Batch", Some(7)),
+            "its own numbers, not its policy's"
+        );
+        assert_eq!((told.merged, told.passed, told.passed_why.as_deref()), (Some(92), Some(8), Some("unrecognised")));
         assert!(told.ready && told.captured == Some(true) && !told.predicted);
         let text = shown(&[told], true, false);
         assert_eq!(text.lines().count(), 2);
@@ -353,7 +440,7 @@ mod tests {
         let text = shown(&[told], false, false);
         assert!(text.contains(" ~11 ") && text.contains(" ~88ms ") && text.contains(" ~91% "), "{text}");
         let told = row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Batch"}), &status)], &[]));
-        assert_eq!((told.predicted, told.latency_p99.as_deref()), (false, Some("70ms")), "an old prediction");
+        assert_eq!((told.predicted, told.latency_p99.as_deref()), (false, Some("88ms")), "an old prediction");
     }
 
     #[test]
@@ -384,7 +471,7 @@ mod tests {
         let line = shown(&[told], false, false).lines().nth(1).unwrap().to_owned();
         assert_eq!(
             line.split_whitespace().collect::<Vec<_>>(),
-            ["a", "no", "-", "-", "-", "-", "-", "-", "-", "-"],
+            ["a", "no", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"],
             "no guess"
         );
     }

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::cluster::explain;
 use crate::controller::attach::selected_by;
-use crate::controller::world::{self, Key, Pod, Table, within};
-use crate::injector::{STATUS, around};
+use crate::controller::world::{self, Key, Pod, Table, World, within};
+use crate::injector::{STATUS, ServiceFix, around, remedy, service_fixes};
 
 /// Objects that are asked for at once: `kubectl`'s number.
 const PAGE: u32 = 500;
@@ -126,9 +126,25 @@ impl Ways {
         if !self.whole {
             return recorded(record);
         }
+        around(record, &pod.labels, &self.about(pod)).unwrap_or_default()
+    }
+
+    /// The Services that have to name a port of the pod, where they are known.
+    pub(super) fn fixes(&self, pod: &Pod) -> Vec<ServiceFix> {
+        let record = pod.annotations.get(STATUS).map(String::as_str).unwrap_or_default();
+        service_fixes(record, &self.about(pod))
+    }
+
+    /// What to do about what goes around a pod's sidecar, by the workload that made it.
+    pub(super) fn remedy(&self, pod: &Pod) -> String {
+        let workload = World::default().workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
+        let workload = workload.as_ref().map(|workload| (workload.kind.as_str(), workload.name.as_str()));
+        remedy(&self.fixes(pod), &pod.meta.key.namespace, workload)
+    }
+
+    fn about<'a>(&'a self, pod: &'a Pod) -> Vec<&'a Value> {
         let objects = self.tables.iter().flat_map(|table| within(table, &pod.meta.key.namespace));
-        let objects = objects.map(|(_, object)| &**object).filter(|object| selected_by(object, &pod.labels));
-        around(record, &pod.labels, &objects.collect::<Vec<_>>()).unwrap_or_default()
+        objects.map(|(_, object)| &**object).filter(|object| selected_by(object, &pod.labels)).collect()
     }
 }
 

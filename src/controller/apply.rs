@@ -30,8 +30,9 @@ use crate::telemetry::names::Done;
 
 /// Between two writes of a status for what only moves, such as counts and latencies.
 const QUIET: Duration = Duration::from_secs(15);
-/// Between two writes for what changes, such as a condition.
-const URGENT: Duration = Duration::from_secs(1);
+/// Between two writes for what changes, such as a condition. Below the second between two rounds, or
+/// a write would now and then wait for the round after the next.
+const URGENT: Duration = Duration::from_millis(500);
 /// What was written and is not seen within this time is written again.
 const UNSEEN: Duration = Duration::from_secs(60);
 /// Between tries of what fails.
@@ -63,6 +64,8 @@ enum About {
 struct Tried {
     at: Tick,
     fails: u32,
+    /// The last one had no answer.
+    unanswered: bool,
 }
 
 /// A write to do.
@@ -98,7 +101,7 @@ pub async fn apply(
     mut rounds: watch::Receiver<Arc<Round>>,
     leadership: Leadership,
     written: Written,
-    (clock, metrics): (Clock, ControllerMetrics),
+    (clock, metrics, mut reach): (Clock, ControllerMetrics, watch::Receiver<bool>),
     mut stop: watch::Receiver<bool>,
 ) {
     let mut writer = Writer { client, written, clock, metrics, tried: BTreeMap::new(), led: false };
@@ -107,6 +110,9 @@ pub async fn apply(
             changed = rounds.changed() => if changed.is_err() { return },
             // Something may wait for its time.
             () = tokio::time::sleep(LOOK), if writer.waits() => {}
+            changed = reach.changed() => if changed.is_ok() && *reach.borrow_and_update() {
+                writer.forgive();
+            },
             // An error means the same: the process ends.
             _ = stop.wait_for(|stop| *stop) => return,
         }
@@ -141,6 +147,11 @@ impl Writer {
         self.led && !self.tried.is_empty()
     }
 
+    /// Tries again what had no answer: the API server is back.
+    fn forgive(&mut self) {
+        self.tried.retain(|_, tried| !tried.unanswered);
+    }
+
     async fn write(&mut self, round: &Round, leadership: &Leadership) {
         let now = self.clock.now();
         let writes = self.due(round, now);
@@ -151,18 +162,19 @@ impl Writer {
         let client = &self.client;
         let calls = futures_util::stream::iter(writes.into_iter().take(WRITES_MAX).map(|write| async move {
             // Leading may end while they wait for their turn.
-            let done = if leadership.leads() { one(client, &write).await } else { Done::Conflict };
-            (write, done)
+            let (done, unanswered) =
+                if leadership.leads() { one(client, &write).await } else { (Done::Conflict, false) };
+            (write, done, unanswered)
         }));
-        let done: Vec<(Write, Done)> = calls.buffer_unordered(CALLS_MAX).collect().await;
+        let done: Vec<(Write, Done, bool)> = calls.buffer_unordered(CALLS_MAX).collect().await;
         let now = self.clock.now();
         let mut worst = Done::Ok;
-        for (write, done) in done {
+        for (write, done, unanswered) in done {
             self.metrics.written(done);
             let (about, key) = write.key();
             let fails = self.tried.get(&(about, key.clone())).map_or(0, |tried| tried.fails);
             let fails = if done == Done::Ok { 0 } else { fails.saturating_add(1) };
-            self.tried.insert((about, key.clone()), Tried { at: now, fails });
+            self.tried.insert((about, key.clone()), Tried { at: now, fails, unanswered });
             if done == Done::Ok {
                 if let Write::Policy(key, status) = write {
                     self.written.lock().insert(key, (*status, now));
@@ -258,24 +270,31 @@ fn ours(status: &BatchPolicyStatus) -> BatchPolicyStatus {
     BatchPolicyStatus { conditions: Type::ALL.into_iter().filter_map(of).collect(), ..status.clone() }
 }
 
-async fn one(client: &kube::Client, write: &Write) -> Done {
+/// Does one write; returns what came of it, and whether there was no answer.
+async fn one(client: &kube::Client, write: &Write) -> (Done, bool) {
     let call = async {
         match write {
             Write::Policy(key, status) => status_of::<BatchPolicy>(client, key, "BatchPolicy", status).await,
-            Write::Profile(key, status) => status_of::<BatchProfile>(client, key, "BatchProfile", status).await,
+            Write::Profile(key, status) => {
+                // With nothing in it, server-side apply takes the status for null, which the schema refuses.
+                let mut status = json!(status);
+                status.as_object_mut().map(|fields| fields.entry("usedBy").or_insert_with(|| json!([])));
+                status_of::<BatchProfile>(client, key, "BatchProfile", &status).await
+            }
             Write::Make(profile) => make(client, profile).await,
             Write::Remove(key, uid) => remove(client, key, uid).await,
         }
     };
     match tokio::time::timeout(CALL, call).await {
-        Ok(Ok(())) => Done::Ok,
-        Ok(Err(kube::Error::Api(status))) if status.code == 409 => Done::Conflict,
+        Ok(Ok(())) => (Done::Ok, false),
+        Ok(Err(kube::Error::Api(status))) if status.code == 409 => (Done::Conflict, false),
+        // That the API server cannot be reached is logged once for all.
+        Err(_) | Ok(Err(kube::Error::HyperError(_) | kube::Error::Service(_))) => (Done::Error, true),
         Ok(Err(error)) => {
             let (_, key) = write.key();
             tracing::warn!(%error, object = %key, "a write was refused; it is tried again");
-            Done::Error
+            (Done::Error, false)
         }
-        Err(_) => Done::Error,
     }
 }
 

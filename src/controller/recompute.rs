@@ -135,10 +135,12 @@ pub fn recompute(input: Input<'_>, now: Timestamp) -> Desired {
     let mut desired = Desired { told: input.live.told.clone(), ..Desired::default() };
     desired.missing = missing(&input);
     desired.told.extend(missed(&input, &desired.missing));
+    let ways = found::ways(input.world);
+    desired.told.extend(bypassed(input.world, &ways));
     for (key, policy) in input.world.policies.iter() {
         let Some(attachment) = input.attached.policies.get(key) else { continue };
         let before = input.written.get(key).unwrap_or(&policy.status);
-        let status = status(&input, policy, attachment, before, now);
+        let status = status((&input, &ways), policy, attachment, before, now);
         desired.told.extend(changes(policy, before, &status));
         desired.policies.insert(key.clone(), status);
     }
@@ -147,7 +149,7 @@ pub fn recompute(input: Input<'_>, now: Timestamp) -> Desired {
 }
 
 fn status(
-    input: &Input<'_>,
+    (input, ways): (&Input<'_>, &found::AllWays<'_>),
     policy: &Policy,
     attachment: &Attachment,
     before: &BatchPolicyStatus,
@@ -162,7 +164,7 @@ fn status(
     };
     let live = input.live.policies.get(&policy.meta.key).map_or_else(|| Cow::Owned(resumed()), Cow::Borrowed);
     let live = &*live;
-    let mut findings = found::findings(input, policy, attachment, live);
+    let mut findings = found::findings((input, ways), policy, attachment, live);
     let ready = ready(&findings);
     findings.push(ready);
     let wanted = attachment.wanted.name().filter(|_| attachment.accepted.is_obeyed()).map(str::to_owned);
@@ -174,7 +176,7 @@ fn status(
         target: policy.spec.as_ref().ok().map(in_short),
         current_profile: current,
         candidate_profile: live.candidate.clone(),
-        pods: Some(found::counts(input, attachment)),
+        pods: Some(found::counts(input, ways, attachment)),
         summary: live.summary.clone(),
         predicted: live.predicted.clone(),
         rollout: live.rollout.clone(),
@@ -213,6 +215,22 @@ fn changes(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPolicyStatu
             _ => {}
         }
     }
+    if let Some((reason, message)) = of(after, Type::TrafficCaptured)
+        && reason == "Bypassed"
+        && of(before, Type::TrafficCaptured).is_none_or(|(was, _)| was != reason)
+    {
+        told.push(Notice::warning(about.clone(), "TrafficBypassed", message));
+    }
+    if let Some((reason, message)) = of(after, Type::SloMet) {
+        let was = of(before, Type::SloMet).map(|(was, _)| was);
+        match (was.as_deref(), reason.as_str()) {
+            (Some("Missed"), "Met") => told.push(Notice::normal(about.clone(), "SLOMet", message)),
+            (was, "Missed") if was != Some("Missed") => {
+                told.push(Notice::warning(about.clone(), "SLOMissed", message));
+            }
+            _ => {}
+        }
+    }
     if let (Some(was), Some(is)) = (&before.current_profile, &after.current_profile)
         && was != is
     {
@@ -246,6 +264,21 @@ fn missed(input: &Input<'_>, missing: &[Key]) -> Vec<Notice> {
         Notice::warning(About::workload(&namespace, &workload), "SidecarMissing", note)
     }));
     told
+}
+
+/// One notice for each workload with pods around whose sidecars calls go.
+fn bypassed(world: &World, ways: &found::AllWays<'_>) -> Vec<Notice> {
+    let mut told: BTreeMap<About, Notice> = BTreeMap::new();
+    for found in ways.values() {
+        let Some(way) = found.ways.iter().flatten().next() else { continue };
+        let pod = found.pod;
+        let workload = world.workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
+        let about = workload
+            .map_or_else(|| About::pod(&pod.meta), |workload| About::workload(&pod.meta.key.namespace, &workload));
+        let note = format!("not through the sidecar: {way}; {}", found::remedy_of(world, found));
+        told.entry(about.clone()).or_insert_with(|| Notice::warning(about, "TrafficBypassed", note));
+    }
+    told.into_values().collect()
 }
 
 /// What to do about a pod that was missed.

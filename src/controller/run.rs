@@ -25,7 +25,7 @@ use super::watch::{self as following, Shared, Timing};
 use super::webhook;
 use crate::clock::Clock;
 use crate::error::BoxError;
-use crate::injector::{Context, Controller, SidecarDefaults};
+use crate::injector::{Context, Controller, RedirectUse, SidecarDefaults};
 use crate::telemetry::ControllerMetrics;
 
 /// Of the time to end, what is kept for those who have not heard of it yet: new questions are answered still.
@@ -58,8 +58,8 @@ pub struct Config {
     pub unless_disabled: bool,
     /// Namespaces that are left alone besides `kube-system` and its own.
     pub excluded: BTreeSet<String>,
-    /// Whether an init container with `NET_ADMIN` may be added.
-    pub redirect_allowed: bool,
+    /// The use of capture by `Redirect`.
+    pub redirect: RedirectUse,
     /// Whether pods get the native form; `None`: where the cluster knows it.
     pub native: Option<bool>,
     /// What every sidecar gets.
@@ -210,8 +210,8 @@ pub fn start(client: kube::Client, config: Config, clock: Clock) -> Result<Runni
         notices: notices.clone(),
     };
     tasks.spawn(every.run(tell_round, stopped.clone()));
-    let counted = (clock, metrics.clone());
-    tasks.spawn(apply(client.clone(), rounds.clone(), leadership.clone(), written, counted, stopped.clone()));
+    let known = (clock, metrics.clone(), shared.reach().subscribe());
+    tasks.spawn(apply(client.clone(), rounds.clone(), leadership.clone(), written, known, stopped.clone()));
     let base = base(&config, &served);
     let looking = (client, shared.clone(), leadership.clone());
     let installed =
@@ -283,12 +283,12 @@ fn certificates(
 /// The installation's values, with the certificates of the moment.
 fn base(config: &Config, served: &Served) -> Arc<dyn Fn() -> Context + Send + Sync> {
     let (sidecar, address) = (config.sidecar.clone(), config.stream_address.clone());
-    let (unless_disabled, redirect_allowed) = (config.unless_disabled, config.redirect_allowed);
+    let (unless_disabled, redirect) = (config.unless_disabled, config.redirect);
     let presented = served.watch();
     Arc::new(move || {
         let ca = presented.borrow().as_ref().map(|presented| presented.bundle.clone()).unwrap_or_default();
         let controller = (!address.is_empty()).then(|| Controller { address: address.clone(), ca });
-        Context { sidecar: sidecar.clone(), controller, unless_disabled, redirect_allowed, ..Context::default() }
+        Context { sidecar: sidecar.clone(), controller, unless_disabled, redirect, ..Context::default() }
     })
 }
 

@@ -400,7 +400,11 @@ impl Hub for Sidecars {
     }
 
     fn report(&self, pod: &Arc<Identity>, report: Report) {
-        self.state().book.report(pod, report, Epoch(Clock::wall_micros() / 1_000_000));
+        let changed = self.state().book.report(pod, report, Epoch(Clock::wall_micros() / 1_000_000));
+        if changed {
+            // `Programmed` follows from it.
+            self.needs.shared.update(|_| true);
+        }
     }
 
     fn event(&self, pod: &Arc<Identity>, event: Event) {

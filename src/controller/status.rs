@@ -109,10 +109,14 @@ impl Finding {
 }
 
 /// `Ready` from all others but `Merging`: what is not so makes it not so, in the order of the
-/// types; what cannot be said makes it unsaid, but for a promise that nobody made.
+/// types; what cannot be said makes it unsaid, but for `SLOMet`: a policy without traffic is ready.
 #[must_use]
 pub fn ready(others: &[Finding]) -> Finding {
-    let counts = |finding: &&Finding| finding.kind != Type::Merging && finding.reason != NO_SLO;
+    let counts = |finding: &&Finding| match finding.kind {
+        Type::Merging => false,
+        Type::SloMet => finding.holds != Holds::Unknown,
+        _ => true,
+    };
     let first = |holds| others.iter().filter(counts).find(|finding| finding.holds == holds);
     if let Some(bad) = first(Holds::False) {
         let message = format!("{}: {}", bad.kind.as_str(), bad.message);
@@ -200,9 +204,9 @@ mod tests {
         assert_eq!(all([Holds::True; 3]).holds, Holds::True);
         assert_eq!(all([Holds::True, Holds::Unknown, Holds::False]).holds, Holds::False);
         assert_eq!(all([Holds::True, Holds::Unknown, Holds::True]).holds, Holds::Unknown);
-        let nothing_promised =
-            ready(&[found(Type::Accepted, Holds::True, "A"), found(Type::SloMet, Holds::Unknown, NO_SLO)]);
-        assert_eq!(nothing_promised.holds, Holds::True);
+        let quiet =
+            |reason| ready(&[found(Type::Accepted, Holds::True, "A"), found(Type::SloMet, Holds::Unknown, reason)]);
+        assert_eq!([NO_SLO, "FewCalls"].map(|reason| quiet(reason).holds), [Holds::True; 2]);
         let unmerged = ready(&[found(Type::Accepted, Holds::True, "A"), found(Type::Merging, Holds::False, "NoGain")]);
         assert_eq!(unmerged.holds, Holds::True, "it serves as it would without a sidecar");
         let bad = ready(&[Finding::new(Type::Accepted, Holds::False, "Conflicted", "older is the other")]);

@@ -8,6 +8,7 @@
 
 mod follow;
 mod guard;
+mod reach;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +22,7 @@ use kube::core::GroupVersionKind;
 use tokio::sync::watch;
 
 use self::follow::{Follower, View};
+pub use self::reach::ApiReach;
 use super::world::{self, World};
 use crate::batching::Tick;
 use crate::clock::Clock;
@@ -73,6 +75,8 @@ pub struct Timing {
     pub backoff: (Duration, Duration),
     /// Between two watches of a kind that end at once, in good order: a server that does so must not make us spin.
     pub pace: Duration,
+    /// Between two looks for an API server that cannot be reached, by one task alone.
+    pub probe: Duration,
     /// Between two looks for a kind that is not installed.
     pub absent: Duration,
     /// No server is waited for longer, whatever its Retry-After says.
@@ -85,6 +89,7 @@ pub struct Shared {
     world: Arc<RwLock<World>>,
     changed: watch::Sender<u64>,
     beats: Arc<[Beat; Kind::ALL.len()]>,
+    reach: ApiReach,
     clock: Clock,
 }
 
@@ -153,6 +158,7 @@ impl Default for Timing {
             answer: Duration::from_secs(60),
             backoff: (Duration::from_millis(500), Duration::from_secs(30)),
             pace: Duration::from_secs(1),
+            probe: Duration::from_secs(1),
             absent: Duration::from_secs(30),
             retry_after_max: Duration::from_secs(300),
         }
@@ -167,7 +173,13 @@ impl Shared {
     pub fn new(clock: Clock) -> Self {
         let heard = clock.now().0;
         let beats = Kind::ALL.map(|_| Beat { heard: AtomicU64::new(heard), listed: AtomicU64::new(0) });
-        Self { world: Arc::default(), changed: watch::channel(0).0, beats: Arc::new(beats), clock }
+        Self {
+            world: Arc::default(),
+            changed: watch::channel(0).0,
+            beats: Arc::new(beats),
+            reach: ApiReach::new(),
+            clock,
+        }
     }
 
     /// What is known now; a clone costs a few pointers.
@@ -187,6 +199,12 @@ impl Shared {
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
+    }
+
+    /// Whether the API server can be reached.
+    #[must_use]
+    pub const fn reach(&self) -> &ApiReach {
+        &self.reach
     }
 
     /// Something was heard of a kind: an answer or an error.

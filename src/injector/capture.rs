@@ -10,7 +10,7 @@ use super::overrides::{AppListen, Overrides, RecipeChoice};
 use super::ports::{self, Candidate, Numbers};
 use super::recipe::{self, MoveKind, RecipeMatch};
 use super::referrers::{self, Referrers};
-use super::{Context, Skip, Skipped, View, dialled, told};
+use super::{Context, RedirectUse, Skip, Skipped, View, dialled, told};
 use crate::api::v1alpha1::Capture;
 
 /// How a port is captured.
@@ -59,8 +59,8 @@ pub(super) struct Planned {
 /// What a pod allows.
 struct Allowed<'a> {
     wish: Capture,
-    /// Whether a redirect may be added without being asked for.
-    redirect: bool,
+    /// The use of a redirect where no annotation names one.
+    redirect: RedirectUse,
     knob: Option<&'a AppListen>,
     view: View,
     /// The container that can be told to listen on loopback.
@@ -89,7 +89,7 @@ pub(super) fn plan(
     numbers: &mut Numbers,
 ) -> Result<Plan, Skipped> {
     let forbidden = forbidden(pod, context);
-    let redirect = forbidden.is_none();
+    let redirect = if forbidden.is_none() { context.redirect } else { RedirectUse::Never };
     if let (Capture::Redirect, Some(skipped)) = (overrides.capture, forbidden) {
         return Err(skipped);
     }
@@ -164,6 +164,7 @@ impl Allowed<'_> {
             // Without a knob the application is trusted to listen on loopback by itself; with one, only the container that it is for.
             (Capture::Loopback, _) if told || self.knob.is_none() => Mode::Loopback,
             (Capture::Redirect, _) => Mode::Redirect,
+            (Capture::Auto, _) if self.redirect == RedirectUse::Always => Mode::Redirect,
             // Nobody is known who could tell whether the name is enough, and the number always is.
             (Capture::Auto, _) if told && self.view == View::Files && *named == Referrers::default() => Mode::Loopback,
             // A Service that comes later may use the number.
@@ -171,7 +172,7 @@ impl Allowed<'_> {
             (Capture::Auto, _) if movable && named.by_number.is_empty() && named.rules.is_empty() => Mode::Named,
             (Capture::Auto, _) if told => Mode::Loopback,
             (Capture::Auto, Some(moved)) => moved,
-            (Capture::Auto, _) if self.redirect => Mode::Redirect,
+            (Capture::Auto, _) if self.redirect == RedirectUse::WhenNeeded => Mode::Redirect,
             (Capture::Named | Capture::Loopback | Capture::Auto, _) => by_name,
         }
     }
@@ -389,6 +390,7 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
     let around = named.by_number.into_iter().map(|by| {
         let way = match name.filter(|_| by.may_name) {
             Some(name) => format!("refer to it as {name}"),
+            None if by.may_name => "give the port a name in the pod template, then refer to it by that".to_owned(),
             None => "only app-listen or Redirect would change that".to_owned(),
         };
         format!("{}, around the sidecar: {way}", by.text)
@@ -403,7 +405,14 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
                     .map(|rule| format!("{rule}, and callers come to {listen} now: name {listen} too")),
             )
             .collect(),
-        Mode::None => around.collect(),
+        // A name that was not moved leads to the application itself.
+        Mode::None => around
+            .chain(named.by_name.into_iter().map(|by| {
+                format!(
+                    "{by} leads to the application, around the sidecar: only app-listen or Redirect would change that"
+                )
+            }))
+            .collect(),
         // They keep the number, so what names it reaches the sidecar.
         Mode::Loopback | Mode::Moved | Mode::Redirect => return Vec::new(),
     };
@@ -415,9 +424,9 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
 
 /// Why no redirect may be added.
 fn forbidden(pod: &Value, context: &Context) -> Option<Skipped> {
-    if !context.redirect_allowed {
+    if context.redirect == RedirectUse::Never {
         return Some(Skip::RedirectForbidden.because(
-            "an init container with NET_ADMIN needs the chart's injector.redirect, offline --allow-redirect; an annotation cannot ask for it",
+            "the installation adds no init container with NET_ADMIN (injector.redirect of the chart, --redirect offline: Never); an annotation cannot change that",
         ));
     }
     let enforced = context.namespace.labels.get("pod-security.kubernetes.io/enforce").map(String::as_str);

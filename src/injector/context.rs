@@ -1,6 +1,7 @@
 //! What an injection needs to know besides the pod: the namespace, the objects that name the pod's ports, policies, and the installation's own values.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -30,8 +31,8 @@ pub struct Context {
     pub unless_disabled: bool,
     /// Where the objects were seen.
     pub view: View,
-    /// Whether the installation allows an init container with `NET_ADMIN`.
-    pub redirect_allowed: bool,
+    /// The use of capture by `Redirect`.
+    pub redirect: RedirectUse,
     /// Whether every kubelet runs native sidecars whose named ports reach Services (1.33).
     pub native: bool,
     /// A random token for the drain hook; `None`: one that follows from the template, so that the same file gives the same output.
@@ -46,6 +47,19 @@ pub enum View {
     Cluster,
     /// In files: others may lead to it too.
     Files,
+}
+
+/// The use that an installation makes of capture by `Redirect`, which adds an init container with
+/// `NET_ADMIN`. Pod Security of the namespace may forbid it all the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RedirectUse {
+    /// It is refused.
+    #[default]
+    Never,
+    /// For ports that nothing else captures, and where an annotation names it.
+    WhenNeeded,
+    /// For every port whose capture is `Auto`.
+    Always,
 }
 
 /// A namespace.
@@ -118,6 +132,30 @@ pub struct Controller {
     pub address: String,
     /// The certificates that it is known by, as PEM; empty: the sidecar learns nothing of it yet.
     pub ca: String,
+}
+
+// === impl RedirectUse ===
+
+impl RedirectUse {
+    /// The word for it, as the chart and the command line have it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Never => "Never",
+            Self::WhenNeeded => "WhenNeeded",
+            Self::Always => "Always",
+        }
+    }
+}
+
+impl FromStr for RedirectUse {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = [Self::WhenNeeded, Self::Never, Self::Always];
+        let found = known.into_iter().find(|each| each.as_str().eq_ignore_ascii_case(text));
+        found.ok_or_else(|| "it may be WhenNeeded, Never or Always".to_owned())
+    }
 }
 
 // === impl SidecarDefaults ===

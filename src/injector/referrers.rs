@@ -160,6 +160,19 @@ pub(super) fn numbers(pod: &Value, objects: &[Value], headless: bool) -> Vec<u16
     found
 }
 
+/// The ports of a Service that lead to a number, by their place and their own number; none of a
+/// headless one, whose clients dial the pods.
+pub(super) fn by_number(object: &Value, wanted: u16) -> Vec<(usize, u16)> {
+    if is_headless(object) {
+        return Vec::new();
+    }
+    let entries = list(object, &["spec", "ports"]).iter().enumerate();
+    entries
+        .filter(|(_, entry)| is_tcp(entry) && number(target(entry)) == Some(wanted))
+        .filter_map(|(index, entry)| Some((index, number(at(entry, &["port"]))?)))
+        .collect()
+}
+
 fn service(object: &Value, name: &str, port: &Candidate, found: &mut Referrers) {
     for entry in service_ports(object) {
         let shown = number(at(entry, &["port"])).map_or_else(|| "?".to_owned(), |port| port.to_string());

@@ -53,7 +53,7 @@ impl Around {
             own_namespace: own_namespace(&args.controller).to_owned(),
             unless_disabled: true,
             view: View::Files,
-            redirect_allowed: args.allow_redirect,
+            redirect: args.redirect,
             native: !args.classic,
             ..Context::default()
         };

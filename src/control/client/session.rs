@@ -42,6 +42,8 @@ struct Session<'a> {
     decoder: Decoder,
     /// When the report that is on the way was written.
     written: Option<Instant>,
+    /// Settings came since the last report.
+    due: bool,
 }
 
 // === impl End ===
@@ -70,7 +72,8 @@ pub(super) async fn once(
     let acks = said(FEATURES_HEADER).split(',').any(|word| word.trim() == ACKS);
     sidecar.status(&Status::Open { address: address.to_string(), protocol: said(PROTOCOL_HEADER).to_owned() });
     let body = response.into_body();
-    let mut session = Session { config, clock, handle, sidecar, up, acks, decoder: Decoder::default(), written: None };
+    let mut session =
+        Session { config, clock, handle, sidecar, up, acks, decoder: Decoder::default(), written: None, due: false };
     let end = session.serve(body).await;
     End { open: Some(opened), ..end }
 }
@@ -107,6 +110,11 @@ impl Session<'_> {
                     self.decoder.feed(&data);
                     while let Some(json) = self.decoder.frame().map_err(|error| malformed(&error))? {
                         self.hear(&json).await?;
+                    }
+                    // After settings came, what is in force is reported at once: users wait for it.
+                    if self.due && self.written.is_none() {
+                        self.due = false;
+                        self.report().await?;
                     }
                 }
                 () = &mut next_report => {
@@ -179,7 +187,10 @@ impl Session<'_> {
             self.sidecar.status(&Status::Unknown { kinds, fields: read.unknown_fields });
         }
         match read.message {
-            Some(Down::Config(config)) => self.sidecar.config(*config).await,
+            Some(Down::Config(config)) => {
+                self.sidecar.config(*config).await;
+                self.due = true;
+            }
             Some(Down::Bundle(bundle)) => match self.config.trust.renew(&bundle.ca) {
                 Ok(()) => self.sidecar.bundle(bundle.ca).await,
                 Err(error) => {

@@ -19,8 +19,9 @@ use crate::controller::MANAGER;
 use crate::controller::lease::Leadership;
 use crate::error::BoxError;
 
-/// Between two looks: the rules give `get` and no `watch`, and what changes here has days to be seen.
-const EVERY: Duration = Duration::from_secs(10);
+/// Between two looks: the rules give `get` and no `watch`. A webhook configuration that was made anew
+/// believes no certificate, and until it does pods come without a sidecar.
+const EVERY: Duration = Duration::from_secs(2);
 /// As long as there is nothing to show.
 const EVERY_AT_FIRST: Duration = Duration::from_secs(1);
 /// One call.

@@ -1,6 +1,6 @@
 //! What is found of one policy: counts, and a finding for each condition.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -10,19 +10,31 @@ use crate::api::v1alpha1::BatchPolicySpec;
 use crate::controller::attach::selected_by;
 use crate::controller::attachment::Wanted;
 use crate::controller::status::{Finding, Holds, NO_SLO, Type, some_of};
-use crate::controller::world::{Key, Pod, Policy, within};
-use crate::injector::{STATUS, around};
+use crate::controller::world::{Key, Pod, Policy, World, within};
+use crate::injector::{STATUS, ServiceFix, around, remedy, service_fixes};
 
 /// Pods or ways around that a message names.
 const NAMED_MAX: usize = 3;
 
-/// The ways around the sidecars of a policy's pods, in their order; `None` where a pod does not say how it was injected.
-fn ways<'a>(input: &Input<'a>, attachment: &'a Attachment) -> Vec<(&'a Arc<Pod>, Option<Vec<String>>)> {
-    let world = input.world;
+/// What leads around the sidecar of a pod.
+#[derive(Debug)]
+pub(super) struct PodWays<'a> {
+    pub(super) pod: &'a Arc<Pod>,
+    /// `None` where the pod does not say how it was injected.
+    pub(super) ways: Option<Vec<String>>,
+    /// The Services that have to name a port.
+    pub(super) fixes: Vec<ServiceFix>,
+}
+
+/// The ways around sidecars, by pod.
+pub(super) type AllWays<'a> = BTreeMap<&'a Key, PodWays<'a>>;
+
+/// The ways around the sidecars of all pods.
+pub(super) fn ways(world: &World) -> AllWays<'_> {
     // Pods of one template follow each other and have the same labels.
     let mut last: Option<(&Arc<Pod>, Vec<&Value>)> = None;
-    let mut all = Vec::new();
-    for pod in injected(input, attachment) {
+    let mut all = AllWays::new();
+    for pod in world.pods.values() {
         let same = last
             .take()
             .filter(|(last, _)| last.labels == pod.labels && last.meta.key.namespace == pod.meta.key.namespace);
@@ -33,9 +45,21 @@ fn ways<'a>(input: &Input<'a>, attachment: &'a Attachment) -> Vec<(&'a Arc<Pod>,
             (pod, about.collect())
         }));
         let status = pod.annotations.get(STATUS);
-        all.push((pod, status.and_then(|status| around(status, &pod.labels, objects))));
+        let ways = status.and_then(|status| around(status, &pod.labels, objects));
+        let goes_around = ways.as_ref().is_some_and(|ways| !ways.is_empty());
+        let fixes = status.filter(|_| goes_around).map(|status| service_fixes(status, objects));
+        all.insert(&pod.meta.key, PodWays { pod, ways, fixes: fixes.unwrap_or_default() });
     }
     all
+}
+
+/// What to do about the calls that go around a pod's sidecar: the same command that `enable`,
+/// `status` and `check` print.
+pub(super) fn remedy_of(world: &World, found: &PodWays<'_>) -> String {
+    let pod = found.pod;
+    let workload = world.workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
+    let workload = workload.as_ref().map(|workload| (workload.kind.as_str(), workload.name.as_str()));
+    remedy(&found.fixes, &pod.meta.key.namespace, workload)
 }
 
 fn number(count: usize) -> u32 {
@@ -53,9 +77,9 @@ fn connected<'a>(input: &Input<'a>, attachment: &'a Attachment) -> impl Iterator
 }
 
 /// Pods, counted.
-pub(super) fn counts(input: &Input<'_>, attachment: &Attachment) -> PodCounts {
-    let ways = ways(input, attachment);
-    let captured = ways.iter().filter(|(_, ways)| ways.as_ref().is_some_and(Vec::is_empty));
+pub(super) fn counts(input: &Input<'_>, ways: &AllWays<'_>, attachment: &Attachment) -> PodCounts {
+    let ways = attachment.pods.iter().filter_map(|key| ways.get(key));
+    let captured = ways.filter(|found| found.ways.as_ref().is_some_and(Vec::is_empty));
     PodCounts {
         matched: number(attachment.pods.len() + attachment.bare.len()),
         injected: number(attachment.pods.len()),
@@ -66,11 +90,16 @@ pub(super) fn counts(input: &Input<'_>, attachment: &Attachment) -> PodCounts {
 }
 
 /// A finding for each condition but `Ready`.
-pub(super) fn findings(input: &Input<'_>, policy: &Policy, attachment: &Attachment, live: &PolicyLive) -> Vec<Finding> {
+pub(super) fn findings(
+    (input, ways): (&Input<'_>, &AllWays<'_>),
+    policy: &Policy,
+    attachment: &Attachment,
+    live: &PolicyLive,
+) -> Vec<Finding> {
     vec![
         accepted(&attachment.accepted),
         programmed(input, attachment),
-        captured(input, attachment),
+        captured(input, ways, attachment),
         slo(policy, attachment, live),
         merging(attachment, live),
         rollout(live),
@@ -138,7 +167,7 @@ fn programmed(input: &Input<'_>, attachment: &Attachment) -> Finding {
     say(Holds::True, "Programmed", format!("{of} sidecars run it"))
 }
 
-fn captured(input: &Input<'_>, attachment: &Attachment) -> Finding {
+fn captured(input: &Input<'_>, all: &AllWays<'_>, attachment: &Attachment) -> Finding {
     let say = |holds, reason: &str, message: String| Finding::new(Type::TrafficCaptured, holds, reason, message);
     let (mut missed, mut cannot) = (Vec::new(), Vec::new());
     for key in &attachment.bare {
@@ -158,16 +187,21 @@ fn captured(input: &Input<'_>, attachment: &Attachment) -> Finding {
     if attachment.pods.is_empty() {
         return say(Holds::Unknown, "NoPods", "no pod with a sidecar follows this policy".to_owned());
     }
-    let (mut ways, mut silent) = (BTreeSet::new(), Vec::new());
-    for (pod, found) in self::ways(input, attachment) {
-        match found {
-            Some(found) => ways.extend(found),
-            None => silent.push(pod.meta.key.name.clone()),
+    let (mut ways, mut silent, mut help) = (BTreeSet::new(), Vec::new(), None);
+    for found in attachment.pods.iter().filter_map(|key| all.get(key)) {
+        match &found.ways {
+            Some(around) if !around.is_empty() => {
+                help.get_or_insert_with(|| remedy_of(input.world, found));
+                ways.extend(around.clone());
+            }
+            Some(_) => {}
+            None => silent.push(found.pod.meta.key.name.clone()),
         }
     }
-    if !ways.is_empty() {
+    if let Some(help) = help {
         let ways: Vec<String> = ways.into_iter().collect();
-        return say(Holds::False, "Bypassed", format!("not through the sidecar: {}", some_of(&ways, NAMED_MAX)));
+        let message = format!("not through the sidecar: {}; {help}", some_of(&ways, NAMED_MAX));
+        return say(Holds::False, "Bypassed", message);
     }
     if !silent.is_empty() {
         let message = format!("{} do not say how they were injected", some_of(&silent, NAMED_MAX));

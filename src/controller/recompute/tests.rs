@@ -218,6 +218,45 @@ fn a_profile_is_made_for_every_edit_and_the_change_is_told_once() {
 }
 
 #[test]
+fn calls_that_go_around_are_an_event_on_the_workload_and_on_the_policy_with_one_command() {
+    let mut scene = Scene::with(app());
+    scene.injected("p", &[]);
+    let owned = Pod { owner: Some(deployment("web")), ..(**scene.world.pods.values().next().unwrap()).clone() };
+    injected(&mut scene.world, owned);
+    scene.write();
+    let service = json!({"kind": "Service", "metadata": {"name": "late"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80, "targetPort": 8080}]}});
+    insert(&mut scene.world.services, Key::new("a", "late"), service);
+    let told = scene.look(1).told;
+    let about: Vec<_> = told.iter().map(|told| (told.about.kind.as_str(), told.reason)).collect();
+    assert_eq!(about, [("Deployment", "TrafficBypassed"), ("BatchPolicy", "TrafficBypassed")]);
+    let command = "groupage enable -n a deployment/web --fix-services";
+    assert!(
+        told.iter().all(|told| told.warning && told.note.contains("svc/late:80") && told.note.ends_with(command)),
+        "{told:?}"
+    );
+    assert!(scene.condition(Type::TrafficCaptured).2.ends_with(command));
+    scene.write();
+    assert_eq!(scene.look(2).told.len(), 1, "of the policy once; the workload's is filtered where it is sent");
+}
+
+#[test]
+fn a_promise_that_is_missed_and_met_again_is_an_event_each() {
+    let mut scene = Scene::with(json!({"selector": {"matchLabels": {"app": "x"}}, "slo": {"latencyP99": "150ms"}}));
+    scene.injected("p", &[]);
+    let mut events = |holds, reason: &str| {
+        let said = Said { holds, reason: reason.to_owned(), message: "p99 170ms".to_owned() };
+        scene.live.policies.insert(emb(), PolicyLive { slo: Some(said), ..PolicyLive::default() });
+        let told: Vec<_> = scene.look(1).told.iter().map(|told| told.reason).collect();
+        scene.write();
+        told
+    };
+    assert_eq!(events(Holds::Unknown, "FewCalls"), [] as [&str; 0]);
+    assert_eq!(events(Holds::False, "Missed"), ["SLOMissed"]);
+    assert_eq!(events(Holds::False, "Missed"), [] as [&str; 0]);
+    assert_eq!(events(Holds::True, "Met"), ["SLOMet"]);
+}
+
+#[test]
 fn while_a_profile_is_tried_the_one_before_it_stays_in_force() {
     let mut scene = Scene::with(app());
     let live = PolicyLive {

@@ -76,11 +76,12 @@ impl Book {
         sidecar.refused = None;
     }
 
-    /// A report came, at this time of the wall.
-    pub(super) fn report(&mut self, pod: &Arc<Identity>, report: Report, at: Epoch) {
-        if let Some(sidecar) = self.0.get_mut(&pod.uid) {
-            sidecar.report(report, at);
-        }
+    /// A report came, at this time of the wall; whether other settings are in force since the last.
+    pub(super) fn report(&mut self, pod: &Arc<Identity>, report: Report, at: Epoch) -> bool {
+        let Some(sidecar) = self.0.get_mut(&pod.uid) else { return false };
+        let changed = report.config.is_some() && report.config != sidecar.in_force;
+        sidecar.report(report, at);
+        changed
     }
 
     /// It refused what it was told.

@@ -208,8 +208,9 @@ impl Course {
             if reason.word.moves() && was != proposal.proposal.settings {
                 seen.moved.push(reason.word);
                 if let Some((pod, _)) = view.pods.iter().find(|(pod, _)| pod.meta.uid == uid) {
-                    let about = About::pod(&pod.meta);
-                    seen.notices.push(Notice::normal(about, reason.word.as_str(), reason.text.clone()));
+                    let about = About::policy(&view.policy.meta);
+                    let note = format!("pod {}: {}", pod.meta.key.name, reason.text);
+                    seen.notices.push(Notice::normal(about, reason.word.as_str(), note));
                 }
             }
             let settings = proposal.proposal.settings;

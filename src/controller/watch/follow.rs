@@ -87,21 +87,40 @@ impl Follower {
         self.typed(kind, "", "", View { table, read, absent: None }).await;
     }
 
-    /// Whether the API server knows native sidecars whole; asked now and then, since clusters are upgraded.
+    /// Whether the API server knows native sidecars whole; asked now and then, since clusters are
+    /// upgraded. While it cannot be reached this is what finds its return.
     pub(super) async fn server(&self) {
         let mut backoff = Backoff::new(self.timing.backoff);
         let work = async {
             loop {
                 let asked = tokio::time::timeout(self.timing.answer, self.client.apiserver_version()).await;
+                let reach = self.shared.reach();
                 let wait = match asked {
                     Ok(Ok(version)) => {
+                        reach.on_answer();
                         let native = world::minor(&version.git_version).is_some_and(|minor| minor >= NATIVE_SINCE);
                         self.shared.update(|world| world.server_native.replace(native) != Some(native));
                         VERSION_EVERY
                     }
-                    _ => backoff.after_error(self.shared.clock.now(), rand::random()),
+                    Ok(Err(error @ (kube::Error::HyperError(_) | kube::Error::Service(_)))) => {
+                        reach.on_failure(&error);
+                        self.timing.probe
+                    }
+                    Ok(Err(_)) => {
+                        reach.on_answer();
+                        backoff.after_error(self.shared.clock.now(), rand::random())
+                    }
+                    Err(_) => {
+                        reach.on_failure(&format_args!("no answer within {:?}", self.timing.answer));
+                        self.timing.probe
+                    }
                 };
-                tokio::time::sleep(wait).await;
+                // A request of another kind that had no answer is looked into, once in each such time.
+                tokio::time::sleep(wait.min(self.timing.probe)).await;
+                tokio::select! {
+                    () = tokio::time::sleep(wait.saturating_sub(self.timing.probe)) => {}
+                    () = reach.doubted() => {}
+                }
             }
         };
         self.until_stopped(work).await;
@@ -141,17 +160,34 @@ impl Follower {
                     self.timing.absent.mul_f64(1.0 + rand::random::<f64>())
                 } else {
                     self.metrics.watch_error(kind.as_str());
-                    say(&mut said, kind, &error);
+                    if !is_unanswered(&error) {
+                        say(&mut said, kind, &error);
+                    }
                     backoff.after_error(self.shared.clock.now(), rand::random())
                 };
                 // The reflector would go on to ask for the version that is gone, and where a kind went what was listed of it means nothing any more.
                 if is_gone(&error) || is_absent(&error) {
                     events.set(watcher(api.clone(), config.clone()));
                 }
-                tokio::time::sleep(wait).await;
+                if self.pause(wait).await && is_unanswered(&error) {
+                    backoff.reset();
+                }
             }
         };
         self.until_stopped(work).await;
+    }
+
+    /// Waits between tries, no longer than until the API server is back; returns whether that
+    /// ended it. Not all kinds ask it in the same moment then.
+    async fn pause(&self, wait: Duration) -> bool {
+        let returned = tokio::select! {
+            () = tokio::time::sleep(wait) => false,
+            () = self.shared.reach().returned() => true,
+        };
+        if returned {
+            tokio::time::sleep(self.timing.probe.mul_f64(rand::random())).await;
+        }
+        returned
     }
 
     async fn until_stopped(&self, work: impl Future<Output = ()>) {
@@ -224,6 +260,15 @@ fn is_absent(error: &watcher::Error) -> bool {
 /// Whether a watch cannot begin where the last one ended: 410 as the answer, not as its first frame, which the reflector knows by itself.
 fn is_gone(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
+}
+
+/// Whether there was no answer; that the API server cannot be reached is logged for all kinds
+/// together.
+fn is_unanswered(error: &watcher::Error) -> bool {
+    use kube::Error::{HyperError, ReadEvents, Service};
+    use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
+    let (InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error)) = error else { return false };
+    matches!(error, HyperError(_) | ReadEvents(_) | Service(_))
 }
 
 /// Says a thing once, not at every try.

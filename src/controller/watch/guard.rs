@@ -61,11 +61,24 @@ impl Guard {
         }
         let answer = tokio::time::timeout(self.timing.answer, self.send(request, watch)).await;
         self.shared.heard(self.kind);
-        let answer = answer.map_err(|_| format!("no answer within {:?}", self.timing.answer))??;
+        let answer = match answer {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => return Err(self.unanswered(error)),
+            Err(_) => return Err(self.unanswered(format!("no answer within {:?}", self.timing.answer).into())),
+        };
         if let Some(after) = retry_after(&answer) {
             self.gate().closed = clock.now().after(after.min(self.timing.retry_after_max));
         }
         Ok(answer)
+    }
+
+    /// A watch that did not begin is not one that ended too soon: what asks again waits by itself.
+    fn unanswered(&self, error: BoxError) -> BoxError {
+        let mut gate = self.gate();
+        (gate.began, gate.wait) = (None, self.timing.pace);
+        drop(gate);
+        self.shared.reach().doubt();
+        error
     }
 
     /// A list comes back whole, so that the bound is on all of it; of a watch, the head.
@@ -124,6 +137,11 @@ pub(super) struct Backoff {
 impl Backoff {
     pub(super) const fn new(bounds: (Duration, Duration)) -> Self {
         Self { bounds, next: bounds.0, last: None }
+    }
+
+    /// Begins anew with the shortest wait.
+    pub(super) const fn reset(&mut self) {
+        self.last = None;
     }
 
     /// How long to wait after an error now. `draw` is between 0 and 1. After twice the longest wait without an error it begins anew.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Map, Value, json};
 
-use super::super::{Context, NamedPolicy};
+use super::super::{Context, NamedPolicy, RedirectUse};
 
 /// One of a few texts.
 fn word(words: &'static [&'static str]) -> impl Strategy<Value = Value> {
@@ -189,14 +189,15 @@ pub(super) fn context() -> BoxedStrategy<Context> {
     ];
     let policy =
         word(&["{}", "{\"mode\":\"Observe\",\"injection\":{\"capture\":\"Loopback\",\"appListen\":\"env:HOST=::1\"}}"]);
-    (any::<[bool; 3]>(), vec(referrers, 0..3), option::of(policy), any::<bool>())
-        .prop_map(|([native, redirect_allowed, unless_disabled], referrers, policy, secrets)| {
+    let redirect = select(vec![RedirectUse::Never, RedirectUse::WhenNeeded, RedirectUse::Always]);
+    (any::<[bool; 2]>(), redirect, vec(referrers, 0..3), option::of(policy), any::<bool>())
+        .prop_map(|([native, unless_disabled], redirect, referrers, policy, secrets)| {
             let spec = policy.map(|text| serde_json::from_str(text.as_str().unwrap()).unwrap());
             let policies: Vec<NamedPolicy> = spec
                 .into_iter()
                 .map(|spec| NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() })
                 .collect();
-            let mut context = Context { native, redirect_allowed, unless_disabled, ..Context::default() };
+            let mut context = Context { native, redirect, unless_disabled, ..Context::default() };
             context.policies = policies.into();
             context.referrers = Arc::from(referrers);
             if secrets {

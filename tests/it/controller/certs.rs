@@ -1,6 +1,7 @@
 //! Certificates in a real Secret, shown by a real listener, believed by a real webhook configuration.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use groupage::clock::Clock;
 use groupage::controller::certs::{Held, KeeperSettings, Served, certificates, keep};
@@ -126,6 +127,22 @@ async fn the_api_server_is_told_whom_to_believe_and_nothing_else_of_the_configur
         assert_eq!(after, *before);
     }
     assert!(bundle.contains("BEGIN CERTIFICATE"));
+    api.nothing_was_forbidden();
+    leader.end().await;
+}
+
+#[tokio::test]
+async fn a_configuration_that_is_made_anew_is_believed_within_seconds() {
+    let api = Api::start().await;
+    let key = ("mutatingwebhookconfigurations", "", "groupage-injector");
+    let believes = |found: &Value| found["webhooks"][1]["clientConfig"].get("caBundle").is_some();
+    api.put(configuration());
+    let leader = keeping(&api, true);
+    api.until_object(key, believes).await;
+    api.remove(key.0, key.1, key.2);
+    api.put(configuration());
+    let soon = tokio::time::timeout(Duration::from_secs(6), api.until_object(key, believes));
+    soon.await.expect("it is looked at every two seconds");
     api.nothing_was_forbidden();
     leader.end().await;
 }

@@ -27,6 +27,7 @@ fn quick() -> Timing {
         answer: Duration::from_secs(1),
         backoff: (Duration::from_millis(20), Duration::from_millis(200)),
         pace: Duration::from_millis(50),
+        probe: Duration::from_millis(20),
         absent: Duration::from_millis(50),
         retry_after_max: Duration::from_millis(100),
     }

@@ -8,7 +8,7 @@ use groupage::clock::Clock;
 use groupage::controller::certs::certificates;
 use groupage::controller::watch::Timing;
 use groupage::controller::{Certificate, Config, Running, start};
-use groupage::injector::SidecarDefaults;
+use groupage::injector::{RedirectUse, SidecarDefaults};
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -34,7 +34,7 @@ pub(super) fn config() -> Config {
         callers: None,
         unless_disabled: false,
         excluded: BTreeSet::new(),
-        redirect_allowed: false,
+        redirect: RedirectUse::Never,
         native: None,
         sidecar: SidecarDefaults::default(),
         timing: Timing { answer: Duration::from_secs(2), ..Timing::default() },
@@ -45,7 +45,11 @@ pub(super) fn config() -> Config {
 }
 
 async fn controller(api: &Api) -> Running {
-    let running = start(api.client(), config(), Clock::start()).unwrap();
+    controller_of(api, config()).await
+}
+
+async fn controller_of(api: &Api, config: Config) -> Running {
+    let running = start(api.client(), config, Clock::start()).unwrap();
     ready(&running).await;
     running
 }
@@ -220,6 +224,46 @@ async fn writes_that_are_refused_are_tried_again_and_hold_up_no_other() {
     api.until_object(POLICY, |policy| says(policy, "Accepted", "True/Accepted")).await;
     api.until(|api| (api.all("batchprofiles").len() == 1).then_some(())).await;
     assert!(api.count("patch", "batchpolicies/status") <= 6, "{:#?}", api.asked());
+    running.end().await;
+}
+
+#[tokio::test]
+async fn a_profile_that_goes_out_of_use_is_written_as_used_by_none() {
+    let api = Api::start().await;
+    api.put(policy());
+    let running = controller(&api).await;
+    let is_used = |profile: &Value| profile["status"]["usedBy"] == json!(["emb"]);
+    let first = api.until(|api| api.all("batchprofiles").into_iter().find(is_used)).await;
+    api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 2}}}));
+    api.until(|api| {
+        let mut all = api.all("batchprofiles").into_iter();
+        all.find(|one| one["metadata"]["name"] == first["metadata"]["name"] && one["status"]["usedBy"] == json!([]))
+    })
+    .await;
+    running.end().await;
+}
+
+#[tokio::test]
+async fn the_return_of_the_api_server_ends_every_wait() {
+    let api = Api::start().await;
+    api.put(policy());
+    let never = Duration::from_secs(300);
+    let timing = Timing {
+        backoff: (never, never),
+        probe: Duration::from_millis(50),
+        answer: Duration::from_secs(2),
+        ..Timing::default()
+    };
+    let running = controller_of(&api, Config { timing, ..config() }).await;
+    api.until_object(POLICY, |policy| says(policy, "Accepted", "True/Accepted")).await;
+    let mut reached = running.parts.shared.reach().subscribe();
+    api.fault(Fault::always(What::Reset));
+    api.end_watches("");
+    tokio::time::timeout(HANG, reached.wait_for(|reached| !reached)).await.unwrap().unwrap();
+    api.until_asked("get", "version", api.count("get", "version") + 3).await;
+    api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 2}}}));
+    api.heal();
+    api.until_object(POLICY, |policy| policy["status"]["observedGeneration"] == 2).await;
     running.end().await;
 }
 

@@ -67,6 +67,10 @@ async fn answer(api: Api, request: Request<Incoming>) -> Answer {
     let query: Vec<(String, String)> = parts.uri.query().unwrap_or_default().split('&').filter_map(pair).collect();
     if path == "/version" {
         note(&api, "get", "version", ("", ""), "");
+        let fault = meet(&mut api.0.faults.lock().unwrap_or_else(PoisonError::into_inner), "get", "version");
+        if let Some(what) = fault {
+            return failed(&api, what).await;
+        }
         return Ok(whole(
             StatusCode::OK,
             &json!({
@@ -100,8 +104,9 @@ async fn answer(api: Api, request: Request<Incoming>) -> Answer {
     } else {
         format!("{}/{}", target.kind.resource, target.part)
     };
-    let forbidden =
-        note(&api, verb, &resource, (&target.namespace, &target.name), parts.uri.query().unwrap_or_default());
+    // Rules for one name hold for lists and watches of it too.
+    let name = ask("fieldSelector").strip_prefix("metadata.name=").unwrap_or(&target.name);
+    let forbidden = note(&api, verb, &resource, (&target.namespace, name), parts.uri.query().unwrap_or_default());
     if forbidden {
         let message = format!("{verb} of {resource} {:?} is not allowed by any rule", target.name);
         return Ok(refused(&Refusal { code: 403, reason: "Forbidden", message }));

@@ -246,6 +246,13 @@ impl Store {
                 if value["metadata"]["name"] != json!(name) || value["metadata"].get("managedFields").is_some() {
                     return Err(refuse(400, "BadRequest", "an applied object needs its name and no managedFields"));
                 }
+                if value["status"].as_object().is_some_and(serde_json::Map::is_empty) {
+                    return Err(refuse(
+                        422,
+                        "Invalid",
+                        "status: Invalid value: \"null\": status must be of type object",
+                    ));
+                }
                 checked(&before, value)?;
                 let last = self.applied.get(&(key.clone(), part.to_owned(), manager.clone()));
                 patch::apply(&mut after, last, value);

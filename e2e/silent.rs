@@ -1,0 +1,39 @@
+//! Errors that fail no case by themselves: what the controller has logged while one ran.
+//!
+//! A write that is refused, or an error that the controller goes on with, is a defect even where the
+//! cluster ends up as it should.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::cluster::Cluster;
+use super::installation::{LABEL, NAMESPACE};
+
+/// Topics that make the controller, its certificates or its API server fail.
+const FAULTS: [&str; 3] = ["faults.", "certificates.", "webhook."];
+/// The end of a namespace refuses what is about it, which is no defect.
+const ENDING: [&str; 2] = ["because it is being terminated", "not found"];
+/// Lines that are shown.
+const SHOWN_MAX: usize = 5;
+
+/// The errors that the controller has logged in this time, beside a case that makes none on purpose.
+pub(crate) async fn errors(cluster: &Cluster, case: &str, over: Duration) -> Vec<String> {
+    if FAULTS.iter().any(|topic| case.starts_with(topic)) {
+        return Vec::new();
+    }
+    let since = format!("--since={}s", over.as_secs() + 1);
+    let asked = ["logs", "--namespace", NAMESPACE, "--selector", LABEL, "--tail=-1", &since];
+    // Where nothing is installed, or its pods are just being made, there is nothing to read.
+    let log = cluster.kubectl.run(&asked).await.unwrap_or_default();
+    let mut found: Vec<String> = log.lines().filter(|line| is_error(line)).map(str::to_owned).collect();
+    found.truncate(SHOWN_MAX);
+    found
+}
+
+fn is_error(line: &str) -> bool {
+    let Ok(line) = serde_json::from_str::<Value>(line) else { return false };
+    let refused = line["msg"].as_str().is_some_and(|text| text.starts_with("a write was refused"));
+    let ends = line["error"].as_str().is_some_and(|text| ENDING.iter().any(|ending| text.contains(ending)));
+    (line["level"] == "ERROR" || refused) && !ends
+}

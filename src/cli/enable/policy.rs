@@ -1,0 +1,124 @@
+//! The policy that `--slo-p99` makes: for one workload, and how fast.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::FIELD_MANAGER;
+use crate::cli::cluster::{self, Cluster, WorkloadName, explain};
+use crate::config::parse_duration;
+
+/// What becomes of a call that cannot be in time any more: `slo.late`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Late {
+    /// Served behind those that can
+    Serve,
+    /// Ended in the queue with 503 or 504
+    Refuse,
+}
+
+/// The smallest useful policy.
+///
+/// # Errors
+/// The latency is no duration.
+pub(super) fn policy(workload: &WorkloadName, slo: &str, late: Option<Late>) -> Result<Value, String> {
+    if parse_duration(slo).is_none_or(|time| time < Duration::from_millis(1)) {
+        return Err(format!("--slo-p99 {slo:?} is no duration such as 150ms"));
+    }
+    let mut promise = json!({"latencyP99": slo});
+    if let Some(late) = late {
+        promise["late"] = json!(format!("{late:?}"));
+    }
+    Ok(json!({
+        "apiVersion": crate::api::v1alpha1::API_VERSION,
+        "kind": "BatchPolicy",
+        "metadata": {"name": workload.name},
+        "spec": {
+            "targetRefs": [{"group": "apps", "kind": workload.kind, "name": workload.name}],
+            "slo": promise,
+        },
+    }))
+}
+
+/// Writes the policy, unless one of its name is for something else.
+///
+/// # Errors
+/// It is, or the API server's.
+pub(super) async fn apply(cluster: &Cluster, workload: &WorkloadName, policy: &Value) -> Result<(), String> {
+    let api: Api<DynamicObject> = Api::namespaced_with(
+        cluster.client.clone(),
+        &cluster.namespace,
+        &cluster::ours("BatchPolicy", "batchpolicies"),
+    );
+    let name = &workload.name;
+    let failed = |error: &kube::Error| {
+        // A kind that is not there, and not an object.
+        let hint = match error {
+            kube::Error::Api(status) if status.code == 404 => {
+                "; are the CRDs installed? groupage install | kubectl apply --server-side -f -"
+            }
+            _ => "",
+        };
+        format!("batchpolicy/{name}: {}{hint}", explain(error))
+    };
+    let there = api.get_opt(name).await.map_err(|error| failed(&error))?;
+    if let Some(targets) = there.and_then(|there| elsewhere(&there.data, workload)) {
+        let (space, shown) = (&cluster.namespace, workload.shown());
+        let hint = if targets.split(", ").any(|target| target == shown) {
+            "set its slo.latencyP99, or leave --slo-p99 out".to_owned()
+        } else {
+            "write one of another name, groupage enable --dry-run prints it".to_owned()
+        };
+        return Err(format!("batchpolicy/{name} in {space} is for {targets}, not for {shown} alone: {hint}"));
+    }
+    let applied = api.patch(name, &PatchParams::apply(FIELD_MANAGER), &Patch::Apply(policy)).await;
+    applied.map(drop).map_err(|error| failed(&error))
+}
+
+/// The targets of a policy, where they are not this workload alone.
+fn elsewhere(policy: &Value, workload: &WorkloadName) -> Option<String> {
+    let targets = policy["spec"]["targetRefs"].as_array().map_or(&[][..], Vec::as_slice);
+    if let [one] = targets
+        && one["kind"] == workload.kind
+        && one["name"] == workload.name.as_str()
+    {
+        return None;
+    }
+    let told = |target: &Value| {
+        let word = |key: &str| target[key].as_str().unwrap_or("*").to_owned();
+        format!("{}/{}", word("kind").to_ascii_lowercase(), word("name"))
+    };
+    let named = targets.iter().map(told).collect::<Vec<_>>().join(", ");
+    Some(if named.is_empty() { "pods of any workload".to_owned() } else { named })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_says_for_whom_and_how_fast_and_nothing_else() {
+        let workload = WorkloadName::parse("deploy/web").unwrap();
+        let made = policy(&workload, "150ms", None).unwrap();
+        let spec: crate::api::v1alpha1::BatchPolicySpec = serde_json::from_value(made["spec"].clone()).unwrap();
+        let slo = spec.slo.unwrap();
+        assert_eq!((slo.latency_p99.unwrap().0.as_str(), slo.late), ("150ms", None));
+        let refusing = policy(&workload, "150ms", Some(Late::Refuse)).unwrap();
+        assert_eq!(refusing["spec"]["slo"], json!({"latencyP99": "150ms", "late": "Refuse"}));
+        assert!(policy(&workload, "fast", None).is_err());
+    }
+
+    #[test]
+    fn a_policy_that_is_for_something_else_is_not_taken_over() {
+        let workload = WorkloadName::parse("sts/web").unwrap();
+        let target = |kind: &str, name: &str| json!({"group": "apps", "kind": kind, "name": name});
+        let of = |targets: &[Value]| elsewhere(&json!({"spec": {"targetRefs": targets}}), &workload);
+        assert_eq!(of(&[target("StatefulSet", "web")]), None);
+        assert_eq!(of(&[target("Deployment", "web")]).as_deref(), Some("deployment/web"));
+        let both = of(&[target("StatefulSet", "web"), target("StatefulSet", "other")]);
+        assert_eq!(both.as_deref(), Some("statefulset/web, statefulset/other"));
+        assert_eq!(of(&[]).as_deref(), Some("pods of any workload"), "by label, or all of the namespace");
+    }
+}

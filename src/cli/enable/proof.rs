@@ -1,0 +1,250 @@
+//! What a rollout has come to: which pods have the sidecar, and what leads around it.
+
+use std::fmt::Write as _;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::core::Selector;
+use serde_json::Value;
+
+use crate::cli::cluster::{Cluster, WorkloadName, explain};
+use crate::cli::numbers::{self, PodNumbers};
+use crate::cli::trouble::trouble;
+use crate::cli::ways::Ways;
+use crate::controller::world;
+use crate::injector::{CONTAINER, STATUS, ServiceFix};
+
+/// The pods of a workload after a rollout.
+#[derive(Debug, Default)]
+pub(super) struct Proof {
+    pods: Vec<PodProof>,
+    /// Services and the like could all be read.
+    whole: bool,
+}
+
+/// One pod that has not ended and is not on its way out.
+#[derive(Debug, Default)]
+struct PodProof {
+    name: String,
+    has_sidecar: bool,
+    /// What leads around its sidecar.
+    ways: Vec<String>,
+    fixes: Vec<ServiceFix>,
+    /// Why it does not run.
+    trouble: Option<String>,
+    numbers: Option<PodNumbers>,
+}
+
+// === impl Proof ===
+
+impl Proof {
+    /// Looks at the pods, at what the Services lead to, and at what the sidecars have counted.
+    pub(super) async fn read(cluster: &Cluster, workload: &DynamicObject) -> Result<Self, String> {
+        let pods = pods(cluster, workload).await?;
+        let ways = Ways::read(&cluster.client, Some(&cluster.namespace)).await.0;
+        let ports = pods.iter().filter_map(|pod| {
+            let (key, pod) = world::from_pod(pod);
+            Some((key.namespace, key.name, metrics_port(pod.annotations.get(STATUS)?)?))
+        });
+        // Without the right to read them nothing is missing but the numbers.
+        let (mut numbers, _) = numbers::read(&cluster.client, ports.collect()).await;
+        let pods = pods.iter().map(|object| {
+            let (key, pod) = world::from_pod(object);
+            PodProof {
+                has_sidecar: pod.annotations.contains_key(STATUS),
+                // What was recorded when the pod was made may have been mended since.
+                ways: if ways.whole() { ways.around(&pod) } else { Vec::new() },
+                fixes: ways.fixes(&pod),
+                trouble: trouble(object),
+                numbers: numbers.remove(&(key.namespace, key.name.clone())),
+                name: key.name,
+            }
+        });
+        Ok(Self { pods: pods.collect(), whole: ways.whole() })
+    }
+
+    /// Whether a pod has no sidecar.
+    fn has_missed(&self) -> bool {
+        self.pods.iter().any(|pod| !pod.has_sidecar)
+    }
+
+    /// Whether no pod has a sidecar.
+    pub(super) fn is_without(&self) -> bool {
+        self.pods.iter().all(|pod| !pod.has_sidecar)
+    }
+
+    /// Whether calls go around a sidecar.
+    pub(super) fn goes_around(&self) -> bool {
+        self.pods.iter().any(|pod| !pod.ways.is_empty())
+    }
+
+    /// Whether every pod runs with a sidecar that nothing goes around.
+    pub(super) fn is_captured(&self) -> bool {
+        !self.has_missed() && !self.goes_around() && self.pods.iter().all(|pod| pod.trouble.is_none())
+    }
+
+    /// The Services that have to name a port.
+    ///
+    /// # Errors
+    /// Not all Services can be read.
+    pub(super) fn fixes(&self) -> Result<Vec<ServiceFix>, String> {
+        if !self.whole {
+            return Err("not all Services, network policies and InferencePools of the namespace can be read: ask for the right to list them".to_owned());
+        }
+        let mut fixes: Vec<ServiceFix> = self.pods.iter().flat_map(|pod| pod.fixes.clone()).collect();
+        fixes.sort();
+        fixes.dedup();
+        Ok(fixes)
+    }
+
+    /// What `enable` prints of the pods.
+    pub(super) fn with(&self, workload: &WorkloadName, space: &str) -> String {
+        let mut out = String::new();
+        for pod in &self.pods {
+            out.push_str(&pod.with(workload, space));
+        }
+        if self.pods.is_empty() {
+            out.push_str("‼ it has no pods\n");
+        } else if !self.whole {
+            out.push_str(
+                "‼ not all Services, network policies and InferencePools can be read: whether calls go around is not known\n",
+            );
+        }
+        out
+    }
+
+    /// What `disable` prints of the pods.
+    pub(super) fn without(&self) -> String {
+        let line = |pod: &PodProof| {
+            let name = &pod.name;
+            if pod.has_sidecar {
+                format!(
+                    "× pod/{name} still has the sidecar: its template holds it (was it injected by hand?); groupage uninject takes it out\n"
+                )
+            } else {
+                format!("√ pod/{name} has no sidecar\n")
+            }
+        };
+        if self.pods.is_empty() { "‼ it has no pods\n".to_owned() } else { self.pods.iter().map(line).collect() }
+    }
+}
+
+// === impl PodProof ===
+
+impl PodProof {
+    fn with(&self, workload: &WorkloadName, space: &str) -> String {
+        let name = &self.name;
+        if !self.has_sidecar {
+            return format!(
+                "× pod/{name} has no container {CONTAINER}: {}; if it was made while the webhook was away: kubectl rollout restart -n {space} {}\n",
+                events(workload, space),
+                workload.shown()
+            );
+        }
+        let calls = match &self.numbers {
+            None => String::new(),
+            Some(numbers) if numbers.calls == 0 => ", no call yet".to_owned(),
+            Some(numbers) => format!(", {} calls so far", numbers.calls),
+        };
+        let mark = if self.ways.is_empty() && self.trouble.is_none() { '√' } else { '×' };
+        let mut out = format!("{mark} pod/{name} has the sidecar{calls}\n");
+        for line in self.trouble.iter().chain(&self.ways) {
+            // Writing to a String cannot fail.
+            writeln!(out, "  × {line}").ok();
+        }
+        out
+    }
+}
+
+/// The number of the metrics port in the annotation `groupage.dev/status`.
+fn metrics_port(status: &str) -> Option<u64> {
+    serde_json::from_str::<Value>(status).ok()?["metrics"].as_u64()
+}
+
+/// The pods of a workload that have not ended and are not on their way out.
+async fn pods(cluster: &Cluster, workload: &DynamicObject) -> Result<Vec<Pod>, String> {
+    let selector = workload.data.pointer("/spec/selector").cloned().unwrap_or_default();
+    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let found = api.list(&ListParams::default().labels(&labels(&selector)?)).await.map_err(|error| explain(&error))?;
+    Ok(found.items.into_iter().filter(lives).collect())
+}
+
+/// Why pods of a workload do not run, by pod.
+///
+/// # Errors
+/// The API server's.
+pub(super) async fn troubles(cluster: &Cluster, workload: &DynamicObject) -> Result<Vec<(String, String)>, String> {
+    let pods = pods(cluster, workload).await?;
+    let found = pods.iter().filter_map(|pod| Some((pod.metadata.name.clone()?, trouble(pod)?)));
+    Ok(found.collect())
+}
+
+/// A label selector as the API takes it in a query.
+fn labels(selector: &Value) -> Result<String, String> {
+    let selector: LabelSelector =
+        serde_json::from_value(selector.clone()).map_err(|error| format!("its selector cannot be read: {error}"))?;
+    let selector: Selector = selector.try_into().map_err(|error| format!("its selector cannot be read: {error}"))?;
+    Ok(selector.to_string())
+}
+
+/// One that was evicted, or has done its work, is listed for long, and is as it was when it was made.
+pub(super) fn lives(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// How to find out why: events about a pod that got no sidecar are on what made it.
+fn events(workload: &WorkloadName, space: &str) -> String {
+    let WorkloadName { kind, name } = workload;
+    format!("kubectl get events -n {space} --field-selector involvedObject.kind={kind},involvedObject.name={name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn workload() -> WorkloadName {
+        WorkloadName::parse("deploy/web").unwrap()
+    }
+
+    fn proof(change: impl FnOnce(&mut PodProof)) -> Proof {
+        let mut pod = PodProof { name: "web-1".to_owned(), has_sidecar: true, ..PodProof::default() };
+        change(&mut pod);
+        Proof { pods: vec![pod], whole: true }
+    }
+
+    #[test]
+    fn a_rollout_is_good_only_where_nothing_goes_around_and_every_pod_runs() {
+        let text = |proof: &Proof| proof.with(&workload(), "ml");
+        let good = proof(|pod| pod.numbers = Some(PodNumbers { calls: 7, ..PodNumbers::default() }));
+        assert!(
+            good.is_captured() && text(&good) == "√ pod/web-1 has the sidecar, 7 calls so far\n",
+            "{}",
+            text(&good)
+        );
+        let around = proof(|pod| pod.ways = vec!["svc/web:80 has the number".to_owned()]);
+        assert!(!around.is_captured() && around.goes_around(), "{around:?}");
+        assert!(text(&around).contains("× pod/web-1 has the sidecar\n  × svc/web:80"), "{}", text(&around));
+        let broken = proof(|pod| pod.trouble = Some("container model: CrashLoopBackOff".to_owned()));
+        assert!(!broken.is_captured() && text(&broken).contains("CrashLoopBackOff"), "{broken:?}");
+        let missed = proof(|pod| pod.has_sidecar = false);
+        assert!(!missed.is_captured() && missed.has_missed() && missed.is_without());
+        assert!(text(&missed).contains("involvedObject.kind=Deployment,involvedObject.name=web"), "{}", text(&missed));
+    }
+
+    #[test]
+    fn pods_that_have_ended_are_not_judged_and_any_selector_is_kept() {
+        let pod = |phase: &str| serde_json::from_value::<Pod>(json!({"status": {"phase": phase}})).unwrap();
+        let alive = ["Running", "Pending", "Failed", "Succeeded"].map(|phase| lives(&pod(phase)));
+        assert_eq!(alive, [true, true, false, false]);
+        let selector = json!({"matchLabels": {"app": "x"},
+            "matchExpressions": [{"key": "tier", "operator": "In", "values": ["gpu", "cpu"]}, {"key": "old", "operator": "DoesNotExist"}]});
+        let written = labels(&selector).unwrap();
+        for part in ["app=x", "tier in (", "!old"] {
+            assert!(written.contains(part), "{written}");
+        }
+    }
+}

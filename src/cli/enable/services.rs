@@ -1,0 +1,100 @@
+//! `--fix-services`: has Services refer to a port by its name, once the pods have that name.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
+
+use super::FIELD_MANAGER;
+use super::proof::lives;
+use crate::cli::cluster::{Cluster, explain};
+use crate::injector::ServiceFix;
+
+/// Refuses to change what another controller keeps, which would change it back.
+///
+/// # Errors
+/// One does, or the API server's.
+pub(super) async fn allowed(cluster: &Cluster, workload: &DynamicObject, fixes: &[ServiceFix]) -> Result<(), String> {
+    let keeper = |what: String, owners: Option<Vec<OwnerReference>>| {
+        let keeper = owners.into_iter().flatten().find(|owner| owner.controller == Some(true));
+        keeper.map_or(Ok(()), |owner| {
+            Err(format!("{what} is kept by {}/{}: change its port there", owner.kind.to_ascii_lowercase(), owner.name))
+        })
+    };
+    keeper("the workload".to_owned(), workload.metadata.owner_references.clone())?;
+    for name in fixes.iter().map(|fix| fix.service.as_str()).collect::<BTreeSet<_>>() {
+        keeper(format!("svc/{name}"), service(cluster, name).await?.metadata.owner_references)?;
+    }
+    Ok(())
+}
+
+/// Checks that every pod that a Service leads to has the port's name: others would lose their calls.
+///
+/// # Errors
+/// One has not, or the API server's.
+pub(super) async fn everywhere(cluster: &Cluster, fixes: &[ServiceFix]) -> Result<(), String> {
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    for fix in fixes {
+        let selector = service(cluster, &fix.service).await?.spec.and_then(|spec| spec.selector).unwrap_or_default();
+        let labels = selector.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
+        let found = pods.list(&ListParams::default().labels(&labels)).await.map_err(|error| explain(&error))?;
+        if let Some(other) = found.items.iter().find(|pod| lives(pod) && !has_port(pod, &fix.name)) {
+            return Err(format!(
+                "svc/{} leads to pod/{} too, which has no port named {}: give it that name first",
+                fix.service,
+                other.metadata.name.as_deref().unwrap_or("?"),
+                fix.name
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn has_port(pod: &Pod, name: &str) -> bool {
+    let spec = pod.spec.iter();
+    let containers = spec.flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
+    containers.flat_map(|container| container.ports.iter().flatten()).any(|port| port.name.as_deref() == Some(name))
+}
+
+async fn service(cluster: &Cluster, name: &str) -> Result<Service, String> {
+    let api: Api<Service> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    api.get(name).await.map_err(|error| format!("svc/{name}: {}", explain(&error)))
+}
+
+/// Writes the names into the Services.
+///
+/// # Errors
+/// The API server's, or a Service changed meanwhile.
+pub(super) async fn write(cluster: &Cluster, fixes: &[ServiceFix]) -> Result<(), String> {
+    let api: Api<Service> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    for fix in fixes {
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let done = api.patch(&fix.service, &params, &Patch::Json::<()>(fix.patch())).await;
+        done.map_err(|error| format!("svc/{}: {}; it leads around the sidecar still", fix.service, explain(&error)))?;
+        println!(
+            "svc/{0}: targetPort of port {1} is {2}, which was {3} (for git: in svc/{0})",
+            fix.service, fix.port, fix.name, fix.number
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_that_lacks_the_name_is_seen_in_all_its_containers() {
+        let pod = |ports| {
+            serde_json::from_value::<Pod>(
+                json!({"spec": {"containers": [{"name": "m"}, {"name": "n", "ports": ports}]}}),
+            )
+            .unwrap()
+        };
+        assert!(has_port(&pod(json!([{"containerPort": 1, "name": "http-8000"}])), "http-8000"));
+        assert!(!has_port(&pod(json!([{"containerPort": 8000}])), "http-8000"));
+    }
+}

@@ -1,0 +1,214 @@
+//! What a pod's own sidecar has counted since it started, read from its `/metrics` through the API
+//! server: nothing is forwarded, and the right to `get` `pods/proxy` is enough.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt};
+use http::Request;
+use kube::Client;
+
+use super::cluster::explain;
+use crate::telemetry::names::Metric;
+
+/// One pod is waited for so long: a `NetworkPolicy` may drop what the API server sends.
+const ANSWER: Duration = Duration::from_secs(3);
+/// All are waited for no longer; those that had no turn are left out.
+const ALL: Duration = Duration::from_secs(15);
+/// Pods that are asked at once.
+const ASKED_MAX: usize = 16;
+
+/// What a sidecar has counted.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct PodNumbers {
+    /// Calls that were served.
+    pub(super) calls: u64,
+    /// Calls that were not merged.
+    pub(super) passed: u64,
+    /// The reason of most of these.
+    pub(super) why: Option<String>,
+    /// The median of the items of a batch.
+    pub(super) batch_items: Option<u64>,
+    /// The 99th percentile of the latency of a call.
+    pub(super) latency: Option<Duration>,
+    /// Upstream calls that batching saved, in percent of the merged calls.
+    pub(super) saved: Option<u64>,
+}
+
+/// A pod: namespace, name, and the number of its metrics port.
+pub(super) type MetricsPort = (String, String, u64);
+
+/// Why the numbers of a pod cannot be read.
+enum PodError {
+    /// The user may not: so of all others.
+    Forbidden(String),
+    Other(String),
+}
+
+fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
+}
+
+/// Reads the numbers of pods, by namespace and name; those that cannot be read are left out, and the
+/// first reason is given for all.
+pub(super) async fn read(
+    client: &Client,
+    pods: Vec<MetricsPort>,
+) -> (BTreeMap<(String, String), PodNumbers>, Option<String>) {
+    let asked = stream::iter(pods).map(|(space, pod, port)| async move {
+        let path = format!("/api/v1/namespaces/{space}/pods/{pod}:{port}/proxy/metrics");
+        let text = async {
+            let request = Request::get(path).body(Vec::new()).map_err(|error| PodError::Other(error.to_string()))?;
+            match tokio::time::timeout(ANSWER, client.request_text(request)).await {
+                Ok(Ok(text)) => Ok(text),
+                Ok(Err(error @ kube::Error::Api(_))) if is_forbidden(&error) => {
+                    Err(PodError::Forbidden(explain(&error)))
+                }
+                Ok(Err(error)) => Err(PodError::Other(explain(&error))),
+                Err(_) => Err(PodError::Other(format!("no answer of pod/{pod} within {ANSWER:?}"))),
+            }
+        };
+        (text.await, (space, pod))
+    });
+    let mut found = BTreeMap::new();
+    let mut refused = None;
+    let until = Box::pin(tokio::time::sleep(ALL));
+    let mut answers = asked.buffer_unordered(ASKED_MAX).take_until(until);
+    while let Some((text, key)) = answers.next().await {
+        match text {
+            Ok(text) => _ = found.insert(key, PodNumbers::of(&text)),
+            Err(PodError::Forbidden(why)) => return (found, Some(why)),
+            Err(PodError::Other(why)) => refused = refused.or(Some(why)),
+        }
+    }
+    (found, refused)
+}
+
+// === impl PodNumbers ===
+
+impl PodNumbers {
+    /// The calls that were merged, or could have been.
+    pub(super) const fn merged(&self) -> u64 {
+        self.calls.saturating_sub(self.passed)
+    }
+
+    /// Reads them from the text format of Prometheus, as this version writes it.
+    fn of(text: &str) -> Self {
+        let mut passed: BTreeMap<&str, u64> = BTreeMap::new();
+        let (mut calls, mut saved) = (0.0, 0.0);
+        let (mut batches, mut latencies) = (Buckets::default(), Buckets::default());
+        for (name, labels, value) in text.lines().filter_map(sample) {
+            let bucket = name.strip_suffix("_bucket");
+            if name == Metric::Calls.name() {
+                let served = label(labels, "outcome") == Some("served");
+                calls += if served { value } else { 0.0 };
+            } else if name == Metric::CallsPassed.name() {
+                *passed.entry(label(labels, "reason").unwrap_or("?")).or_default() += whole(value);
+            } else if name == Metric::UpstreamCallsSaved.name() {
+                saved += value;
+            } else if bucket == Some(Metric::BatchItems.name()) {
+                batches.add(labels, value);
+            } else if bucket == Some(Metric::CallDuration.name()) {
+                latencies.add(labels, value);
+            }
+        }
+        let most = passed.iter().max_by_key(|(_, count)| **count).filter(|(_, count)| **count > 0);
+        let why = most.map(|(reason, _)| (*reason).to_owned());
+        let (calls, passed) = (whole(calls), passed.values().sum());
+        let numbers = Self { calls, passed, why, ..Self::default() };
+        Self {
+            batch_items: batches.quantile(0.5).map(whole),
+            latency: latencies.quantile(0.99).map(Duration::from_secs_f64),
+            saved: (numbers.merged() > 0).then(|| (whole(saved) * 100 / numbers.merged()).min(100)),
+            ..numbers
+        }
+    }
+}
+
+/// The buckets of a histogram, of all its series together.
+#[derive(Debug, Default)]
+struct Buckets(Vec<(f64, f64)>);
+
+// === impl Buckets ===
+
+impl Buckets {
+    fn add(&mut self, labels: &str, count: f64) {
+        let Some(bound) = label(labels, "le").and_then(|bound| bound.parse::<f64>().ok()) else { return };
+        match self.0.iter_mut().find(|(known, _)| known.total_cmp(&bound).is_eq()) {
+            Some((_, sum)) => *sum += count,
+            None => self.0.push((bound, count)),
+        }
+    }
+
+    /// A quantile, interpolated within its bucket as Prometheus' `histogram_quantile` does.
+    fn quantile(mut self, share: f64) -> Option<f64> {
+        self.0.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        let all = self.0.last().map(|(_, count)| *count).filter(|count| *count > 0.0)?;
+        let rank = share * all;
+        let at = self.0.iter().position(|(_, count)| *count >= rank)?;
+        let (bound, count) = *self.0.get(at)?;
+        let (low, before) = at.checked_sub(1).and_then(|at| self.0.get(at).copied()).unwrap_or((0.0, 0.0));
+        if bound.is_infinite() {
+            return Some(low);
+        }
+        Some(low + (bound - low) * (rank - before) / (count - before).max(f64::MIN_POSITIVE))
+    }
+}
+
+/// A line as name, labels and value.
+fn sample(line: &str) -> Option<(&str, &str, f64)> {
+    let (series, value) = line.trim_end().rsplit_once(' ').filter(|_| !line.starts_with('#'))?;
+    let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+    Some((name, labels, value.parse().ok()?))
+}
+
+/// The value of a label; ours have no quotes in them.
+fn label<'a>(labels: &'a str, key: &str) -> Option<&'a str> {
+    labels.trim_end_matches('}').split(',').find_map(|part| {
+        let (name, value) = part.split_once('=')?;
+        (name == key).then(|| value.trim_matches('"'))
+    })
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counters are whole and not negative")]
+fn whole(value: f64) -> u64 {
+    value.round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"# TYPE groupage_calls_total counter
+groupage_calls_total{policy="",protocol="v1",outcome="served"} 90
+groupage_calls_total{policy="",protocol="",outcome="served"} 10
+groupage_calls_total{policy="",protocol="v1",outcome="rejected"} 1000
+groupage_calls_passed_total{reason="unrecognised"} 8
+groupage_calls_passed_total{reason="too_large"} 2
+groupage_batch_items_bucket{le="1"} 0
+groupage_batch_items_bucket{le="8"} 10
+groupage_batch_items_bucket{le="+Inf"} 10
+groupage_upstream_calls_saved_total 79
+groupage_call_duration_seconds_bucket{route="a",outcome="served",le="0.1"} 50
+groupage_call_duration_seconds_bucket{route="a",outcome="served",le="+Inf"} 50
+groupage_call_duration_seconds_bucket{route="b",outcome="served",le="0.1"} 49
+groupage_call_duration_seconds_bucket{route="b",outcome="served",le="+Inf"} 50
+"#;
+
+    #[test]
+    fn calls_reasons_and_quantiles_are_read_of_all_series_together() {
+        let numbers = PodNumbers::of(TEXT);
+        assert_eq!((numbers.calls, numbers.merged(), numbers.passed), (100, 90, 10));
+        assert_eq!(numbers.why.as_deref(), Some("unrecognised"));
+        assert_eq!(numbers.batch_items, Some(5));
+        assert_eq!(numbers.latency, Some(Duration::from_millis(100)));
+        assert_eq!(numbers.saved, Some(87));
+    }
+
+    #[test]
+    fn a_sidecar_without_calls_has_no_quantiles() {
+        let numbers =
+            PodNumbers::of("\ngroupage_calls_total{outcome=\"served\"} 0\ngroupage_batch_items_bucket{le=\"1\"} 0\n");
+        assert_eq!(numbers, PodNumbers::default());
+    }
+}

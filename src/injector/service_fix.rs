@@ -1,0 +1,228 @@
+//! Services that lead around a sidecar by a number, and the name that would lead them through it.
+//!
+//! A port's name moves to the sidecar, its number does not. Where the port has no name yet, the pods
+//! need one first: a Service that refers to a name that no pod has leads nowhere.
+
+use std::collections::BTreeSet;
+
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{AddOperation, PatchOperation, ReplaceOperation, TestOperation};
+use serde_json::{Value, json};
+
+use super::access::{list, text, whole};
+use super::capture::Mode;
+use super::ports::is_tcp;
+use super::referrers;
+use super::status::{Captured, Status};
+
+/// A port of a Service that has a number as `targetPort`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServiceFix {
+    /// The Service.
+    pub service: String,
+    /// The place of the port in `spec.ports`.
+    pub index: usize,
+    /// The Service's own port.
+    pub port: u16,
+    /// The container of the application.
+    pub container: String,
+    /// The `targetPort` now.
+    pub number: u16,
+    /// The `targetPort` that leads to the sidecar.
+    pub name: String,
+    /// The port of the container has no name: it needs this one first.
+    pub unnamed: bool,
+}
+
+// === impl ServiceFix ===
+
+impl ServiceFix {
+    /// The change of the Service (RFC 6902), which is refused if the port was changed meanwhile.
+    #[must_use]
+    pub fn patch(&self) -> json_patch::Patch {
+        let at = |field: &str| {
+            let index = self.index.to_string();
+            PointerBuf::from_tokens(["spec", "ports", &index, field])
+        };
+        let test = |field, value: u16| PatchOperation::Test(TestOperation { path: at(field), value: value.into() });
+        let replace = ReplaceOperation { path: at("targetPort"), value: self.name.as_str().into() };
+        json_patch::Patch(vec![
+            test("port", self.port),
+            test("targetPort", self.number),
+            PatchOperation::Replace(replace),
+        ])
+    }
+}
+
+/// The Services that have to refer to a captured port by its name; none where the annotation
+/// `groupage.dev/status` cannot be read. `objects` are those that select the pod.
+#[must_use]
+pub fn service_fixes(status: &str, objects: &[&Value]) -> Vec<ServiceFix> {
+    let captured = Status::read(status).map(|status| status.capture).unwrap_or_default();
+    let mut fixes: Vec<ServiceFix> = captured
+        .iter()
+        // A name that was not moved leads to the application too.
+        .filter(|captured| captured.mode == Mode::Named || (captured.mode == Mode::None && captured.name.is_none()))
+        .flat_map(|captured| objects.iter().flat_map(move |object| fixes_of(captured, object)))
+        .collect();
+    fixes.sort();
+    fixes.dedup();
+    fixes
+}
+
+fn fixes_of(captured: &Captured, object: &Value) -> Vec<ServiceFix> {
+    let Some(service) = text(object, &["metadata", "name"]).filter(|_| object["kind"] == "Service") else {
+        return Vec::new();
+    };
+    let named = referrers::by_number(object, captured.port);
+    let fix = |(index, port): (usize, u16)| ServiceFix {
+        service: service.to_owned(),
+        index,
+        port,
+        container: captured.container.clone(),
+        number: captured.port,
+        name: captured.name.clone().unwrap_or_else(|| format!("http-{}", captured.port)),
+        unnamed: captured.name.is_none(),
+    };
+    named.into_iter().map(fix).collect()
+}
+
+/// The change of a workload (RFC 6902) that gives ports of its pod template the names that they lack;
+/// `None` where each has one.
+///
+/// # Errors
+/// The template has no such container, or another port has the name.
+pub fn name_ports(workload: &Value, fixes: &[ServiceFix]) -> Result<Option<json_patch::Patch>, String> {
+    let containers = list(workload, &["spec", "template", "spec", "containers"]);
+    let mut operations = Vec::new();
+    let unnamed: BTreeSet<(&str, u16, &str)> = fixes
+        .iter()
+        .filter(|fix| fix.unnamed)
+        .map(|fix| (fix.container.as_str(), fix.number, fix.name.as_str()))
+        .collect();
+    for (container, number, name) in unnamed {
+        let found = containers.iter().position(|found| text(found, &["name"]) == Some(container));
+        let index = found.ok_or_else(|| format!("its template has no container {container}"))?;
+        let ports = |container: &Value| list(container, &["ports"]).to_vec();
+        if containers.iter().flat_map(ports).any(|port| text(&port, &["name"]) == Some(name)) {
+            return Err(format!("another port has the name {name} already: give port {number} a name by hand"));
+        }
+        let (index_text, own) = (index.to_string(), ports(&containers[index]));
+        let at = |rest: &[&str]| {
+            let head = ["spec", "template", "spec", "containers", &index_text];
+            PointerBuf::from_tokens(head.into_iter().chain(rest.iter().copied()))
+        };
+        let is_it = |port: &Value| is_tcp(port) && whole(&port["containerPort"]) == Some(number.into());
+        operations.push(PatchOperation::Test(TestOperation { path: at(&["name"]), value: container.into() }));
+        let change = match own.iter().position(is_it).map(|port| port.to_string()) {
+            Some(port) => {
+                let (path, value) = (at(&["ports", &port, "containerPort"]), number.into());
+                operations.push(PatchOperation::Test(TestOperation { path, value }));
+                PatchOperation::Add(AddOperation { path: at(&["ports", &port, "name"]), value: name.into() })
+            }
+            None => {
+                let port = json!({"containerPort": number, "name": name, "protocol": "TCP"});
+                let path = if own.is_empty() { at(&["ports"]) } else { at(&["ports", "-"]) };
+                let value = if own.is_empty() { json!([port]) } else { port };
+                PatchOperation::Add(AddOperation { path, value })
+            }
+        };
+        operations.push(change);
+    }
+    Ok((!operations.is_empty()).then_some(json_patch::Patch(operations)))
+}
+
+/// What to do about calls that go around the sidecars of a workload: one command where Services can
+/// be mended, else the setting that moves the application.
+#[must_use]
+pub fn remedy(fixes: &[ServiceFix], namespace: &str, workload: Option<(&str, &str)>) -> String {
+    match workload {
+        Some((kind @ ("Deployment" | "StatefulSet" | "DaemonSet"), name)) if !fixes.is_empty() => {
+            format!("groupage enable -n {namespace} {}/{name} --fix-services", kind.to_ascii_lowercase())
+        }
+        _ if !fixes.is_empty() => {
+            "name the port in the pod template, roll the pods, then let the Service refer to the name".to_owned()
+        }
+        _ => "set groupage.dev/app-listen on the pod template, to what has the application listen on 127.0.0.1"
+            .to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(name: Option<&str>, mode: &str) -> String {
+        let capture = json!([{"container": "c", "name": name, "port": 8000, "mode": mode, "listen": 15080}]);
+        json!({"version": "0.1.0", "form": "native", "metrics": 9190, "admin": 9191, "hash": "h", "capture": capture})
+            .to_string()
+    }
+
+    fn service(ports: &Value) -> Value {
+        json!({"kind": "Service", "metadata": {"name": "web"}, "spec": {"selector": {"app": "x"}, "ports": ports}})
+    }
+
+    #[test]
+    fn a_number_becomes_the_ports_name_and_a_port_without_one_gets_it_first() {
+        let by_number =
+            service(&json!([{"port": 443, "targetPort": "tls"}, {"port": 80, "targetPort": 8000}, {"port": 8000}]));
+        let fixes = service_fixes(&status(Some("api"), "Named"), &[&by_number]);
+        let short: Vec<_> = fixes.iter().map(|fix| (fix.index, fix.port, fix.name.as_str(), fix.unnamed)).collect();
+        assert_eq!(short, [(1, 80, "api", false), (2, 8000, "api", false)]);
+        let fixes = service_fixes(&status(None, "None"), &[&by_number]);
+        assert!(fixes.iter().all(|fix| fix.unnamed && fix.name == "http-8000"), "{fixes:?}");
+    }
+
+    #[test]
+    fn what_leads_to_the_sidecar_or_cannot_name_a_port_is_left_alone() {
+        let by_number = service(&json!([{"port": 80, "targetPort": 8000}]));
+        assert_eq!(service_fixes(&status(None, "Loopback"), &[&by_number]), []);
+        assert_eq!(service_fixes(&status(Some("api"), "None"), &[&by_number]), []);
+        let mut headless = by_number;
+        headless["spec"]["clusterIP"] = json!("None");
+        let pool =
+            json!({"kind": "InferencePool", "metadata": {"name": "p"}, "spec": {"targetPorts": [{"number": 8000}]}});
+        assert_eq!(service_fixes(&status(Some("api"), "Named"), &[&headless, &pool]), []);
+    }
+
+    #[test]
+    fn a_service_is_changed_only_as_it_was_seen() {
+        let mut seen = service(&json!([{"port": 443, "targetPort": "tls"}, {"port": 80, "targetPort": 8000}]));
+        let patch = service_fixes(&status(None, "None"), &[&seen])[0].patch();
+        let mut changed = service(&json!([{"port": 443, "targetPort": "tls"}, {"port": 80, "targetPort": 9000}]));
+        json_patch::patch(&mut seen, &patch).unwrap();
+        assert_eq!(seen["spec"]["ports"][1]["targetPort"], "http-8000");
+        assert!(json_patch::patch(&mut changed, &patch).is_err());
+    }
+
+    #[test]
+    fn ports_get_a_name_once_each_where_they_have_none() {
+        let services = service(&json!([{"port": 80, "targetPort": 8000}, {"port": 8000}]));
+        let fixes = service_fixes(&status(None, "None"), &[&services]);
+        let named = |ports: Value| {
+            let mut workload =
+                json!({"spec": {"template": {"spec": {"containers": [{"name": "a"}, {"name": "c", "ports": ports}]}}}});
+            let patch = name_ports(&workload, &fixes).unwrap().unwrap();
+            json_patch::patch(&mut workload, &patch).unwrap();
+            workload["spec"]["template"]["spec"]["containers"][1]["ports"].take()
+        };
+        let udp = json!({"containerPort": 8000, "protocol": "UDP"});
+        let ports = named(json!([udp, {"containerPort": 8000}]));
+        assert_eq!(ports, json!([udp, {"containerPort": 8000, "name": "http-8000"}]));
+        assert_eq!(named(json!([]))[0]["name"], "http-8000");
+        let taken = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "ports": [{"containerPort": 1, "name": "http-8000"}]}]}}}});
+        assert!(name_ports(&taken, &fixes).unwrap_err().contains("http-8000"));
+        assert_eq!(name_ports(&taken, &[]), Ok(None));
+    }
+
+    #[test]
+    fn one_command_names_the_workload() {
+        let fixes = service_fixes(&status(None, "None"), &[&service(&json!([{"port": 8000}]))]);
+        assert_eq!(
+            remedy(&fixes, "ml", Some(("Deployment", "web"))),
+            "groupage enable -n ml deployment/web --fix-services"
+        );
+        assert!(remedy(&fixes, "ml", Some(("Rollout", "web"))).starts_with("name the port"));
+        assert!(remedy(&[], "ml", Some(("Deployment", "web"))).contains("app-listen"));
+    }
+}
