@@ -137,7 +137,8 @@ async fn enable_ends_with_the_command_that_captures(space: &Space) -> Verdict {
     load.until_served(200).await?;
     let report = load.end().await?;
     let pods = space.deployment_alone("model").await?;
-    // Connections that were open go on to lead where they led.
+    // Connections that were open go on to lead where they led: these are new ones.
+    Caller::start_as(space, "newcomer").await?.at_once("model:80", &predictions()).await?;
     let through = space.metrics_of(&pods).await?.sum("groupage_calls_total", &[]);
     if report.lost() > 0 || through < 1.0 {
         return Err(format!("{} calls were lost, {through} went through the sidecars: {fixed}", report.lost()).into());
