@@ -1,4 +1,4 @@
-//! What a pod's own sidecar has counted since it started, read from its `/metrics` through the API
+//! The counts of a pod's own sidecar since it started, read from its `/metrics` through the API
 //! server: nothing is forwarded, and the right to `get` `pods/proxy` is enough.
 
 use std::collections::BTreeMap;
@@ -11,14 +11,14 @@ use kube::Client;
 use super::cluster::explain;
 use crate::telemetry::names::Metric;
 
-/// One pod is waited for so long: a `NetworkPolicy` may drop what the API server sends.
+/// The wait for one pod: a `NetworkPolicy` may drop what the API server sends.
 const ANSWER: Duration = Duration::from_secs(3);
 /// All are waited for no longer; those that had no turn are left out.
 const ALL: Duration = Duration::from_secs(15);
-/// Pods that are asked at once.
+/// Pods that are read at once.
 const ASKED_MAX: usize = 16;
 
-/// What a sidecar has counted.
+/// The counts of a sidecar.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct PodNumbers {
     /// Calls that were served.
@@ -38,7 +38,7 @@ pub(super) struct PodNumbers {
 /// A pod: namespace, name, and the number of its metrics port.
 pub(super) type MetricsPort = (String, String, u64);
 
-/// Why the numbers of a pod cannot be read.
+/// An error of reading the numbers of a pod.
 enum PodError {
     /// The user may not: so of all others.
     Forbidden(String),

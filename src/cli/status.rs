@@ -80,13 +80,13 @@ struct Row {
     passed: Option<u64>,
     /// The reason of most of these, as `groupage_calls_passed_total` has it.
     passed_why: Option<String>,
-    /// What keeps it from running.
+    /// The reason that it does not run.
     trouble: Option<String>,
     /// `None` where it cannot be known.
     captured: Option<bool>,
     /// What goes around the sidecar.
     around: Vec<String>,
-    /// What to do about that.
+    /// The remedy for that.
     remedy: Option<String>,
     tuning: Option<String>,
     version: Option<String>,
@@ -101,7 +101,7 @@ struct Known {
     policies: Option<Vec<Value>>,
     /// What goes around sidecars.
     ways: Ways,
-    /// What each sidecar has counted, by namespace and name.
+    /// The counts of each sidecar, by namespace and name.
     numbers: BTreeMap<(String, String), PodNumbers>,
 }
 
@@ -150,7 +150,7 @@ fn metrics_port(pod: &Pod) -> Option<MetricsPort> {
     Some((key.namespace, key.name, status["metrics"].as_u64().filter(|_| running)?))
 }
 
-/// What is wrong with pods, and what to do, once for all that have the same.
+/// The troubles of pods with their remedies, once for all that have the same.
 fn troubles(rows: &[Row]) -> String {
     let mut found: Vec<(String, String, usize)> = Vec::new();
     for row in rows {

@@ -1,4 +1,4 @@
-//! Why a pod does not run, from the states of its containers, and what to do about it.
+//! The reason that a pod does not run, from the states of its containers, with a command.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 

@@ -135,7 +135,7 @@ impl Ways {
         service_fixes(record, &self.about(pod))
     }
 
-    /// What to do about what goes around a pod's sidecar, by the workload that made it.
+    /// The remedy for calls around a pod's sidecar, by the workload that made it.
     pub(super) fn remedy(&self, pod: &Pod) -> String {
         let workload = World::default().workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
         let workload = workload.as_ref().map(|workload| (workload.kind.as_str(), workload.name.as_str()));

@@ -201,7 +201,7 @@ impl Shared {
         self.changed.subscribe()
     }
 
-    /// Whether the API server can be reached.
+    /// The reachability of the API server.
     #[must_use]
     pub const fn reach(&self) -> &ApiReach {
         &self.reach

@@ -132,7 +132,7 @@ pub fn name_ports(workload: &Value, fixes: &[ServiceFix]) -> Result<Option<json_
     Ok((!operations.is_empty()).then_some(json_patch::Patch(operations)))
 }
 
-/// What to do about calls that go around the sidecars of a workload: one command where Services can
+/// The remedy for calls that go around the sidecars of a workload: one command where Services can
 /// be mended, else the setting that moves the application.
 #[must_use]
 pub fn remedy(fixes: &[ServiceFix], namespace: &str, workload: Option<(&str, &str)>) -> String {

@@ -10,7 +10,7 @@ use super::FIELD_MANAGER;
 use crate::cli::cluster::{self, Cluster, WorkloadName, explain};
 use crate::config::parse_duration;
 
-/// What becomes of a call that cannot be in time any more: `slo.late`.
+/// The fate of a call that cannot be in time any more: `slo.late`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Late {
     /// Served behind those that can

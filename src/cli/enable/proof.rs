@@ -1,4 +1,4 @@
-//! What a rollout has come to: which pods have the sidecar, and what leads around it.
+//! The result of a rollout: pods with the sidecar, and calls that go around it.
 
 use std::fmt::Write as _;
 
@@ -28,10 +28,10 @@ pub(super) struct Proof {
 struct PodProof {
     name: String,
     has_sidecar: bool,
-    /// What leads around its sidecar.
+    /// The ways around its sidecar.
     ways: Vec<String>,
     fixes: Vec<ServiceFix>,
-    /// Why it does not run.
+    /// The reason that it does not run.
     trouble: Option<String>,
     numbers: Option<PodNumbers>,
 }
@@ -64,22 +64,22 @@ impl Proof {
         Ok(Self { pods: pods.collect(), whole: ways.whole() })
     }
 
-    /// Whether a pod has no sidecar.
+    /// Returns `true` if a pod has no sidecar.
     fn has_missed(&self) -> bool {
         self.pods.iter().any(|pod| !pod.has_sidecar)
     }
 
-    /// Whether no pod has a sidecar.
+    /// Returns `true` if no pod has a sidecar.
     pub(super) fn is_without(&self) -> bool {
         self.pods.iter().all(|pod| !pod.has_sidecar)
     }
 
-    /// Whether calls go around a sidecar.
+    /// Returns `true` if calls go around a sidecar.
     pub(super) fn goes_around(&self) -> bool {
         self.pods.iter().any(|pod| !pod.ways.is_empty())
     }
 
-    /// Whether every pod runs with a sidecar that nothing goes around.
+    /// Returns `true` if every pod runs with a sidecar that nothing goes around.
     pub(super) fn is_captured(&self) -> bool {
         !self.has_missed() && !self.goes_around() && self.pods.iter().all(|pod| pod.trouble.is_none())
     }
@@ -98,7 +98,7 @@ impl Proof {
         Ok(fixes)
     }
 
-    /// What `enable` prints of the pods.
+    /// The lines that `enable` prints of the pods.
     pub(super) fn with(&self, workload: &WorkloadName, space: &str) -> String {
         let mut out = String::new();
         for pod in &self.pods {
@@ -114,7 +114,7 @@ impl Proof {
         out
     }
 
-    /// What `disable` prints of the pods.
+    /// The lines that `disable` prints of the pods.
     pub(super) fn without(&self) -> String {
         let line = |pod: &PodProof| {
             let name = &pod.name;
@@ -170,7 +170,7 @@ async fn pods(cluster: &Cluster, workload: &DynamicObject) -> Result<Vec<Pod>, S
     Ok(found.items.into_iter().filter(lives).collect())
 }
 
-/// Why pods of a workload do not run, by pod.
+/// The reasons that pods of a workload do not run, by pod.
 ///
 /// # Errors
 /// The API server's.
@@ -194,7 +194,7 @@ pub(super) fn lives(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// How to find out why: events about a pod that got no sidecar are on what made it.
+/// The command that shows the reason: events about a pod that got no sidecar are on its workload.
 fn events(workload: &WorkloadName, space: &str) -> String {
     let WorkloadName { kind, name } = workload;
     format!("kubectl get events -n {space} --field-selector involvedObject.kind={kind},involvedObject.name={name}")

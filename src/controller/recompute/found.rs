@@ -16,11 +16,11 @@ use crate::injector::{STATUS, ServiceFix, around, remedy, service_fixes};
 /// Pods or ways around that a message names.
 const NAMED_MAX: usize = 3;
 
-/// What leads around the sidecar of a pod.
+/// The ways around the sidecar of a pod.
 #[derive(Debug)]
 pub(super) struct PodWays<'a> {
     pub(super) pod: &'a Arc<Pod>,
-    /// `None` where the pod does not say how it was injected.
+    /// `None` where the pod has no record of its injection.
     pub(super) ways: Option<Vec<String>>,
     /// The Services that have to name a port.
     pub(super) fixes: Vec<ServiceFix>,
@@ -53,7 +53,7 @@ pub(super) fn ways(world: &World) -> AllWays<'_> {
     all
 }
 
-/// What to do about the calls that go around a pod's sidecar: the same command that `enable`,
+/// The remedy for calls that go around a pod's sidecar: the same command that `enable`,
 /// `status` and `check` print.
 pub(super) fn remedy_of(world: &World, found: &PodWays<'_>) -> String {
     let pod = found.pod;

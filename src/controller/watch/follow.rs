@@ -178,7 +178,7 @@ impl Follower {
     }
 
     /// Waits between tries, no longer than until the API server is back; returns whether that
-    /// ended it. Not all kinds ask it in the same moment then.
+    /// ended it. Not all kinds send their requests in the same moment then.
     async fn pause(&self, wait: Duration) -> bool {
         let returned = tokio::select! {
             () = tokio::time::sleep(wait) => false,
@@ -262,7 +262,7 @@ fn is_gone(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }
 
-/// Whether there was no answer; that the API server cannot be reached is logged for all kinds
+/// Returns `true` if there was no answer: an unreachable API server is logged for all kinds
 /// together.
 fn is_unanswered(error: &watcher::Error) -> bool {
     use kube::Error::{HyperError, ReadEvents, Service};

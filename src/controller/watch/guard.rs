@@ -72,7 +72,7 @@ impl Guard {
         Ok(answer)
     }
 
-    /// A watch that did not begin is not one that ended too soon: what asks again waits by itself.
+    /// A watch that did not begin is not one that ended too soon: its backoff is the follower's.
     fn unanswered(&self, error: BoxError) -> BoxError {
         let mut gate = self.gate();
         (gate.began, gate.wait) = (None, self.timing.pace);

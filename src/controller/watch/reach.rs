@@ -1,4 +1,4 @@
-//! Whether the API server can be reached, as one fact for all that calls it: an outage is one line of
+//! The reachability of the API server, as one fact for all that calls it: an outage is one line of
 //! the log, and its end ends every wait between tries.
 //!
 //! One task finds it out by the cheapest request there is; a request of any kind that has no answer is
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, watch};
 
-/// Whether the API server answers. Cheap to clone.
+/// The reachability of the API server. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ApiReach {
     reached: watch::Sender<bool>,
