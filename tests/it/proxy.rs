@@ -12,7 +12,6 @@ mod batches;
 mod binary;
 mod cancels;
 mod capture;
-mod change;
 mod crashes;
 mod deadlines;
 mod drain;

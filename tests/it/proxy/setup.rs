@@ -50,12 +50,6 @@ pub(super) fn within<T>(work: impl Future<Output = T>) -> impl Future<Output = T
     }
 }
 
-/// For tests that measure: they go one after the other, so that none is what another one measures. The others go on beside them.
-pub(super) async fn quiet() -> tokio::sync::MutexGuard<'static, ()> {
-    static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-    TURN.lock().await
-}
-
 /// The policy of a test, over settings for this machine and for ports that the kernel picks. JSON is YAML too. What leaves
 /// when is `WorkConserving`'s unless the test says otherwise: it needs nothing learned, so a test can say who is in a batch.
 pub(super) fn policy_text(spec: &Value) -> String {

@@ -9,7 +9,7 @@ use groupage::standin::{Route, Target};
 use serde_json::{Value, json};
 
 use super::super::binary::Binary;
-use super::super::setup::{learning, quiet, within};
+use super::super::setup::{learning, within};
 use super::ms;
 
 /// How long it is looked at.
@@ -18,7 +18,6 @@ const WATCHED: Duration = Duration::from_secs(2);
 /// Case 60: after it has served, learned and planned, an idle proxy is woken by nothing: at most one context switch a second, and next to no CPU.
 #[tokio::test]
 async fn an_idle_process_that_has_learned_is_not_woken_and_uses_no_cpu() {
-    let _quiet = quiet().await;
     let server = Server::start(ServerConfig::default()).await.unwrap();
     let binary = Binary::start(&server.url(), &learning(&json!({"slo": {"latencyP99": "1s"}})), &[]).await;
     let calls = Calls::new(Route::Predict, 1, 1);

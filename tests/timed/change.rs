@@ -14,7 +14,8 @@ use groupage::standin::ledger::{self, LedgerConfig, LedgerMock, MockConfig, Repo
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::setup::{Proxy, learning, quiet, within};
+use crate::setup::{Proxy, learning, within};
+use crate::{ms, quiet};
 
 /// Fifteen times what a call takes without the proxy once one of four slots is left to 24 callers:
 /// so soon less room is batched for.
@@ -145,10 +146,6 @@ fn takes(learned: &Learned, items: u32, real: Duration) -> bool {
     let Some((_, cost)) = learned.classes.first() else { return false };
     let time = Duration::from_nanos(cost.batch_nanos + cost.item_nanos * u64::from(items));
     time > real.mul_f64(0.75) && time < real.mul_f64(1.5)
-}
-
-const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
 }
 
 const fn us(micros: u64) -> Duration {

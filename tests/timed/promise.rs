@@ -1,4 +1,4 @@
-//! What an SLO is worth, and where batching is worth nothing (cases 54, 55, 57; case 56 stands in `change`).
+//! What an SLO is worth, and where batching is worth nothing (cases 54, 55, 57; `change` has case 56).
 //!
 //! The exact numbers of 54 and 57 hold in virtual time (`simulate::tests::peers`); here the same happens over sockets, on cores that others use too.
 
@@ -8,8 +8,9 @@ use groupage::standin::load::Report;
 use groupage::standin::server::ServerConfig;
 use serde_json::json;
 
-use super::super::setup::{quiet, within};
-use super::{arrivals, before, clients, middle, ms};
+use crate::load::{arrivals, before, clients, middle};
+use crate::setup::within;
+use crate::{ms, quiet};
 
 const SLO: Duration = ms(100);
 

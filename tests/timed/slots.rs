@@ -4,8 +4,9 @@ use groupage::standin::load::Report;
 use groupage::standin::server::ServerConfig;
 use serde_json::json;
 
-use super::super::setup::{quiet, within};
-use super::{before, middle, ms};
+use crate::load::{before, middle};
+use crate::setup::within;
+use crate::{ms, quiet};
 
 /// Case 18: three full batches before a server that computes three are answered after about one service time, though nobody said "three".
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

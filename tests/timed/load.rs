@@ -1,0 +1,49 @@
+//! Loads on a proxy that learns, before a stand-in server.
+
+use std::time::Duration;
+
+use groupage::standin::load::{Calls, ClosedConfig, OpenConfig, Report, closed, open};
+use groupage::standin::server::{Running, Server, ServerConfig};
+use groupage::standin::{Route, Target};
+use serde_json::Value;
+
+use crate::setup::{Proxy, learning, within};
+
+/// Starts a stand-in server and a proxy that learns before it.
+pub(crate) async fn before(config: ServerConfig, spec: &Value) -> (Proxy, Running) {
+    let server = Server::start(config).await.unwrap();
+    (Proxy::before(&server.url(), learning(spec)), server)
+}
+
+/// So many clients for so long, counted after so long a start; every answer is right.
+pub(crate) async fn clients(proxy: &Proxy, clients: usize, warm_up: Duration, duration: Duration) -> Report {
+    let calls = Calls::new(Route::Predict, 1, 1);
+    let target = Target::Tcp(proxy.address);
+    let report =
+        within(closed(ClosedConfig { target, calls, clients, duration, warm_up, think: None, fresh: false })).await;
+    assert_eq!((report.wrong, report.unsent), (0, 0));
+    report
+}
+
+/// Three loads of clients, one after the other, by this figure: the middle one. Other work on these cores can spoil one of them.
+pub(crate) async fn middle<T: Ord>(
+    proxy: &Proxy,
+    so_many: usize,
+    times: (Duration, Duration),
+    figure: impl Fn(&Report) -> T,
+) -> Report {
+    let mut reports = Vec::new();
+    for _ in 0..3 {
+        reports.push(clients(proxy, so_many, times.0, times.1).await);
+    }
+    reports.sort_by_key(figure);
+    reports.swap_remove(1)
+}
+
+/// Calls as they come, so many a second; every answer is right.
+pub(crate) async fn arrivals(proxy: &Proxy, rate: f64, duration: Duration) -> Report {
+    let load = open(OpenConfig::new(Target::Tcp(proxy.address), Calls::new(Route::Predict, 1, 1), rate, duration));
+    let report = within(load.finish()).await.unwrap();
+    assert_eq!((report.wrong, report.unsent), (0, 0));
+    report
+}
