@@ -2,6 +2,8 @@
 //!
 //! They are a binary of their own, and run one after the other: in `it` the tests beside them take the cores, and a figure says how busy those are.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
 mod change;
 mod load;
 mod promise;
