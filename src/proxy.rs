@@ -18,6 +18,7 @@ mod detect;
 mod drive;
 mod flow;
 pub mod frames;
+mod head_rest;
 mod io;
 mod listener;
 mod merge;

@@ -65,10 +65,10 @@ pub(super) async fn run(
         Begun::Bytes(why, upstream, answer) => {
             proxy.metrics.relayed(why);
             guard.place.activity().relay();
-            // Both ends only: who is carried on needs nothing of what serving would.
+            // Both ends only, and no heads: who is carried on needs nothing of what serving would.
             let activity = guard.place.activity();
             let flow = ClientFlow::new(&proxy.buffers, &activity);
-            let client = Watched::new(stream, Bytes::new(), (&activity, &flow), guard);
+            let client = Watched::new(stream, Bytes::new(), (&activity, &flow), (0, guard));
             Box::pin(carry(&proxy, client, upstream, (ahead, answer))).await;
         }
     }

@@ -53,7 +53,7 @@ pub(super) async fn run(
     let builder = builder(&proxy.config.client, &guard.place);
     let flow = ClientFlow::new(&proxy.buffers, &activity);
     let calls = CallService::new(&proxy, &lane, (&activity, &flow), peer);
-    let io = TokioIo::new(Watched::new(stream, ahead, (&activity, &flow), guard));
+    let io = TokioIo::new(Watched::new(stream, ahead, (&activity, &flow), (proxy.config.client.head_bytes_max, guard)));
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, calls));
     // HTTP/2 connections end some time; jitter keeps those that came together from leaving
     // together.

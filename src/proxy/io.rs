@@ -3,15 +3,16 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::connections::ConnectionGuard;
 use super::flow::ClientFlow;
 use super::frames::{ControlBudget, FrameKind, FrameScanner, PREFACE};
+use super::head_rest::{DIRECT_MAX, HeadRest};
 use super::watch::Activity;
 use crate::clock::Clock;
 use crate::relay::{poll_read_within, poll_write_joined};
@@ -38,6 +39,11 @@ pub(super) struct Watched {
     stream: Client,
     /// Bytes that were read to detect the protocol, and are read again by hyper.
     ahead: Bytes,
+    rest: HeadRest,
+    /// The rest of a head that hyper may have.
+    gathered: Bytes,
+    /// The most bytes of a head.
+    head_max: usize,
     activity: Arc<Activity>,
     flow: Arc<ClientFlow>,
     spoken: Spoken,
@@ -115,22 +121,54 @@ impl AsyncWrite for Client {
 // === impl Watched ===
 
 impl Watched {
-    /// The stream of a connection; `ahead` was read of it already.
+    /// The stream of a connection; `ahead` was read of it already, and its heads have at most
+    /// `head_max` bytes.
     pub(super) fn new(
         stream: Client,
         ahead: Bytes,
         (activity, flow): (&Arc<Activity>, &Arc<ClientFlow>),
-        guard: ConnectionGuard,
+        (head_max, guard): (usize, ConnectionGuard),
     ) -> Self {
         Self {
             stream,
             ahead,
+            rest: HeadRest::default(),
+            gathered: Bytes::new(),
+            head_max,
             activity: activity.clone(),
             flow: flow.clone(),
             spoken: Spoken::Preface(0),
             turn: 0,
             _guard: guard,
         }
+    }
+
+    /// Reads what comes next, and records it.
+    fn poll_fresh(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        if self.ahead.is_empty() {
+            let max = self.flow.read_max();
+            let poll = poll_read_within(&mut self.stream, cx, buf, max);
+            if poll.is_pending() {
+                self.turn = 0;
+            }
+            ready!(poll)?;
+        } else {
+            let room = self.ahead.len().min(buf.remaining());
+            buf.put_slice(&self.ahead.split_to(room));
+        }
+        if let Some(fresh) = buf.filled().get(before..)
+            && !fresh.is_empty()
+        {
+            self.turn += fresh.len();
+            self.on_read(fresh);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Returns `true` for a head of HTTP/1 of which hyper has no more: it is long.
+    fn is_gathering(&self) -> bool {
+        matches!(self.spoken, Spoken::Http1) && self.activity.head_bytes() >= DIRECT_MAX
     }
 
     fn on_read(&mut self, mut fresh: &[u8]) {
@@ -199,33 +237,33 @@ impl AsyncRead for Watched {
         if self.activity.is_relay_evicted(cx.waker()) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        // Before more is read: what came with a whole head is none of it.
-        self.flow.on_head();
         if matches!(self.spoken, Spoken::Http2(_)) && self.turn >= TURN_BYTES {
             self.turn = 0;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let before = buf.filled().len();
-        let poll = if self.ahead.is_empty() {
-            let max = self.flow.read_max();
-            let poll = poll_read_within(&mut self.stream, cx, buf, max);
-            if poll.is_pending() {
-                self.turn = 0;
+        while self.gathered.is_empty() {
+            // Before more is read: what came with a whole head is none of it.
+            self.flow.on_head();
+            let (is_gathering, before) = (self.is_gathering(), buf.filled().len());
+            ready!(self.poll_fresh(cx, buf))?;
+            if !is_gathering {
+                return Poll::Ready(Ok(()));
             }
-            poll
-        } else {
-            let room = self.ahead.len().min(buf.remaining());
-            buf.put_slice(&self.ahead.copy_to_bytes(room));
-            Poll::Ready(Ok(()))
-        };
-        if let Some(fresh) = buf.filled().get(before..)
-            && !fresh.is_empty()
-        {
-            self.turn += fresh.len();
-            self.on_read(fresh);
+            let fresh = buf.filled().get(before..).unwrap_or_default();
+            let is_over = fresh.is_empty() || self.activity.head_bytes() >= self.head_max;
+            let is_whole = self.rest.push(fresh);
+            buf.set_filled(before);
+            if is_whole || is_over {
+                self.gathered = self.rest.take();
+                if self.gathered.is_empty() {
+                    return Poll::Ready(Ok(()));
+                }
+            }
         }
-        poll
+        let room = self.gathered.len().min(buf.remaining());
+        buf.put_slice(&self.gathered.split_to(room));
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -141,7 +141,7 @@ const OTHERS: [(&str, &[&str]); 37] = [
     ("json-patch", &["injector", "controller"]),
     ("k8s-openapi", &["api", "control", "rollout", "controller", "cli"]),
     ("kube", &["api", "control", "controller", "cli"]),
-    ("memchr", &["protocol", "standin"]),
+    ("memchr", &["protocol", "proxy", "standin"]),
     ("metrics", &["telemetry"]),
     ("metrics-exporter-prometheus", &["telemetry"]),
     ("miette", &["config"]),
