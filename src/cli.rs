@@ -16,6 +16,7 @@ mod install;
 mod keep;
 mod local;
 mod numbers;
+mod pods;
 mod proxy;
 mod redirect_init;
 mod reload;
@@ -62,7 +63,7 @@ enum Command {
     Demo(demo::Args),
     /// Have the proxy on this machine get ready for its end: the hook of a sidecar, which returns at once
     Drain(drain::Args),
-    /// Say in sentences what keeps batches from being larger, of a running proxy or from its access log; or what an error code means
+    /// Explain what keeps batches from being larger: of a running proxy, of all pods of a workload (deploy/web), or from an access log; or explain an error code
     Explain(explain::Args),
     /// Add the sidecar to the pods of Kubernetes manifests: YAML in, YAML out, a report on standard error
     Inject(inject::InjectArgs),

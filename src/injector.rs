@@ -46,6 +46,7 @@ pub use context::{
     Context, Controller, NamedPolicy, NamedProfile, Namespace, RedirectUse, SidecarDefaults, View, Workload,
 };
 pub use policy::settings;
+pub use recipe::merged_calls;
 pub use referrers::KINDS as REFERRERS;
 pub use refuse::Skip;
 pub use service_fix::{ServiceFix, name_ports, remedy, service_fixes};

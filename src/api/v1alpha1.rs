@@ -90,7 +90,7 @@ pub enum OneOrMany {
     printcolumn(
         name = "Mode",
         type_ = "string",
-        json_path = ".spec.mode",
+        json_path = ".status.mode",
         description = "Whether it batches, observes or passes through."
     ),
     printcolumn(
@@ -222,7 +222,7 @@ impl BatchPolicySpec {
     printcolumn(
         name = "Policy",
         type_ = "string",
-        json_path = ".spec.scheduling.policy",
+        json_path = ".status.policy",
         description = "How batches are made."
     ),
     printcolumn(

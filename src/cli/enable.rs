@@ -23,7 +23,7 @@ use self::policy::Late;
 use self::proof::Proof;
 use super::cluster::{self, Cluster, Target, WorkloadName, explain};
 use crate::config::parse_duration;
-use crate::injector::{INJECT, name_ports, remedy};
+use crate::injector::{INJECT, merged_calls, name_ports, remedy};
 
 /// Who we are to the API server, for fields of the user's objects that we set on his word.
 const FIELD_MANAGER: &str = "groupage-cli";
@@ -174,6 +174,9 @@ impl<'a> Change<'a> {
             proof = self.fix(&patched, proof).await?;
         }
         print!("{}", proof.with(self.workload, &self.cluster.namespace));
+        for line in patched.data.pointer("/spec/template").map(merged_calls).unwrap_or_default() {
+            println!("  {line}");
+        }
         if proof.goes_around() {
             let workload = Some((self.workload.kind, self.workload.name.as_str()));
             let remedy = remedy(&proof.fixes()?, &self.cluster.namespace, workload);

@@ -3,7 +3,8 @@
 //! `facts` is what is known, from a running proxy (`live`) or from its access log (`log`); `say` makes sentences of it, and is pure. What a number means
 //! is decided there and nowhere else, so both sources say the same of the same facts.
 //!
-//! With a code (`explain GRP3304`) it says what that means (`code`), and asks nobody.
+//! With a workload (`explain deploy/web`) it reads all its pods (`pods`). With a code (`explain
+//! GRP3304`) it says what that means (`code`), and reads nothing.
 //!
 //! What it leaves out: advice that needs a trial (`groupage simulate` answers what-if), and anything that changes the proxy.
 
@@ -11,6 +12,7 @@ mod code;
 mod facts;
 mod live;
 mod log;
+mod pods;
 mod say;
 
 use std::io::IsTerminal;
@@ -21,6 +23,8 @@ use serde_json::json;
 
 use facts::Facts;
 use say::Sentence;
+
+use super::cluster::{self, Target, WorkloadName};
 
 /// The exit code when there is nothing to read: the proxy cannot be reached, or the file not be opened (sysexits: `EX_NOINPUT`).
 const EXIT_NO_INPUT: u8 = 66;
@@ -36,12 +40,14 @@ enum Output {
     Json,
 }
 
-/// Whom to ask.
+/// What is explained.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// An error code, such as GRP3304, or its reason word: what it means, and what to do
-    #[arg(value_name = "CODE", conflicts_with_all = ["admin", "access_log"])]
-    code: Option<String>,
+    /// An error code, such as GRP3304, or its reason word; or a workload, such as deploy/web: all its pods
+    #[arg(value_name = "CODE|WORKLOAD", conflicts_with_all = ["admin", "access_log"])]
+    subject: Option<String>,
+    #[command(flatten)]
+    target: Target,
     /// The admin port of a running proxy
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9191")]
     admin: String,
@@ -54,12 +60,11 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    if let Some(word) = &args.code {
-        return told(word, args.output);
-    }
-    let found = match &args.access_log {
-        Some(path) => log::read(path).map(|facts| vec![facts]),
-        None => live::ask(&args.admin),
+    let found = match (&args.subject, &args.access_log) {
+        (Some(subject), _) if subject.contains('/') => return cluster::run(workload(args, subject)),
+        (Some(word), _) => return told(word, args.output),
+        (None, Some(path)) => log::read(path).map(|facts| vec![facts]),
+        (None, None) => live::ask(&args.admin),
     };
     let found = match found {
         Ok(facts) => facts,
@@ -68,7 +73,24 @@ pub(super) fn run(args: &Args) -> ExitCode {
             return ExitCode::from(EXIT_NO_INPUT);
         }
     };
-    match args.output {
+    print(&found, args.output);
+    ExitCode::SUCCESS
+}
+
+/// Explains all pods of a workload.
+async fn workload(args: &Args, subject: &str) -> Result<ExitCode, String> {
+    let workload = WorkloadName::parse(subject)?;
+    let cluster = args.target.connect().await?;
+    let (found, failed) = pods::read(&cluster, &workload).await?;
+    print(&found, args.output);
+    for why in &failed {
+        eprintln!("‼ {}", plain(why));
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NO_INPUT) })
+}
+
+fn print(found: &[Facts], output: Output) {
+    match output {
         Output::Text => {
             let told: Vec<String> =
                 found.iter().map(|facts| text(facts, &say::explain(facts), std::io::stdout().is_terminal())).collect();
@@ -83,7 +105,6 @@ pub(super) fn run(args: &Args) -> ExitCode {
             println!("{}", plain(&told.to_string()));
         }
     }
-    ExitCode::SUCCESS
 }
 
 /// What a code means.

@@ -9,14 +9,19 @@ use std::time::Duration;
 /// How long connecting, and each read and write, may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The most that is read of an answer: the largest that the proxy makes is far below.
-const ANSWER_BYTES_MAX: u64 = 16 << 20;
+pub(super) const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// The body of a good answer.
 ///
 /// # Errors
 /// What went wrong, in words.
 pub(super) fn get(address: &str, path: &str) -> Result<Vec<u8>, String> {
-    ask(address, path, &format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n"))
+    ask(address, path, &get_request(path))
+}
+
+/// The request for a page, whatever connection it goes over.
+pub(super) fn get_request(path: &str) -> String {
+    format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n")
 }
 
 /// Changes something, and gives the body of a good answer.
@@ -35,14 +40,22 @@ fn ask(address: &str, path: &str, request: &str) -> Result<Vec<u8>, String> {
     let answer = exchange(address, request).map_err(|error| {
         format!("cannot ask {address}: {error}; is a proxy running there with its admin port on (--admin ADDR)?")
     })?;
+    body(address, path, &answer).map(<[u8]>::to_vec)
+}
+
+/// The body of an answer.
+///
+/// # Errors
+/// Its status is another than 200.
+pub(super) fn body<'a>(address: &str, path: &str, answer: &'a [u8]) -> Result<&'a [u8], String> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
-    let (head, body) = end.and_then(|end| answer.split_at_checked(end + 4)).unwrap_or((&answer, &[]));
+    let (head, body) = end.and_then(|end| answer.split_at_checked(end + 4)).unwrap_or((answer, &[]));
     let status = head.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
     if status != b"200" {
         let status = String::from_utf8_lossy(status.get(..3).unwrap_or_default());
         return Err(format!("{address} answers {path} with {status:?}: is it the admin port of a groupage proxy?"));
     }
-    Ok(body.to_vec())
+    Ok(body)
 }
 
 fn exchange(address: &str, request: &str) -> std::io::Result<Vec<u8>> {

@@ -2,6 +2,8 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
+use crate::controller::world;
+
 /// The beginning of the sentence about a pod that no node has taken.
 pub(super) const UNPLACED: &str = "it is not on a node";
 /// Reasons of a waiting container that end by themselves.
@@ -11,6 +13,9 @@ const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// way.
 pub(super) fn trouble(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
+    if let Some(found) = world::recipe_failure(pod) {
+        return Some(found);
+    }
     let (name, space) = (pod.metadata.name.as_deref()?, pod.metadata.namespace.as_deref().unwrap_or("default"));
     let containers = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
     if let Some(found) = containers.filter_map(|container| of_container(container, name, space)).next() {

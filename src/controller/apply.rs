@@ -71,7 +71,7 @@ struct Tried {
 /// A write to do.
 enum Write {
     Policy(Key, Box<BatchPolicyStatus>),
-    Profile(Key, BatchProfileStatus),
+    Profile(Key, Box<BatchProfileStatus>),
     Make(Box<NewProfile>),
     Remove(Key, String),
 }
@@ -208,7 +208,7 @@ impl Writer {
         for (key, wanted) in &desired.profiles {
             let known = round.world.profiles.get(key).map(|profile| &profile.status);
             if known.is_some_and(|known| known != wanted) && self.may(About::Profile, key, QUIET, now) {
-                writes.push(Write::Profile(key.clone(), wanted.clone()));
+                writes.push(Write::Profile(key.clone(), Box::new(wanted.clone())));
             }
         }
         for (key, uid) in &desired.remove {

@@ -18,8 +18,8 @@ use super::sidecars::{MERGE_REFUSED, NO_GAIN};
 use super::status::{Holds, Type, conditions, ready, some_of};
 use super::world::{Key, Policy, World};
 use crate::api::v1alpha1::{
-    BatchPolicyStatus, BatchProfileSpec, BatchProfileStatus, Learned, PodCounts, PodTuning, RolloutStatus, Summary,
-    Verdict,
+    BatchPolicyStatus, BatchProfileSpec, BatchProfileStatus, Learned, Mode, PodCounts, PodTuning, RolloutStatus,
+    Summary, Verdict, Word,
 };
 
 pub use self::profiles::NewProfile;
@@ -174,6 +174,7 @@ fn status(
         observed_generation: Some(policy.meta.generation),
         conditions: conditions(&before.conditions, &findings, policy.meta.generation, now),
         target: policy.spec.as_ref().ok().map(in_short),
+        mode: policy.spec.as_ref().ok().map(|spec| spec.mode.clone().unwrap_or(Word::Known(Mode::Batch))),
         current_profile: current,
         candidate_profile: live.candidate.clone(),
         pods: Some(found::counts(input, ways, attachment)),
@@ -216,10 +217,14 @@ fn changes(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPolicyStatu
         }
     }
     if let Some((reason, message)) = of(after, Type::TrafficCaptured)
-        && reason == "Bypassed"
         && of(before, Type::TrafficCaptured).is_none_or(|(was, _)| was != reason)
     {
-        told.push(Notice::warning(about.clone(), "TrafficBypassed", message));
+        let word = match reason.as_str() {
+            "Bypassed" => Some("TrafficBypassed"),
+            found::RECIPE_FAILED => Some(found::RECIPE_FAILED),
+            _ => None,
+        };
+        told.extend(word.map(|word| Notice::warning(about.clone(), word, message)));
     }
     if let Some((reason, message)) = of(after, Type::SloMet) {
         let was = of(before, Type::SloMet).map(|(was, _)| was);
@@ -266,17 +271,25 @@ fn missed(input: &Input<'_>, missing: &[Key]) -> Vec<Notice> {
     told
 }
 
-/// One notice for each workload with pods around whose sidecars calls go.
+/// One notice for each workload with pods around whose sidecars calls go, or that do not come up
+/// where a recipe has moved them.
 fn bypassed(world: &World, ways: &found::AllWays<'_>) -> Vec<Notice> {
     let mut told: BTreeMap<About, Notice> = BTreeMap::new();
     for found in ways.values() {
-        let Some(way) = found.ways.iter().flatten().next() else { continue };
         let pod = found.pod;
+        let around = found.ways.iter().flatten().next();
+        let (word, note) = match (&pod.recipe_failure, around) {
+            (Some(failure), _) => (found::RECIPE_FAILED, failure.clone()),
+            (None, Some(way)) => {
+                let remedy = found::remedy_of(world, found);
+                ("TrafficBypassed", format!("not through the sidecar: {way}; {remedy}"))
+            }
+            (None, None) => continue,
+        };
         let workload = world.workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
         let about = workload
             .map_or_else(|| About::pod(&pod.meta), |workload| About::workload(&pod.meta.key.namespace, &workload));
-        let note = format!("not through the sidecar: {way}; {}", found::remedy_of(world, found));
-        told.entry(about.clone()).or_insert_with(|| Notice::warning(about, "TrafficBypassed", note));
+        told.entry(about.clone()).or_insert_with(|| Notice::warning(about, word, note));
     }
     told.into_values().collect()
 }

@@ -4,6 +4,7 @@
 //! else, so ten thousand pods are some megabytes. A clone is a few pointers; a table is copied only where somebody still holds the one before.
 
 mod read;
+mod unmoved;
 
 #[cfg(test)]
 pub(crate) mod build;
@@ -16,6 +17,7 @@ use serde_json::Value;
 pub use self::read::{
     from_namespace, from_node, from_owner, from_pod, from_pod_metadata, from_policy, from_profile, from_referrer, minor,
 };
+pub use self::unmoved::recipe_failure;
 use crate::api::v1alpha1::{BatchPolicySpec, BatchPolicyStatus, BatchProfileSpec, BatchProfileStatus};
 
 /// Namespace and name; the namespace is empty for what has none.
@@ -156,6 +158,8 @@ pub struct Pod {
     pub node: Option<String>,
     /// Whether all of it is ready.
     pub ready: bool,
+    /// Its application does not come up where a recipe has moved it.
+    pub recipe_failure: Option<String>,
     /// Whether somebody deletes it already.
     pub ending: bool,
 }

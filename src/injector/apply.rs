@@ -8,7 +8,7 @@ use super::access::{at, at_mut, list, list_mut, map_mut, text, whole};
 use super::capture::{self, Mode, Plan, Planned};
 use super::overrides::Overrides;
 use super::ports::{self, Numbers};
-use super::recipe::RecipeMatch;
+use super::recipe::{self, RecipeMatch};
 use super::sidecar::{self, Parts};
 use super::status::{Captured, Hook, Probe, Reference, Renamed, Requested, Status, Undo};
 use super::{
@@ -107,6 +107,7 @@ pub(super) fn apply(
     draft.names(&planned);
     draft.loopback(original, overrides, &planned);
     draft.recipes(&recipes, &planned);
+    draft.report.facts.extend(recipe::merged_calls(original));
     draft.probes(incoming, &planned, numbers.metrics);
     draft.hooks(incoming, &planned, numbers.metrics, &token);
     let (hash, fields) = draft.containers(incoming, known, &parts);
@@ -284,7 +285,7 @@ impl Draft {
         for recipe in recipes {
             let own = planned.iter().filter(|planned| planned.port.container == recipe.container);
             let numbers: BTreeMap<u16, u16> = own
-                .filter(|planned| planned.mode == Mode::Moved)
+                .filter(|planned| matches!(planned.mode, Mode::Loopback | Mode::Moved))
                 .map(|planned| (planned.port.number, planned.application))
                 .collect();
             let Self { pod, undo, report } = self;

@@ -66,6 +66,8 @@ struct Allowed<'a> {
     /// The container that can be told to listen on loopback.
     told: Option<String>,
     recipes: &'a [RecipeMatch],
+    /// An annotation names the recipe.
+    is_recipe_named: bool,
 }
 
 /// A candidate on its way.
@@ -101,7 +103,9 @@ pub(super) fn plan(
         RecipeChoice::Auto => recipe::find(pod, None),
         RecipeChoice::Named(name) => recipe::find(pod, Some(name)),
     };
-    let allowed = Allowed { wish: overrides.capture, redirect, knob, view: context.view, told, recipes: &recipes };
+    let is_recipe_named = matches!(overrides.recipe, RecipeChoice::Named(_));
+    let wish = overrides.capture;
+    let allowed = Allowed { wish, redirect, knob, view: context.view, told, recipes: &recipes, is_recipe_named };
     let native = overrides.is_native(context);
     let decide = |port: Candidate| {
         let named = referrers::of(&port, pod, &context.namespace, context.referrers.iter());
@@ -168,7 +172,7 @@ impl Allowed<'_> {
             // Nobody is known who could tell whether the name is enough, and the number always is.
             (Capture::Auto, _) if told && self.view == View::Files && *named == Referrers::default() => Mode::Loopback,
             // A Service that comes later may use the number.
-            (Capture::Auto, Some(moved)) if *named == Referrers::default() => moved,
+            (Capture::Auto, Some(moved)) if self.is_recipe_named || *named == Referrers::default() => moved,
             (Capture::Auto, _) if movable && named.by_number.is_empty() && named.rules.is_empty() => Mode::Named,
             (Capture::Auto, _) if told => Mode::Loopback,
             (Capture::Auto, Some(moved)) => moved,
@@ -197,9 +201,11 @@ impl Plan {
             if !decided.iter_mut().filter(own).any(|each| moves(each)) {
                 continue;
             }
-            // What its own probes dial has to be there too.
+            // What its own probes and scrapes dial has to be there too.
             let container = ports::applications(pod).find(|own| text(own, &["name"]) == Some(&recipe.container));
-            for number in container.map(dialled::by_itself).unwrap_or_default() {
+            for number in
+                container.map(dialled::by_itself).unwrap_or_default().into_iter().chain(dialled::by_scrapes(pod))
+            {
                 if recipe.moves(number).is_some() && !decided.iter().any(|each| each.port.number == number) {
                     let container = recipe.container.clone();
                     decided.push(decide(Candidate { container, name: None, number, host_port: None }));
@@ -212,8 +218,13 @@ impl Plan {
                     None => {}
                 }
             }
-            let captured = |number: u16| decided.iter().any(|each| each.port.number == number);
-            warnings.extend(recipe.along().filter(|number| !captured(*number)).map(|number| {
+            let captured = |number: u16| {
+                decided
+                    .iter()
+                    .filter(|each| moves(each))
+                    .any(|each| each.port.number == number && each.port.container == recipe.container)
+            };
+            warnings.extend(recipe.along(captured).into_iter().map(|number| {
                 format!(
                     "container {}: recipe {} moves port {number} to loopback too, and no Service and no declared port leads to it: declare it if another pod calls it",
                     recipe.container,

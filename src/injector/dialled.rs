@@ -25,6 +25,15 @@ pub(super) fn by_itself(container: &Value) -> Vec<u16> {
     found
 }
 
+/// Annotations with the port that is scraped: Prometheus' own convention, and KServe's.
+const SCRAPES: [&str; 2] = ["prometheus.io/port", "prometheus.kserve.io/port"];
+
+/// The numbers that are scraped, by the pod's annotations.
+pub(super) fn by_scrapes(pod: &Value) -> impl Iterator<Item = u16> + '_ {
+    let annotations = at(pod, &["metadata", "annotations"]);
+    SCRAPES.iter().filter_map(|name| text(annotations, &[name])?.parse().ok())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -40,6 +49,13 @@ mod tests {
             "lifecycle": {"postStart": {"httpGet": {"path": "/warm", "port": 8081}}},
         });
         assert_eq!(by_itself(&container), [8082, 8081, 8083]);
+    }
+
+    #[test]
+    fn what_is_scraped_stands_in_annotations() {
+        let pod =
+            json!({"metadata": {"annotations": {"prometheus.io/port": "8002", "prometheus.kserve.io/port": "x"}}});
+        assert_eq!(by_scrapes(&pod).collect::<Vec<_>>(), [8002]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod table;
 use serde_json::Value;
 
 use self::command::{CommandWord, WordPlace, base_name};
-use self::table::{MoveSetting, RECIPES, Recipe, ServerListener};
+use self::table::{MoveSetting, RECIPES, Recipe, RecipeNeed, ServerListener};
 use super::access::{list, text};
 use super::ports;
 
@@ -61,6 +61,16 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 /// The recipes that fit the application's containers; `wanted`: only the one of this name.
 pub(super) fn find(pod: &Value, wanted: Option<&str>) -> Vec<RecipeMatch> {
     ports::applications(pod).filter_map(|container| of_container(container, wanted)).collect()
+}
+
+/// The servers that the application's containers run, and what of their calls is merged: a line for
+/// each.
+#[must_use]
+pub fn merged_calls(pod: &Value) -> Vec<String> {
+    find(pod, None)
+        .iter()
+        .map(|found| format!("container {}: {}: {}", found.container, found.name(), found.merges()))
+        .collect()
 }
 
 fn of_container(container: &Value, wanted: Option<&str>) -> Option<RecipeMatch> {
@@ -140,7 +150,7 @@ impl RecipeMatch {
         let name = text(container, &["name"])?.to_owned();
         let mut found = Self { recipe, container: name, words, flags_at, listeners: Vec::new() };
         let elsewhere = recipe.elsewhere.iter().any(|flag| found.values(&[flag]).next().is_some());
-        if elsewhere || !found.is_settable(container) {
+        if elsewhere || !found.has_needed(container) || !found.is_settable(container) {
             return None;
         }
         for listener in recipe.listeners {
@@ -153,6 +163,11 @@ impl RecipeMatch {
     /// The name of its recipe.
     pub(super) const fn name(&self) -> &'static str {
         self.recipe.name
+    }
+
+    /// The calls that are merged without a route of a policy.
+    pub(super) const fn merges(&self) -> &'static str {
+        self.recipe.merges
     }
 
     /// The documentation of the server.
@@ -169,12 +184,39 @@ impl RecipeMatch {
         })
     }
 
-    /// Numbers that move to loopback whether they are captured or not, since one setting moves them.
-    pub(super) fn along(&self) -> impl Iterator<Item = u16> + '_ {
+    /// Numbers that are not captured and move to loopback all the same, since one setting moves them
+    /// with those that are.
+    pub(super) fn along(&self, captured: impl Fn(u16) -> bool) -> Vec<u16> {
+        let moves = |(listener, number): &&(&ServerListener, u16)| {
+            !matches!(listener.setting, MoveSetting::Port(_))
+                && !captured(*number)
+                && self.is_moved(listener, &captured)
+        };
+        self.listeners.iter().filter(moves).map(|(_, number)| *number).collect()
+    }
+
+    /// Returns `true` for a listener whose setting is changed: it, or another that the setting moves
+    /// too, is captured.
+    fn is_moved(&self, listener: &ServerListener, captured: impl Fn(u16) -> bool) -> bool {
+        let is_along = |other: &ServerListener| matches!(other.setting, MoveSetting::Along(_));
+        let leads = |other: &ServerListener| {
+            self.recipe.listeners.first() == Some(other) && self.recipe.listeners.iter().any(is_along)
+        };
+        let is_shared = |other: &ServerListener| is_along(other) || leads(other);
         self.listeners
             .iter()
-            .filter(|(listener, _)| matches!(listener.setting, MoveSetting::Along))
-            .map(|(_, own)| *own)
+            .any(|(other, number)| (*other == listener || is_shared(listener) && is_shared(other)) && captured(*number))
+    }
+
+    /// Returns `true` where the container sets what the recipe needs.
+    fn has_needed(&self, container: &Value) -> bool {
+        match self.recipe.needs {
+            RecipeNeed::Nothing => true,
+            RecipeNeed::Flag(flag, wanted) => self.values(&[flag]).any(|(_, _, value)| value == wanted),
+            RecipeNeed::Variable(names) => list(container, &["env"])
+                .iter()
+                .any(|entry| text(entry, &["name"]).is_some_and(|name| names.contains(&name))),
+        }
     }
 
     /// Returns `true` where every setting can be written: a flag needs a command or arguments that
@@ -183,7 +225,7 @@ impl RecipeMatch {
         let flags = self.recipe.listeners.iter().any(|listener| {
             matches!(listener.setting, MoveSetting::Host(_) | MoveSetting::Bind(_) | MoveSetting::Port(_))
         });
-        !flags || !list(container, &["command"]).is_empty() || !list(container, &["args"]).is_empty()
+        !flags || self.recipe.takes_arguments || has_command(container)
     }
 
     /// The values of a flag, each with the index of its word and the part of the word before it.
@@ -232,22 +274,30 @@ impl RecipeMatch {
             }
         };
         // A port that is set where it cannot be seen is the one that is declared.
-        let unseen = || only.filter(|_| self.recipe.listeners.len() == 1).unwrap_or(listener.port);
+        let own = self.recipe.listeners.iter().filter(|each| !matches!(each.setting, MoveSetting::Along(_))).count();
+        let is_only = own == 1 && !matches!(listener.setting, MoveSetting::Along(_));
+        let unseen = || only.filter(|_| is_only).unwrap_or(listener.port);
         given.unwrap_or_else(|| Some(unseen())).map(|number| vec![number])
     }
 
-    /// The changes that move the server; `application` is the number that a port gets which moves to
-    /// another, and `None` for one that stays.
+    /// The changes that move captured listeners; `application` is the number at which the
+    /// application listens in place of a captured one, and `None` for one that is not captured.
     pub(super) fn edits(&self, container: &Value, application: impl Fn(u16) -> Option<u16>) -> Vec<ContainerEdit> {
         let mut draft = EditDraft { matched: self, container, items: Vec::new(), edits: Vec::new() };
         let mut set: Option<&ServerListener> = None;
         for (listener, number) in &self.listeners {
             // One that has several numbers has one setting.
-            if set.replace(listener) == Some(*listener) {
+            let is_moved = self.is_moved(listener, |number| application(number).is_some());
+            if set.replace(listener) == Some(*listener) || !is_moved {
                 continue;
             }
             match listener.setting {
-                MoveSetting::Host(flags) => draft.flag(flags, |_| LOOPBACK.to_owned(), LOOPBACK),
+                MoveSetting::HostOrEnv(_, name) if !has_command(container) => {
+                    draft.variable(name, LOOPBACK.to_owned());
+                }
+                MoveSetting::Host(flags) | MoveSetting::HostOrEnv(flags, _) => {
+                    draft.flag(flags, |_| LOOPBACK.to_owned(), LOOPBACK);
+                }
                 MoveSetting::Bind(flags) => {
                     let bound = |value: &str| match port_of(value) {
                         Some(port) => format!("{LOOPBACK}:{port}"),
@@ -265,7 +315,7 @@ impl RecipeMatch {
                 MoveSetting::BindEnv(name, scheme) => {
                     draft.variable(name, format!("{scheme}{LOOPBACK}:{number}"));
                 }
-                MoveSetting::Along => {}
+                MoveSetting::Along(flags) => draft.flag_where_it_stands(flags, |_| LOOPBACK.to_owned()),
             }
         }
         draft.finish()
@@ -284,17 +334,20 @@ struct EditDraft<'a> {
 // === impl EditDraft ===
 
 impl EditDraft<'_> {
-    /// Sets each occurrence of a flag, or adds the flag where it has none.
-    fn flag(&mut self, flags: &[&str], set: impl Fn(&str) -> String, absent: &str) {
-        let mut stands = false;
+    /// Sets each occurrence of a flag.
+    fn flag_where_it_stands(&mut self, flags: &[&str], set: impl Fn(&str) -> String) {
         for (index, before, value) in self.matched.values(flags) {
-            stands = true;
             let wanted = set(value);
             if let Some(word) = self.matched.words.get(index).filter(|_| wanted != value) {
                 self.items.push((word.place.clone(), format!("{before}{wanted}")));
             }
         }
-        if stands {
+    }
+
+    /// Sets each occurrence of a flag, or adds the flag where it has none.
+    fn flag(&mut self, flags: &[&str], set: impl Fn(&str) -> String, absent: &str) {
+        if self.matched.values(flags).next().is_some() {
+            self.flag_where_it_stands(flags, set);
             return;
         }
         let flag = flags.iter().max_by_key(|flag| flag.len()).copied().unwrap_or_default();
@@ -346,6 +399,11 @@ impl EditDraft<'_> {
     }
 }
 
+/// Returns `true` for a container that declares a command or arguments.
+fn has_command(container: &Value) -> bool {
+    !list(container, &["command"]).is_empty() || !list(container, &["args"]).is_empty()
+}
+
 /// The port of an address, as it is written: `0.0.0.0:8000`, `[::]:$(PORT)`, `http://0.0.0.0:8080`.
 fn port_of(address: &str) -> Option<&str> {
     let address = address.rsplit_once("//").map_or(address, |(_, address)| address);
@@ -387,7 +445,8 @@ mod tests {
         let pod = pod(container);
         let found = find(&pod, None).into_iter().next()?;
         let numbers: Vec<u16> = found.listeners.iter().map(|(_, number)| *number).collect();
-        let to = |number: u16| (found.moves(number) == Some(MoveKind::Number)).then(|| number + 10_000);
+        let to =
+            |number: u16| Some(if found.moves(number) == Some(MoveKind::Number) { number + 10_000 } else { number });
         Some((found.name(), numbers, found.edits(&pod["spec"]["containers"][0], to)))
     }
 
@@ -456,6 +515,49 @@ mod tests {
     }
 
     #[test]
+    fn only_captured_listeners_move_and_what_shares_their_setting() {
+        let edits = |container: &Value, captured: &[u16]| {
+            let pod = pod(container);
+            let found = find(&pod, None).into_iter().next().unwrap();
+            let is_captured = |number: u16| captured.contains(&number);
+            let edits = found.edits(&pod["spec"]["containers"][0], |number| is_captured(number).then_some(number));
+            (edits, found.along(is_captured))
+        };
+        let triton = json!({"command": ["tritonserver", "--metrics-address=0.0.0.0"]});
+        let http = vec![item("command", 1, "--metrics-address=127.0.0.1"), append(&["--http-address=127.0.0.1"])];
+        assert_eq!(edits(&triton, &[8000]), (http, vec![8002]));
+        assert_eq!(edits(&triton, &[8001]), (vec![append(&["--grpc-address=127.0.0.1"])], vec![]));
+        let mlserver = json!({"image": "seldonio/mlserver:1.6.1"});
+        let host = vec![ContainerEdit::Variable("MLSERVER_HOST".into(), "127.0.0.1".into())];
+        assert_eq!(edits(&mlserver, &[8081]), (host, vec![8080, 8082]));
+    }
+
+    #[test]
+    fn a_variable_takes_the_place_of_a_flag_where_arguments_are_the_images() {
+        let tei = json!({"image": "ghcr.io/huggingface/text-embeddings-inference:1.8", "env": [{"name": "MODEL_ID"}]});
+        let edits = vec![ContainerEdit::Variable("HOSTNAME".into(), "127.0.0.1".into())];
+        assert_eq!(moved(&tei), Some(("tei", vec![80, 9000], edits)));
+        let flag = json!({"image": "ghcr.io/huggingface/text-embeddings-inference:1.8", "args": ["--model-id", "m"]});
+        assert_eq!(moved(&flag).unwrap().2, [append(&["--hostname=127.0.0.1"])]);
+        let serving = json!({"image": "tensorflow/serving"});
+        assert_eq!(moved(&serving).unwrap().2, [append(&["--rest_api_port=18501"]), append(&["--port=18500"])]);
+    }
+
+    #[test]
+    fn a_setting_that_would_not_count_is_not_made() {
+        let torchserve = |env: &Value| json!({"image": "pytorch/torchserve", "env": env});
+        assert_eq!(moved(&torchserve(&json!([]))), None);
+        assert!(
+            moved(&torchserve(&json!([{"name": "TS_INFERENCE_ADDRESS", "value": "http://0.0.0.0:8080"}]))).is_some()
+        );
+        assert_eq!(moved(&json!({"command": ["serve", "start"]})), None);
+        assert!(moved(&json!({"command": ["serve", "start", "--proxy-location=HeadOnly"]})).is_some());
+        let prefill = ["sglang", "serve", "--disaggregation-mode", "prefill"];
+        assert_eq!(moved(&json!({"command": prefill})), None);
+        assert_eq!(moved(&json!({"command": prefill[..2]})).unwrap().0, "sglang");
+    }
+
+    #[test]
     fn what_is_not_sure_has_no_recipe() {
         for container in [
             json!({"command": ["python", "app.py"]}),
@@ -477,7 +579,7 @@ mod tests {
         for recipe in RECIPES {
             assert!(recipe.source.starts_with("https://"), "{}", recipe.name);
             assert!(!(recipe.programs.is_empty() && recipe.modules.is_empty()), "{}", recipe.name);
-            assert!(!recipe.listeners.is_empty(), "{}", recipe.name);
+            assert!(!recipe.listeners.is_empty() && !recipe.merges.is_empty(), "{}", recipe.name);
         }
         let mut names: Vec<_> = names().collect();
         names.sort_unstable();

@@ -56,6 +56,25 @@ pub(super) struct Dialler {
     pub(super) may_name: bool,
 }
 
+/// Labels that controllers add to the pods that they make: a template does not have them.
+const ADDED_LATER: [&str; 4] = [
+    "statefulset.kubernetes.io/pod-name",
+    "apps.kubernetes.io/pod-index",
+    "leaderworkerset.sigs.k8s.io/name",
+    "leaderworkerset.sigs.k8s.io/worker-index",
+];
+
+/// Whether a Service leads to pods with these labels, or to some of those that a template with them
+/// makes.
+fn leads_to(labels: &Value, selector: &Value) -> bool {
+    let is_added = |key: &str| ADDED_LATER.contains(&key) && labels.get(key).is_none();
+    selector.as_object().is_some_and(|wanted| {
+        let stands = |(key, value): (&String, &Value)| labels.get(key) == Some(value);
+        // By the added ones alone the pods of anything could be meant.
+        wanted.iter().all(|each| is_added(each.0) || stands(each)) && wanted.iter().any(stands)
+    })
+}
+
 /// Whether an object is about pods with these labels.
 pub(super) fn selects(object: &Value, labels: &Value) -> bool {
     match text(object, &["kind"]) {
@@ -63,7 +82,7 @@ pub(super) fn selects(object: &Value, labels: &Value) -> bool {
             let selector = at(object, &["spec", "selector"]);
             let is_empty = selector.as_object().is_none_or(serde_json::Map::is_empty);
             // Without a selector its endpoints are somebody else's doing.
-            !is_empty && text(object, &["spec", "type"]) != Some("ExternalName") && labelled(labels, selector)
+            !is_empty && text(object, &["spec", "type"]) != Some("ExternalName") && leads_to(labels, selector)
         }
         Some("InferencePool") => {
             let selector = at(object, &["spec", "selector"]);

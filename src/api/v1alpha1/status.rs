@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{DurationText, ShareText, TuningMode, Word, schema};
+use super::{DurationText, Mode, SchedulingPolicy, ShareText, TuningMode, Word, schema};
 
 /// Conditions of an object: six are written, others may add theirs.
 pub const CONDITIONS_MAX: usize = 16;
@@ -36,6 +36,9 @@ pub struct BatchPolicyStatus {
     /// Whom the policy is for, in short: `Deployment/embedder`, `Deployment/a +2`, `app=embedder`, or `*` for the namespace's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// The mode of the policy, with the default where it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Word<Mode>>,
     /// The profile in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_profile: Option<String>,
@@ -298,6 +301,9 @@ pub struct BatchProfileStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = USED_BY_MAX))]
     pub used_by: Vec<String>,
+    /// The policy of its scheduling, with the default where it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Word<SchedulingPolicy>>,
     /// Calls answered under it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,

@@ -2,14 +2,12 @@
 
 use std::fmt::Write as _;
 
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::{Api, DynamicObject, ListParams};
-use kube::core::Selector;
+use kube::api::DynamicObject;
 use serde_json::Value;
 
-use crate::cli::cluster::{Cluster, WorkloadName, explain};
+use crate::cli::cluster::{Cluster, WorkloadName};
 use crate::cli::numbers::{self, PodNumbers};
+use crate::cli::pods::pods;
 use crate::cli::trouble::trouble;
 use crate::cli::ways::Ways;
 use crate::controller::world;
@@ -162,14 +160,6 @@ fn metrics_port(status: &str) -> Option<u64> {
     serde_json::from_str::<Value>(status).ok()?["metrics"].as_u64()
 }
 
-/// The pods of a workload that have not ended and are not on their way out.
-async fn pods(cluster: &Cluster, workload: &DynamicObject) -> Result<Vec<Pod>, String> {
-    let selector = workload.data.pointer("/spec/selector").cloned().unwrap_or_default();
-    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let found = api.list(&ListParams::default().labels(&labels(&selector)?)).await.map_err(|error| explain(&error))?;
-    Ok(found.items.into_iter().filter(lives).collect())
-}
-
 /// The reasons that pods of a workload do not run, by pod.
 ///
 /// # Errors
@@ -180,20 +170,6 @@ pub(super) async fn troubles(cluster: &Cluster, workload: &DynamicObject) -> Res
     Ok(found.collect())
 }
 
-/// A label selector as the API takes it in a query.
-fn labels(selector: &Value) -> Result<String, String> {
-    let selector: LabelSelector =
-        serde_json::from_value(selector.clone()).map_err(|error| format!("its selector cannot be read: {error}"))?;
-    let selector: Selector = selector.try_into().map_err(|error| format!("its selector cannot be read: {error}"))?;
-    Ok(selector.to_string())
-}
-
-/// One that was evicted, or has done its work, is listed for long, and is as it was when it was made.
-pub(super) fn lives(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Succeeded" | "Failed"))
-}
-
 /// The command that shows the reason: events about a pod that got no sidecar are on its workload.
 fn events(workload: &WorkloadName, space: &str) -> String {
     let WorkloadName { kind, name } = workload;
@@ -202,7 +178,6 @@ fn events(workload: &WorkloadName, space: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
 
     use super::*;
 
@@ -233,18 +208,5 @@ mod tests {
         let missed = proof(|pod| pod.has_sidecar = false);
         assert!(!missed.is_captured() && missed.has_missed() && missed.is_without());
         assert!(text(&missed).contains("involvedObject.kind=Deployment,involvedObject.name=web"), "{}", text(&missed));
-    }
-
-    #[test]
-    fn pods_that_have_ended_are_not_judged_and_any_selector_is_kept() {
-        let pod = |phase: &str| serde_json::from_value::<Pod>(json!({"status": {"phase": phase}})).unwrap();
-        let alive = ["Running", "Pending", "Failed", "Succeeded"].map(|phase| lives(&pod(phase)));
-        assert_eq!(alive, [true, true, false, false]);
-        let selector = json!({"matchLabels": {"app": "x"},
-            "matchExpressions": [{"key": "tier", "operator": "In", "values": ["gpu", "cpu"]}, {"key": "old", "operator": "DoesNotExist"}]});
-        let written = labels(&selector).unwrap();
-        for part in ["app=x", "tier in (", "!old"] {
-            assert!(written.contains(part), "{written}");
-        }
     }
 }

@@ -7,8 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 
 use super::FIELD_MANAGER;
-use super::proof::lives;
 use crate::cli::cluster::{Cluster, explain};
+use crate::cli::pods::lives;
 use crate::injector::ServiceFix;
 
 /// Refuses to change what another controller keeps, which would change it back.

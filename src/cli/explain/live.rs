@@ -17,22 +17,23 @@ pub(super) fn ask(address: &str) -> Result<Vec<Facts>, String> {
         serde_json::from_slice(&body).map_err(|error| format!("{address} answers {path} with no JSON: {error}"))
     };
     let (scheduler, stats): (Value, Value) = (json("/api/scheduler")?, json("/api/stats")?);
-    Ok(all(address, &scheduler, &stats))
+    Ok(all(&format!("the proxy at {address}"), &scheduler, &stats))
 }
 
-fn all(address: &str, scheduler: &Value, stats: &Value) -> Vec<Facts> {
-    let Some(ports) = scheduler["ports"].as_array() else { return vec![facts(address, scheduler, stats)] };
+/// The facts of each captured port; `whose` names the proxy.
+pub(super) fn all(whose: &str, scheduler: &Value, stats: &Value) -> Vec<Facts> {
+    let Some(ports) = scheduler["ports"].as_array() else { return vec![facts(whose, scheduler, stats)] };
     let of = |port: &Value| {
         let (number, name) = (number(&port["port"]), text(&port["name"]));
         let name = if name.is_empty() { String::new() } else { format!(" ({name})") };
-        let facts = facts(address, port, stats);
+        let facts = facts(whose, port, stats);
         // What passed, failed and was refused is counted for the process.
         Facts { over: format!("port {number}{name}, of {}", facts.over), ..facts }
     };
     ports.iter().map(of).collect()
 }
 
-fn facts(address: &str, scheduler: &Value, stats: &Value) -> Facts {
+fn facts(whose: &str, scheduler: &Value, stats: &Value) -> Facts {
     let uptime = stats["uptime_seconds"].as_f64().unwrap_or_default();
     let now = number(&scheduler["now_seconds"]);
     let calls = number(&stats["calls"]["seen"]);
@@ -41,7 +42,7 @@ fn facts(address: &str, scheduler: &Value, stats: &Value) -> Facts {
     let unserved: Words = rejected.into_iter().chain(words(&scheduler["items_expired"])).collect();
     let adaptive = scheduler["policy"] == "Adaptive";
     Facts {
-        over: format!("the proxy at {address}, up for {uptime:.0} s, {calls} calls"),
+        over: format!("{whose}, up for {uptime:.0} s, {calls} calls"),
         calls,
         passed: words(&stats["passed"]),
         unserved,
@@ -228,7 +229,7 @@ mod tests {
             |number: u64| json!({"port": number, "name": null, "cost_classes": [{"path": format!("/{number}")}]});
         let told = all("a", &json!({"ports": [port(80), port(81)]}), &json!({}));
         assert_eq!(told.len(), 2);
-        assert!(told[1].over.starts_with("port 81, of the proxy at a"), "{}", told[1].over);
+        assert!(told[1].over.starts_with("port 81, of a"), "{}", told[1].over);
         assert_eq!(told[1].kinds[0].name, "/81");
         assert_eq!(all("a", &json!({}), &json!({})).len(), 1);
     }

@@ -13,6 +13,8 @@ use crate::controller::status::{Finding, Holds, NO_SLO, Type, some_of};
 use crate::controller::world::{Key, Pod, Policy, World, within};
 use crate::injector::{STATUS, ServiceFix, around, remedy, service_fixes};
 
+/// The reason of a pod that does not come up where a recipe has moved its application.
+pub(super) const RECIPE_FAILED: &str = "RecipeFailed";
 /// Pods or ways around that a message names.
 const NAMED_MAX: usize = 3;
 
@@ -186,6 +188,11 @@ fn captured(input: &Input<'_>, all: &AllWays<'_>, attachment: &Attachment) -> Fi
     }
     if attachment.pods.is_empty() {
         return say(Holds::Unknown, "NoPods", "no pod with a sidecar follows this policy".to_owned());
+    }
+    let failures = attachment.pods.iter().filter_map(|key| all.get(key)?.pod.recipe_failure.clone());
+    let failures: Vec<String> = failures.collect();
+    if !failures.is_empty() {
+        return say(Holds::False, RECIPE_FAILED, some_of(&failures, 1));
     }
     let (mut ways, mut silent, mut help) = (BTreeSet::new(), Vec::new(), None);
     for found in attachment.pods.iter().filter_map(|key| all.get(key)) {

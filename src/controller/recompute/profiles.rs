@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{BatchProfileSpec, BatchProfileStatus, Desired, Input};
-use crate::api::v1alpha1::USED_BY_MAX;
+use crate::api::v1alpha1::{SchedulingPolicy, USED_BY_MAX, Word};
 use crate::controller::attachment::{Attachment, Wanted};
 use crate::controller::world::{Key, Policy, Profile, within};
 use crate::rollout::Epoch;
@@ -46,7 +46,9 @@ pub(super) fn profiles(input: &Input<'_>, desired: &mut Desired) {
             None => (profile.status.samples, profile.status.verdict.clone()),
         };
         let used_by = users.into_iter().take(USED_BY_MAX).collect();
-        desired.profiles.insert(key.clone(), BatchProfileStatus { used_by, samples, verdict });
+        let scheduling = profile.spec.as_ref().ok().map(|spec| spec.scheduling.as_ref()?.policy.clone());
+        let policy = scheduling.map(|policy| policy.unwrap_or(Word::Known(SchedulingPolicy::Adaptive)));
+        desired.profiles.insert(key.clone(), BatchProfileStatus { used_by, policy, samples, verdict });
     }
 }
 

@@ -218,6 +218,20 @@ fn a_profile_is_made_for_every_edit_and_the_change_is_told_once() {
 }
 
 #[test]
+fn a_recipe_that_fails_is_an_event_on_the_workload_and_on_the_policy() {
+    let mut scene = Scene::with(app());
+    scene.injected("p", &[]);
+    let whole = (**scene.world.pods.values().next().unwrap()).clone();
+    let recipe_failure = Some("container web does not come up".to_owned());
+    scene.write();
+    injected(&mut scene.world, Pod { owner: Some(deployment("web")), recipe_failure, ..whole });
+    let told = scene.look(1).told;
+    let about: Vec<_> = told.iter().map(|told| (told.about.kind.as_str(), told.reason)).collect();
+    assert_eq!(about, [("Deployment", "RecipeFailed"), ("BatchPolicy", "RecipeFailed")]);
+    assert!(told.iter().all(|told| told.warning && told.note.contains("container web")), "{told:?}");
+}
+
+#[test]
 fn calls_that_go_around_are_an_event_on_the_workload_and_on_the_policy_with_one_command() {
     let mut scene = Scene::with(app());
     scene.injected("p", &[]);

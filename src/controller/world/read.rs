@@ -7,6 +7,7 @@ use kube::api::{DynamicObject, ObjectMeta};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::unmoved::recipe_failure;
 use super::{Key, Meta, Namespace, Node, Owner, OwnerRef, Pod, Policy, Profile};
 use crate::api::v1alpha1::BatchPolicySpec;
 
@@ -123,6 +124,7 @@ pub fn from_pod_metadata(metadata: &ObjectMeta) -> (Key, Pod) {
         owner: owner(metadata),
         node: None,
         ready: false,
+        recipe_failure: None,
         ending: metadata.deletion_timestamp.is_some(),
     };
     (pod.meta.key.clone(), pod)
@@ -135,7 +137,7 @@ pub fn from_pod(object: &core::Pod) -> (Key, Pod) {
     let conditions = object.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
     let node = object.spec.as_ref().and_then(|spec| spec.node_name.clone());
-    (key, Pod { node, ready, ..pod })
+    (key, Pod { node, ready, recipe_failure: recipe_failure(object), ..pod })
 }
 
 /// A node.

@@ -100,7 +100,16 @@ fn script(words: &[CommandWord]) -> Option<&CommandWord> {
     // Flags of a shell, the last of which takes the text: `-c`, `-lc`, `-e -x -c`.
     let takes_text = |word: &CommandWord| word.text.starts_with('-') && word.text.ends_with('c');
     rest.find(|word| takes_text(word))?;
-    rest.next().filter(|script| script.place.index != shell.place.index || script.place.list != shell.place.list)
+    let mut rest = rest.skip_while(|word| word.text == "--");
+    let script = rest.next()?;
+    // Words after the text are arguments of the command in it where it names them.
+    let names_arguments = script.text.match_indices('$').any(|(at, _)| {
+        let name = script.text.get(at + 1..).unwrap_or_default().trim_start_matches('{');
+        name.starts_with(|first: char| matches!(first, '@' | '*') || first.is_ascii_digit())
+    });
+    let is_whole = rest.next().is_none() || !names_arguments;
+    let is_apart = script.place.index != shell.place.index || script.place.list != shell.place.list;
+    (is_whole && is_apart).then_some(script)
 }
 
 fn is_assignment(word: &str) -> bool {
@@ -108,8 +117,14 @@ fn is_assignment(word: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
+/// Returns `true` for a name in capitals, as variables have it and commands do not.
+fn is_capital(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
+}
+
 /// The simple commands of a shell's text, as the places of their words; `None` where it has what
-/// only a shell can read. `known` are variables that Kubernetes puts in (`$(NAME)`).
+/// only a shell can read. `known` are variables that Kubernetes puts in (`$(NAME)`); one in capitals
+/// that is not known may be given to the pod later.
 fn split(script: &str, known: impl Fn(&str) -> bool) -> Option<Vec<Vec<Range<usize>>>> {
     let mut commands = vec![Vec::new()];
     let mut begun: Option<usize> = None;
@@ -121,7 +136,7 @@ fn split(script: &str, known: impl Fn(&str) -> bool) -> Option<Vec<Vec<Range<usi
         }
         if char == '$' && chars.peek().is_some_and(|(_, next)| *next == '(') {
             let rest = script.get(at + 2..).unwrap_or_default();
-            let name = rest.split_once(')').map(|(name, _)| name).filter(|name| known(name))?;
+            let name = rest.split_once(')').map(|(name, _)| name).filter(|name| known(name) || is_capital(name))?;
             begun = begun.or(Some(at));
             // The bracket, the name and its end.
             let _ = chars.by_ref().nth(name.len() + 1);
@@ -197,6 +212,19 @@ mod tests {
         let wanted: [&[&str]; 4] =
             [&["set", "-e"], &["pip", "install", "x"], &["uvicorn", "app:app", "--port", "$(PORT)"], &["/dev/null"]];
         assert_eq!(texts(&container), wanted);
+    }
+
+    #[test]
+    fn a_variable_that_is_given_later_is_a_part_of_its_word() {
+        let container = json!({"command": ["bash", "-c", "--", "vllm serve m --nodes $(LWS_GROUP_SIZE)"]});
+        assert_eq!(texts(&container), [["vllm", "serve", "m", "--nodes", "$(LWS_GROUP_SIZE)"]]);
+    }
+
+    #[test]
+    fn arguments_of_a_text_that_names_them_are_not_left_out() {
+        let with = |text: &str| json!({"command": ["bash", "-c", text], "args": ["a", "--port=1"]});
+        assert_eq!(texts(&with("vllm serve m")), [["vllm", "serve", "m"]]);
+        assert!(texts(&with("vllm serve $@")).iter().all(|words| !words.contains(&"serve".to_owned())));
     }
 
     #[test]

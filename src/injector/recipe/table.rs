@@ -9,6 +9,8 @@ pub(super) struct Recipe {
     pub(super) name: &'static str,
     /// The server's documentation of its listeners.
     pub(super) source: &'static str,
+    /// The calls that are merged without a route of a policy, in a sentence.
+    pub(super) merges: &'static str,
     /// Programs, by the last part of their path.
     pub(super) programs: &'static [&'static str],
     /// Python modules (`python -m`).
@@ -17,10 +19,25 @@ pub(super) struct Recipe {
     pub(super) verbs: &'static [&'static str],
     /// Repositories of images that start it with the container's arguments, by their end.
     pub(super) images: &'static [&'static str],
-    /// Flags with which it listens elsewhere, on a socket of the file system.
+    /// Its images start it without arguments of their own, so that some can be added.
+    pub(super) takes_arguments: bool,
+    /// Flags with which it cannot be moved: it listens on a socket of the file system, or others
+    /// reach it by the same address.
     pub(super) elsewhere: &'static [&'static str],
+    /// What the container has to set for the recipe to fit.
+    pub(super) needs: RecipeNeed,
     /// Its listeners.
     pub(super) listeners: &'static [ServerListener],
+}
+
+/// A setting without which a server is not moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RecipeNeed {
+    Nothing,
+    /// One of these variables: where none is set its configuration does not read them.
+    Variable(&'static [&'static str]),
+    /// A flag with this value.
+    Flag(&'static str, &'static str),
 }
 
 /// A listener of a server.
@@ -41,6 +58,8 @@ pub(super) struct ServerListener {
 pub(super) enum MoveSetting {
     /// A flag with the address to listen on.
     Host(&'static [&'static str]),
+    /// Such a flag, or the variable where a container has neither command nor arguments.
+    HostOrEnv(&'static [&'static str], &'static str),
     /// A flag with address and port, which may be repeated.
     Bind(&'static [&'static str]),
     /// A flag with the port: the address cannot be set.
@@ -49,18 +68,22 @@ pub(super) enum MoveSetting {
     HostEnv(&'static str),
     /// A variable with address and port, after a scheme.
     BindEnv(&'static str, &'static str),
-    /// A listener that another setting of the same server moves.
-    Along,
+    /// A listener that the setting of the first one moves too, unless one of these flags gives it
+    /// an address of its own.
+    Along(&'static [&'static str]),
 }
 
 const NONE: Recipe = Recipe {
     name: "",
     source: "",
+    merges: "",
     programs: &[],
     modules: &[],
     verbs: &[],
     images: &[],
+    takes_arguments: false,
     elsewhere: &[],
+    needs: RecipeNeed::Nothing,
     listeners: &[],
 };
 
@@ -77,11 +100,20 @@ const fn with_env(
     ServerListener { setting, port_flags, port_env: Some(port_env), port }
 }
 
+/// The listeners of the Hugging Face servers: metrics have the address of the calls
+/// (`router/src/server.rs` of text-generation-inference, `router/src/lib.rs` of
+/// text-embeddings-inference).
+const HUGGING_FACE: &[ServerListener] = &[
+    with_env(MoveSetting::HostOrEnv(&["--hostname"], "HOSTNAME"), &["--port", "-p"], "PORT", 80),
+    with_env(MoveSetting::Along(&[]), &["--prometheus-port"], "PROMETHEUS_PORT", 9000),
+];
+
 /// All recipes.
 pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "uvicorn",
         source: "https://www.uvicorn.org/settings/#socket-binding",
+        merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
         programs: &["uvicorn"],
         modules: &["uvicorn"],
         elsewhere: &["--uds", "--fd"],
@@ -91,6 +123,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "fastapi",
         source: "https://fastapi.tiangolo.com/fastapi-cli/",
+        merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
         programs: &["fastapi"],
         verbs: &["run", "dev"],
         listeners: &[with_env(MoveSetting::Host(&["--host"]), &["--port"], "PORT", 8000)],
@@ -99,6 +132,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "gunicorn",
         source: "https://docs.gunicorn.org/en/stable/settings.html#bind",
+        merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
         programs: &["gunicorn"],
         modules: &["gunicorn"],
         listeners: &[listener(MoveSetting::Bind(&["-b", "--bind"]), &[], 8000)],
@@ -107,6 +141,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "hypercorn",
         source: "https://hypercorn.readthedocs.io/en/latest/how_to_guides/binds.html",
+        merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
         programs: &["hypercorn"],
         modules: &["hypercorn"],
         elsewhere: &["--insecure-bind", "--quic-bind"],
@@ -116,60 +151,77 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "vllm",
         source: "https://docs.vllm.ai/en/latest/cli/serve.html",
+        merges: "/v1/embeddings is merged; chat, completions and all others pass through",
         programs: &["vllm"],
         modules: &["vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server"],
         verbs: &["serve"],
-        images: &["vllm/vllm-openai"],
+        images: &["vllm/vllm-openai", "vllm/vllm-openai-cpu"],
         elsewhere: &["--uds"],
         listeners: &[listener(MoveSetting::Host(&["--host"]), &["--port"], 8000)],
+        ..NONE
     },
     Recipe {
         name: "sglang",
         source: "https://docs.sglang.ai/advanced_features/server_arguments.html",
+        merges: "/v1/embeddings is merged; chat, completions and all others pass through",
+        programs: &["sglang"],
         modules: &["sglang.launch_server"],
+        verbs: &["serve"],
+        // The server of a prefill instance, which the decoding ones call, has the same address.
+        elsewhere: &["--disaggregation-mode"],
         listeners: &[listener(MoveSetting::Host(&["--host"]), &["--port"], 30_000)],
         ..NONE
     },
     Recipe {
         name: "tgi",
         source: "https://huggingface.co/docs/text-generation-inference/reference/launcher",
+        merges: "calls pass through: it batches by itself",
         programs: &["text-generation-launcher"],
         images: &["huggingface/text-generation-inference"],
-        listeners: &[with_env(MoveSetting::Host(&["--hostname"]), &["--port", "-p"], "PORT", 80)],
+        listeners: HUGGING_FACE,
         ..NONE
     },
     Recipe {
         name: "tei",
         source: "https://huggingface.co/docs/text-embeddings-inference/cli_arguments",
+        merges: "/v1/embeddings and /embed are merged where that is faster: it batches by itself",
         programs: &["text-embeddings-router"],
         images: &["huggingface/text-embeddings-inference"],
-        listeners: &[with_env(MoveSetting::Host(&["--hostname"]), &["--port", "-p"], "PORT", 80)],
+        listeners: HUGGING_FACE,
         ..NONE
     },
     Recipe {
         name: "llama.cpp",
         source: "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
+        merges: "/v1/embeddings is merged; chat, completions and all others pass through",
         programs: &["llama-server"],
         images: &["ggml-org/llama.cpp", "ggerganov/llama.cpp"],
-        listeners: &[with_env(MoveSetting::Host(&["--host"]), &["--port"], "LLAMA_ARG_PORT", 8080)],
+        listeners: &[with_env(
+            MoveSetting::HostOrEnv(&["--host"], "LLAMA_ARG_HOST"),
+            &["--port"],
+            "LLAMA_ARG_PORT",
+            8080,
+        )],
         ..NONE
     },
     Recipe {
         name: "mlserver",
         source: "https://mlserver.readthedocs.io/en/latest/reference/settings.html",
+        merges: "V2 calls pass through; a route of a policy names what is merged",
         programs: &["mlserver"],
         verbs: &["start"],
         images: &["seldonio/mlserver"],
         listeners: &[
             with_env(MoveSetting::HostEnv("MLSERVER_HOST"), &[], "MLSERVER_HTTP_PORT", 8080),
-            with_env(MoveSetting::Along, &[], "MLSERVER_GRPC_PORT", 8081),
-            with_env(MoveSetting::Along, &[], "MLSERVER_METRICS_PORT", 8082),
+            with_env(MoveSetting::Along(&[]), &[], "MLSERVER_GRPC_PORT", 8081),
+            with_env(MoveSetting::Along(&[]), &[], "MLSERVER_METRICS_PORT", 8082),
         ],
         ..NONE
     },
     Recipe {
         name: "mlflow",
         source: "https://mlflow.org/docs/latest/api_reference/cli.html#mlflow-models-serve",
+        merges: "/invocations passes through; a route of a policy names what is merged",
         programs: &["mlflow"],
         modules: &["mlflow"],
         verbs: &["models serve"],
@@ -179,6 +231,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "bentoml",
         source: "https://docs.bentoml.com/en/latest/reference/bentoml/cli.html#bentoml-serve",
+        merges: "calls pass through; a route of a policy names what is merged",
         programs: &["bentoml"],
         modules: &["bentoml"],
         verbs: &["serve", "serve-http", "serve-grpc"],
@@ -188,6 +241,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "litellm",
         source: "https://docs.litellm.ai/docs/proxy/cli",
+        merges: "/v1/embeddings is merged; chat, completions and all others pass through",
         programs: &["litellm"],
         images: &["berriai/litellm", "berriai/litellm-database"],
         listeners: &[with_env(MoveSetting::Host(&["--host"]), &["--port"], "PORT", 4000)],
@@ -196,21 +250,24 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "triton",
         source: "https://github.com/triton-inference-server/server/blob/main/src/command_line_parser.cc",
+        merges: "V2 calls pass through; a route of a policy names what is merged",
         programs: &["tritonserver"],
         elsewhere: &["--reuse-http-port", "--reuse-grpc-port"],
         listeners: &[
             listener(MoveSetting::Host(&["--http-address"]), &["--http-port"], 8000),
             listener(MoveSetting::Host(&["--grpc-address"]), &["--grpc-port"], 8001),
-            // Its address is that of HTTP where it has none of its own.
-            listener(MoveSetting::Along, &["--metrics-port"], 8002),
+            listener(MoveSetting::Along(&["--metrics-address"]), &["--metrics-port"], 8002),
         ],
         ..NONE
     },
     Recipe {
         name: "tensorflow-serving",
         source: "https://github.com/tensorflow/serving/blob/master/tensorflow_serving/model_servers/main.cc",
+        merges: "predict, classify and regress over REST are merged; gRPC passes through",
         programs: &["tensorflow_model_server"],
         images: &["tensorflow/serving"],
+        // Its entry point is a script that hands them on, and the last of a flag counts.
+        takes_arguments: true,
         listeners: &[
             listener(MoveSetting::Port(&["--rest_api_port"]), &["--rest_api_port"], 8501),
             listener(MoveSetting::Port(&["--port"]), &["--port"], 8500),
@@ -220,13 +277,23 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "kserve",
         source: "https://github.com/kserve/kserve/blob/master/python/kserve/kserve/model_server.py",
-        modules: &["sklearnserver", "xgbserver", "lgbserver", "pmmlserver", "paddleserver", "huggingfaceserver"],
+        merges: "V1 predict and explain are merged; V2 and gRPC pass through",
+        modules: &[
+            "sklearnserver",
+            "xgbserver",
+            "lgbserver",
+            "pmmlserver",
+            "paddleserver",
+            "predictiveserver",
+            "huggingfaceserver",
+        ],
         images: &[
             "kserve/sklearnserver",
             "kserve/xgbserver",
             "kserve/lgbserver",
             "kserve/pmmlserver",
             "kserve/paddleserver",
+            "kserve/predictiveserver",
             "kserve/huggingfaceserver",
         ],
         listeners: &[
@@ -238,16 +305,22 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "ray-serve",
         source: "https://docs.ray.io/en/latest/serve/api/index.html",
+        merges: "calls pass through; a route of a policy names what is merged",
         programs: &["serve"],
         verbs: &["start"],
+        // Each node of the cluster has a proxy otherwise, all with this address.
+        needs: RecipeNeed::Flag("--proxy-location", "HeadOnly"),
         listeners: &[listener(MoveSetting::Host(&["--http-host"]), &["--http-port"], 8000)],
         ..NONE
     },
     Recipe {
         name: "torchserve",
         source: "https://pytorch.org/serve/configuration.html#configure-torchserve-listening-address-and-port",
+        merges: "calls pass through; a route of a policy names what is merged",
         programs: &["torchserve"],
         images: &["pytorch/torchserve"],
+        // Read with `enable_envvars_config=true` alone, which its image does not set.
+        needs: RecipeNeed::Variable(&["TS_INFERENCE_ADDRESS", "TS_MANAGEMENT_ADDRESS", "TS_METRICS_ADDRESS"]),
         listeners: &[
             listener(MoveSetting::BindEnv("TS_INFERENCE_ADDRESS", "http://"), &[], 8080),
             listener(MoveSetting::BindEnv("TS_MANAGEMENT_ADDRESS", "http://"), &[], 8081),
@@ -258,6 +331,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "ollama",
         source: "https://github.com/ollama/ollama/blob/main/docs/faq.mdx",
+        merges: "/v1/embeddings is merged; chat, completions and all others pass through",
         programs: &["ollama"],
         verbs: &["serve"],
         images: &["ollama/ollama"],

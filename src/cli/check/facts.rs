@@ -1,0 +1,156 @@
+//! Facts about a cluster, gathered before any is judged.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Container, Namespace, Node, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Client;
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::cli::cluster::{self, explain};
+use crate::cli::trouble::trouble;
+use crate::cli::ways::{self, Ways};
+use crate::controller::world;
+use crate::injector::INJECT;
+
+/// Names that the installation has.
+pub(super) const WEBHOOK: &str = "groupage-injector";
+pub(super) const CONTROLLER: &str = "groupage-controller";
+
+/// What was seen in the cluster, as raw JSON; null where there is nothing or it may not be read.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Facts {
+    pub(super) minor: Option<u32>,
+    /// The kubelets' versions.
+    pub(super) kubelets: Vec<String>,
+    pub(super) crds: Vec<Value>,
+    pub(super) webhook: Value,
+    pub(super) controller: Value,
+    /// Where the controller is looked for.
+    pub(super) home: String,
+    pub(super) namespaces: Vec<Value>,
+    pub(super) pods: Vec<Value>,
+    pub(super) policies: Vec<Value>,
+    /// The pod that was tried, as it would have been made, or why not.
+    pub(super) tried: Option<Result<Value, String>>,
+    /// What could not be asked, and why.
+    pub(super) refused: Vec<(&'static str, String)>,
+    /// What leads to pods and could not be asked: the records of injections are shown instead.
+    pub(super) recorded: Vec<String>,
+}
+
+// === impl Facts ===
+
+impl Facts {
+    /// Whether something could be asked: what could not is not judged.
+    pub(super) fn asked(&self, what: &str) -> bool {
+        self.refused.iter().all(|(refused, _)| *refused != what)
+    }
+}
+
+pub(super) async fn gather(client: &Client, namespace: &str, pre: bool) -> Result<Facts, String> {
+    let version = client.apiserver_version().await.map_err(|error| explain(&error))?;
+    let mut facts = Facts {
+        minor: version.minor.trim_end_matches('+').parse().ok(),
+        home: namespace.to_owned(),
+        ..Facts::default()
+    };
+    let all = ListParams::default();
+    let mut refused = Vec::new();
+    let mut take = |what: &'static str, found: Result<Vec<Value>, kube::Error>| match found {
+        Ok(found) => found,
+        Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
+        Err(error) => {
+            refused.push((what, explain(&error)));
+            Vec::new()
+        }
+    };
+    let nodes = Api::<Node>::all(client.clone()).list(&all).await;
+    let nodes = take("nodes", nodes.map(values));
+    facts.kubelets = nodes
+        .iter()
+        .filter_map(|node| node.pointer("/status/nodeInfo/kubeletVersion").and_then(Value::as_str).map(str::to_owned))
+        .collect();
+    if pre {
+        facts.refused = refused;
+        return Ok(facts);
+    }
+    let (ways, recorded) = Ways::read(client, None).await;
+    facts.recorded = recorded;
+    let crds = Api::<CustomResourceDefinition>::all(client.clone());
+    for name in ["batchpolicies.groupage.dev", "batchprofiles.groupage.dev"] {
+        facts.crds.extend(take("CRDs", crds.get_opt(name).await.map(one)));
+    }
+    let webhooks = Api::<MutatingWebhookConfiguration>::all(client.clone()).get_opt(WEBHOOK).await;
+    facts.webhook = take("webhook", webhooks.map(one)).pop().unwrap_or_default();
+    let controller = Api::<Deployment>::namespaced(client.clone(), namespace).get_opt(CONTROLLER).await;
+    facts.controller = take("controller", controller.map(one)).pop().unwrap_or_default();
+    facts.namespaces = take("namespaces", Api::<Namespace>::all(client.clone()).list(&all).await.map(values));
+    facts.pods = take("pods", ways::pages(&Api::<Pod>::all(client.clone()), &all, |pod| in_short(&pod, &ways)).await);
+    let policies = cluster::ours("BatchPolicy", "batchpolicies");
+    let policies = Api::<DynamicObject>::all_with(client.clone(), &policies).list(&all).await;
+    facts.policies = take("policies", policies.map(values));
+    facts.refused = refused;
+    Ok(facts)
+}
+
+/// What is looked at of a pod.
+pub(super) fn in_short(pod: &Pod, ways: &Ways) -> Value {
+    let spec = pod.spec.as_ref();
+    let names = |containers: Vec<&Container>| -> Vec<Value> {
+        containers.iter().map(|container| json!({"name": container.name})).collect()
+    };
+    let asks = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(INJECT));
+    let annotations: BTreeMap<_, _> = asks.map(|word| (INJECT, word)).into_iter().collect();
+    json!({
+        "metadata": {
+            "name": pod.metadata.name,
+            "namespace": pod.metadata.namespace,
+            "labels": pod.metadata.labels,
+            "annotations": annotations,
+        },
+        "spec": {
+            "containers": names(spec.iter().flat_map(|spec| &spec.containers).collect()),
+            "initContainers": names(spec.iter().flat_map(|spec| spec.init_containers.iter().flatten()).collect()),
+        },
+        "status": {"phase": pod.status.as_ref().and_then(|status| status.phase.as_ref())},
+        // Our own words, no fields of a pod.
+        "around": ways.around(&world::from_pod(pod).1),
+        "remedy": ways.remedy(&world::from_pod(pod).1),
+        "trouble": trouble(pod),
+    })
+}
+
+/// What the API server would make of a pod that asks for a sidecar. The webhook is asked as for any other.
+pub(super) async fn tried(client: &Client, namespace: &str, controller: &Value) -> Result<Value, String> {
+    // Nothing runs, but whoever looks at images before a pod is made finds one that is there.
+    let image = controller.pointer("/spec/template/spec/containers/0/image").and_then(Value::as_str);
+    let pod = json!({
+        "metadata": {"generateName": "groupage-check-", "annotations": {INJECT: "enabled"}},
+        "spec": {
+            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": "model",
+                "image": image.unwrap_or(concat!("groupage.dev/groupage:", env!("CARGO_PKG_VERSION"))),
+                "ports": [{"name": "http", "containerPort": 8080}],
+                "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"cpu": "1m", "memory": "1Mi"}},
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            }],
+        },
+    });
+    let pod: Pod = serde_json::from_value(pod).map_err(|error| error.to_string())?;
+    let only = PostParams { dry_run: true, ..PostParams::default() };
+    let made = Api::<Pod>::namespaced(client.clone(), namespace).create(&only, &pod).await;
+    made.map(|pod| json!(pod)).map_err(|error| explain(&error))
+}
+
+fn values<T: serde::Serialize + Clone>(list: kube::core::ObjectList<T>) -> Vec<Value> {
+    list.items.into_iter().map(|item| json!(item)).collect()
+}
+
+fn one<T: serde::Serialize>(found: Option<T>) -> Vec<Value> {
+    found.into_iter().map(|item| json!(item)).collect()
+}

@@ -1,0 +1,275 @@
+//! The judgement of facts: pure, with no network in it.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::facts::{CONTROLLER, Facts, WEBHOOK};
+use crate::cli::trouble::UNPLACED;
+use crate::injector::{COMPONENT, CONTAINER, INJECT, INJECTED};
+
+/// The oldest version that the chart takes.
+const VERSION_MIN: u32 = 30;
+/// From here on native sidecars' named ports reach Services (kubernetes/kubernetes#127958).
+const VERSION_NATIVE: u32 = 33;
+/// Pods that are named in one finding; the rest is counted.
+const NAMED_MAX: usize = 5;
+
+/// Whether something holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Level {
+    Ok,
+    Warning,
+    Error,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub(super) struct Finding {
+    pub(super) category: &'static str,
+    pub(super) level: Level,
+    pub(super) what: String,
+    /// What to do, where it does not hold.
+    pub(super) hint: Option<String>,
+}
+
+pub(super) fn worst(findings: &[Finding]) -> Level {
+    findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok)
+}
+
+/// Judges what was seen.
+pub(super) fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut say = |category, level, what: String, hint: Option<&str>| {
+        found.push(Finding { category, level, what, hint: hint.map(str::to_owned) });
+    };
+    match facts.minor {
+        Some(minor) if minor < VERSION_MIN => {
+            let hint = Some("upgrade the cluster: the injector needs matchConditions (1.30)");
+            say(
+                "kubernetes-api",
+                Level::Error,
+                format!("the API server is 1.{minor}, older than 1.{VERSION_MIN}"),
+                hint,
+            );
+        }
+        Some(minor) => say("kubernetes-api", Level::Ok, format!("the API server answers, version 1.{minor}"), None),
+        None => say("kubernetes-api", Level::Warning, "the API server does not say its version".to_owned(), None),
+    }
+    let old: Vec<&String> =
+        facts.kubelets.iter().filter(|version| minor(version).is_some_and(|minor| minor < VERSION_NATIVE)).collect();
+    if !facts.kubelets.is_empty() {
+        if old.is_empty() {
+            say("kubernetes-api", Level::Ok, "every kubelet runs native sidecars".to_owned(), None);
+        } else {
+            let hint = Some("sidecars are plain containers until all are 1.33: Jobs are left alone");
+            say(
+                "kubernetes-api",
+                Level::Warning,
+                format!("{} kubelets are older than 1.{VERSION_NATIVE}", old.len()),
+                hint,
+            );
+        }
+    }
+    for (what, why) in &facts.refused {
+        let hint = Some("what is behind it was not checked");
+        say("kubernetes-api", Level::Warning, format!("cannot read {what}: {why}"), hint);
+    }
+    for why in &facts.recorded {
+        let hint = Some("what goes around sidecars is told as it was when their pods were made");
+        say("kubernetes-api", Level::Warning, format!("cannot read {why}"), hint);
+    }
+    if pre {
+        return found;
+    }
+    let names: Vec<&str> = facts.crds.iter().filter_map(|crd| crd["metadata"]["name"].as_str()).collect();
+    for name in ["batchpolicies.groupage.dev", "batchprofiles.groupage.dev"].into_iter().filter(|_| facts.asked("CRDs"))
+    {
+        if names.contains(&name) {
+            say("crds", Level::Ok, format!("{name} is there"), None);
+        } else {
+            let hint = Some("groupage install | kubectl apply --server-side -f -");
+            say("crds", Level::Error, format!("{name} is not there"), hint);
+        }
+    }
+    if facts.asked("webhook") {
+        webhook(&facts.webhook, &mut say);
+    }
+    let ready = facts.controller.pointer("/status/readyReplicas").and_then(Value::as_u64).unwrap_or(0);
+    match (facts.controller.is_null(), ready) {
+        _ if !facts.asked("controller") => {}
+        (true, _) => {
+            let hint = Some(
+                "groupage install | kubectl apply --server-side -f -, or name its namespace with --controller-namespace",
+            );
+            say("controller", Level::Error, format!("deployment/{CONTROLLER} is not there"), hint);
+        }
+        (false, 0) => {
+            let what = "no replica of the controller is ready";
+            let own = |pod: &&Value| {
+                pod["metadata"]["namespace"] == facts.home.as_str() && pod["metadata"]["labels"][COMPONENT].is_string()
+            };
+            match facts.pods.iter().filter(own).find_map(|pod| pod["trouble"].as_str()) {
+                Some(trouble) => say("controller", Level::Error, format!("{what}: {trouble}"), None),
+                // There are logs only where its container has started.
+                None => {
+                    let hint = format!("kubectl logs -n {} deployment/{CONTROLLER}", facts.home);
+                    say("controller", Level::Error, what.to_owned(), Some(&hint));
+                }
+            }
+        }
+        (false, ready) => say("controller", Level::Ok, format!("{ready} replicas of the controller are ready"), None),
+    }
+    injection(facts, &mut say);
+    policies(&facts.policies, &mut say);
+    found
+}
+
+fn webhook(webhook: &Value, say: &mut impl FnMut(&'static str, Level, String, Option<&str>)) {
+    let entries = webhook["webhooks"].as_array().map_or(&[][..], Vec::as_slice);
+    if entries.is_empty() {
+        let hint = Some("groupage install | kubectl apply --server-side -f -");
+        return say("webhook", Level::Error, format!("{WEBHOOK} is not there: no pod is injected"), hint);
+    }
+    if entries
+        .iter()
+        .any(|entry| entry.pointer("/clientConfig/caBundle").and_then(Value::as_str).is_none_or(str::is_empty))
+    {
+        let hint = Some("the controller's leader puts it in; look at its log");
+        say("webhook", Level::Error, "the API server has no CA to trust it by".to_owned(), hint);
+    } else {
+        say("webhook", Level::Ok, "the API server has a CA to trust it by".to_owned(), None);
+    }
+    if entries.iter().any(|entry| entry["failurePolicy"] == "Fail") {
+        let hint = Some("give the controller a priority class, and see that its replicas are on different nodes");
+        say(
+            "webhook",
+            Level::Warning,
+            "failurePolicy is Fail: pods that ask for it cannot start while the controller is away".to_owned(),
+            hint,
+        );
+    }
+}
+
+/// Pods that ask for a sidecar and have none, and pods that traffic goes around.
+fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Option<&str>)) {
+    let asked = |pod: &&Value| {
+        let labels = facts.namespaces.iter().find(|space| space["metadata"]["name"] == pod["metadata"]["namespace"]);
+        let words = [
+            pod["metadata"]["annotations"][INJECT].as_str(),
+            pod["metadata"]["labels"][INJECT].as_str(),
+            labels.and_then(|space| space["metadata"]["labels"][INJECT].as_str()),
+        ];
+        words
+            .into_iter()
+            .flatten()
+            .next()
+            .is_some_and(|word| matches!(word.to_ascii_lowercase().as_str(), "enabled" | "true"))
+    };
+    match &facts.tried {
+        None => {}
+        Some(Ok(pod)) if has_sidecar(pod) => {
+            say("injection", Level::Ok, "a pod that asks for a sidecar gets one".to_owned(), None);
+        }
+        Some(Ok(_)) => {
+            let hint =
+                Some("the API server does not reach the webhook, or it said no; look at the log of the controller");
+            say("injection", Level::Error, "a pod that asks for a sidecar gets none".to_owned(), hint);
+        }
+        Some(Err(why)) => {
+            let hint = Some("name a namespace where you may make pods");
+            say("injection", Level::Error, format!("a pod that asks for a sidecar cannot be tried: {why}"), hint);
+        }
+    }
+    let ended = |pod: &&Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let missing: Vec<String> =
+        facts.pods.iter().filter(asked).filter(|pod| !has_sidecar(pod) && !ended(pod)).map(pod_name).collect();
+    if !facts.asked("pods") {
+        return;
+    }
+    if missing.is_empty() {
+        let injected = facts.pods.iter().filter(|pod| pod["metadata"]["labels"][INJECTED] == "true").count();
+        say("injection", Level::Ok, format!("every pod that asks for a sidecar has one ({injected})"), None);
+    } else {
+        let hint =
+            Some("kubectl get events -A says why one was skipped; one that was missed gets it when it is made again");
+        say("injection", Level::Warning, format!("{} ask for a sidecar and have none", several(&missing)), hint);
+    }
+    // Pods of one workload have one remedy.
+    let mut around: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
+    for pod in facts.pods.iter().filter(|pod| !ended(pod)) {
+        if let (Some(way), Some(remedy)) = (pod["around"][0].as_str(), pod["remedy"].as_str()) {
+            around.entry((remedy, way)).or_default().push(pod_name(pod));
+        }
+    }
+    for ((remedy, way), pods) in around {
+        let what = format!("calls go around the sidecar of {}: {way}", several(&pods));
+        say("injection", Level::Warning, what, Some(remedy));
+    }
+    // Of pods of one workload the sentences differ in the pod's name alone.
+    let mut broken: BTreeMap<String, (&str, Vec<String>)> = BTreeMap::new();
+    for pod in facts.pods.iter().filter(|pod| has_sidecar(pod)) {
+        if let Some(trouble) = pod["trouble"].as_str() {
+            let kind = trouble.replace(pod["metadata"]["name"].as_str().unwrap_or_default(), "");
+            broken.entry(kind).or_insert_with(|| (trouble, Vec::new())).1.push(pod_name(pod));
+        }
+    }
+    for (trouble, pods) in broken.into_values() {
+        let level = if trouble.starts_with(UNPLACED) { Level::Warning } else { Level::Error };
+        say("injection", level, format!("{} does not run: {trouble}", several(&pods)), None);
+    }
+}
+
+pub(super) fn has_sidecar(pod: &Value) -> bool {
+    ["containers", "initContainers"].iter().any(|key| {
+        let containers = pod["spec"][key].as_array().map_or(&[][..], Vec::as_slice);
+        containers.iter().any(|container| container["name"] == CONTAINER)
+    })
+}
+
+fn policies(policies: &[Value], say: &mut impl FnMut(&'static str, Level, String, Option<&str>)) {
+    for policy in policies {
+        let word = |key: &str| policy["metadata"][key].as_str().unwrap_or("?");
+        let (own, space) = (word("name"), word("namespace"));
+        let name = format!("batchpolicy/{own} in {space}");
+        let conditions = policy["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+        // That batches do not pay is how the server is, and nothing to mend.
+        let is_bad = |condition: &&Value| condition["status"] == "False" && condition["reason"] != "NoGain";
+        let bad: Vec<&Value> = conditions.iter().filter(is_bad).collect();
+        if conditions.is_empty() {
+            say("policy", Level::Warning, format!("{name} has no status"), Some("the controller has not seen it yet"));
+        } else if let Some(worst) = bad.first() {
+            let word = |key: &str| worst[key].as_str().unwrap_or_default().to_owned();
+            say(
+                "policy",
+                Level::Warning,
+                format!("{name}: {}=False ({}): {}", word("type"), word("reason"), word("message")),
+                Some(&format!("kubectl describe bpol -n {space} {own}")),
+            );
+        } else {
+            say("policy", Level::Ok, format!("{name} is in force"), None);
+        }
+    }
+}
+
+pub(super) fn pod_name(pod: &Value) -> String {
+    format!(
+        "{}/{}",
+        pod["metadata"]["namespace"].as_str().unwrap_or("?"),
+        pod["metadata"]["name"].as_str().unwrap_or("?")
+    )
+}
+
+fn several(names: &[String]) -> String {
+    let shown = names.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(NAMED_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// The minor version in `v1.33.2`.
+pub(super) fn minor(version: &str) -> Option<u32> {
+    version.trim_start_matches('v').split('.').nth(1)?.parse().ok()
+}

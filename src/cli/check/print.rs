@@ -1,0 +1,36 @@
+//! The findings as they are printed.
+
+use serde_json::json;
+
+use super::Output;
+use super::judge::{Finding, Level, worst};
+
+pub(super) fn shown(findings: &[Finding], output: Output) -> String {
+    if output == Output::Json {
+        return format!("{:#}\n", json!({"checks": findings}));
+    }
+    let mut out = String::new();
+    let mut category = "";
+    for finding in findings.iter().filter(|finding| output == Output::Table || finding.level != Level::Ok) {
+        if finding.category != category {
+            category = finding.category;
+            out.push_str(&format!("{}{category}\n", if out.is_empty() { "" } else { "\n" }));
+        }
+        let mark = match finding.level {
+            Level::Ok => '√',
+            Level::Warning => '‼',
+            Level::Error => '×',
+        };
+        out.push_str(&format!("{mark} {}\n", finding.what));
+        if let Some(hint) = &finding.hint {
+            out.push_str(&format!("    {hint}\n"));
+        }
+    }
+    let verdict = match worst(findings) {
+        Level::Ok => "√",
+        Level::Warning => "√ with warnings",
+        Level::Error => "×",
+    };
+    out.push_str(&format!("\nstatus: {verdict}\n"));
+    out
+}
