@@ -222,7 +222,9 @@ impl RecipeMatch {
         if let MoveSetting::Bind(flags) = listener.setting {
             let bound: Option<Vec<u16>> = self.values(flags).map(|(_, _, value)| of_address(value)).collect();
             let bound = bound?;
-            return Some(if bound.is_empty() { vec![only.unwrap_or(listener.port)] } else { bound });
+            // `PORT`, as gunicorn reads it, is behind what a file of settings may say, which is what is declared.
+            let unbound = || only.or_else(|| listener.port_env.and_then(variable).map_or(Some(listener.port), resolve));
+            return if bound.is_empty() { unbound().map(|number| vec![number]) } else { Some(bound) };
         }
         let given = match listener.setting {
             MoveSetting::BindEnv(name, _) => variable(name).map(of_address),
@@ -249,10 +251,8 @@ impl RecipeMatch {
             match listener.setting {
                 MoveSetting::Host(flags) => draft.flag(flags, |_| LOOPBACK.to_owned(), LOOPBACK),
                 MoveSetting::Bind(flags) => {
-                    let bound = |value: &str| match port_of(value) {
-                        Some(port) => format!("{LOOPBACK}:{port}"),
-                        None => LOOPBACK.to_owned(),
-                    };
+                    let mut taken = Vec::new();
+                    let bound = |value: &str| free_loopback(port_of(value), &mut taken);
                     draft.flag(flags, bound, &format!("{LOOPBACK}:{number}"));
                 }
                 MoveSetting::Port(flags) => {
@@ -285,7 +285,7 @@ struct EditDraft<'a> {
 
 impl EditDraft<'_> {
     /// Sets each occurrence of a flag, or adds the flag where it has none.
-    fn flag(&mut self, flags: &[&str], set: impl Fn(&str) -> String, absent: &str) {
+    fn flag(&mut self, flags: &[&str], mut set: impl FnMut(&str) -> String, absent: &str) {
         let mut stands = false;
         for (index, before, value) in self.matched.values(flags) {
             stands = true;
@@ -357,6 +357,20 @@ fn port_of(address: &str) -> Option<&str> {
     (!host.contains(':') || host.ends_with(']')).then_some(port)
 }
 
+/// A loopback address with this port that no earlier one is: two binds of one server, such as those of two
+/// families, must not become the same, or the server does not start.
+fn free_loopback(port: Option<&str>, taken: &mut Vec<String>) -> String {
+    let address = |last: usize| match port {
+        Some(port) => format!("127.0.0.{last}:{port}"),
+        None => format!("127.0.0.{last}"),
+    };
+    // One more than there are taken, so one of them is free.
+    let free = (1..=taken.len()).map(address).find(|address| !taken.contains(address));
+    let free = free.unwrap_or_else(|| address(taken.len() + 1));
+    taken.push(free.clone());
+    free
+}
+
 /// The number that a text is, or the variable that it names.
 fn resolved<'a>(text: &str, variable: impl Fn(&str) -> Option<&'a str>) -> Option<u16> {
     let number = |text: &str| text.parse::<u16>().ok().filter(|number| *number > 0);
@@ -422,6 +436,17 @@ mod tests {
         let absent = json!({"command": ["gunicorn", "app:app"], "ports": [{"containerPort": 5000}]});
         assert_eq!(moved(&absent), Some(("gunicorn", vec![5000], vec![append(&["--bind=127.0.0.1:5000"])])));
         assert_eq!(moved(&json!({"command": ["gunicorn", "-b", "unix:/tmp/x", "app:app"]})), None);
+        let families = json!({"command": ["hypercorn", "-b", "0.0.0.0:8000", "-b", "[::]:8000", "app:app"]});
+        let edits = vec![item("command", 2, "127.0.0.1:8000"), item("command", 4, "127.0.0.2:8000")];
+        assert_eq!(moved(&families), Some(("hypercorn", vec![8000, 8000], edits)));
+    }
+
+    #[test]
+    fn gunicorn_listens_on_the_variable_port_where_it_has_no_bind() {
+        let set = json!({"command": ["gunicorn", "app:app"], "env": [{"name": "PORT", "value": "5000"}]});
+        assert_eq!(moved(&set), Some(("gunicorn", vec![5000], vec![append(&["--bind=127.0.0.1:5000"])])));
+        let unseen = json!({"command": ["gunicorn", "app:app"], "env": [{"name": "PORT", "valueFrom": {}}]});
+        assert_eq!(moved(&unseen), None);
     }
 
     #[test]

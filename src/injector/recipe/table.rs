@@ -101,7 +101,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         source: "https://docs.gunicorn.org/en/stable/settings.html#bind",
         programs: &["gunicorn"],
         modules: &["gunicorn"],
-        listeners: &[listener(MoveSetting::Bind(&["-b", "--bind"]), &[], 8000)],
+        listeners: &[with_env(MoveSetting::Bind(&["-b", "--bind"]), &[], "PORT", 8000)],
         ..NONE
     },
     Recipe {
