@@ -11,7 +11,7 @@ mod table;
 use serde_json::Value;
 
 use self::command::{CommandWord, WordPlace, base_name};
-use self::table::{MoveSetting, RECIPES, Recipe, ServerListener};
+use self::table::{MoveSetting, ON_REQUEST, RECIPES, Recipe, ServerListener};
 use super::access::{list, text};
 use super::ports;
 
@@ -233,8 +233,12 @@ impl RecipeMatch {
                 flag.or_else(|| listener.port_env.and_then(variable)).map(resolve)
             }
         };
+        if given.is_none() && listener.port == ON_REQUEST {
+            return Some(Vec::new());
+        }
         // A port that is set where it cannot be seen is the one that is declared.
-        let unseen = || only.filter(|_| self.recipe.listeners.len() == 1).unwrap_or(listener.port);
+        let alone = self.recipe.listeners.iter().filter(|listener| listener.port != ON_REQUEST).count() == 1;
+        let unseen = || only.filter(|_| alone).unwrap_or(listener.port);
         given.unwrap_or_else(|| Some(unseen())).map(|number| vec![number])
     }
 
@@ -439,6 +443,15 @@ mod tests {
         let families = json!({"command": ["hypercorn", "-b", "0.0.0.0:8000", "-b", "[::]:8000", "app:app"]});
         let edits = vec![item("command", 2, "127.0.0.1:8000"), item("command", 4, "127.0.0.2:8000")];
         assert_eq!(moved(&families), Some(("hypercorn", vec![8000, 8000], edits)));
+    }
+
+    #[test]
+    fn a_listener_that_is_asked_for_moves_with_the_address_of_the_server() {
+        let plain = json!({"command": ["litellm", "--config", "c"], "ports": [{"containerPort": 8080}]});
+        let edits = vec![append(&["--host=127.0.0.1"])];
+        assert_eq!(moved(&plain), Some(("litellm", vec![8080], edits.clone())));
+        let metrics = json!({"command": ["litellm", "--config", "c", "--prometheus_metrics_port", "9100"]});
+        assert_eq!(moved(&metrics), Some(("litellm", vec![4000, 9100], edits)));
     }
 
     #[test]

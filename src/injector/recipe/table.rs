@@ -32,9 +32,12 @@ pub(super) struct ServerListener {
     pub(super) port_flags: &'static [&'static str],
     /// The variable that sets its port.
     pub(super) port_env: Option<&'static str>,
-    /// The port that it has by default.
+    /// The port that it has by default, or [`ON_REQUEST`].
     pub(super) port: u16,
 }
+
+/// In place of a default port: the server has the listener only where its port is set.
+pub(super) const ON_REQUEST: u16 = 0;
 
 /// A setting that moves a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,7 +193,10 @@ pub(super) const RECIPES: &[Recipe] = &[
         source: "https://docs.litellm.ai/docs/proxy/cli",
         programs: &["litellm"],
         images: &["berriai/litellm", "berriai/litellm-database"],
-        listeners: &[with_env(MoveSetting::Host(&["--host"]), &["--port"], "PORT", 4000)],
+        listeners: &[
+            with_env(MoveSetting::Host(&["--host"]), &["--port"], "PORT", 4000),
+            listener(MoveSetting::Along, &["--prometheus_metrics_port"], ON_REQUEST),
+        ],
         ..NONE
     },
     Recipe {
