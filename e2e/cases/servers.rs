@@ -19,7 +19,7 @@ use super::sidecar::same;
 use super::{Case, Need};
 use crate::caller::Caller;
 use crate::installation::{has_sidecar, installed};
-use crate::space::Space;
+use crate::space::{Metrics, Space};
 use crate::{Fault, Verdict};
 
 /// A case about one server.
@@ -49,9 +49,8 @@ const NEW_CONNECTIONS: usize = 4;
 
 async fn one_annotation_captures(space: &Space, server: &Server) -> Verdict {
     installed(space).await?;
-    space.apply(MERGES).await?;
-    if server.key.is_some() {
-        // What the server leads to.
+    space.apply(&format!("{MERGES}  routes: {}\n", server.routes)).await?;
+    if server.has_upstream {
         space.apply(MODEL).await?;
         space.deployment_ready("model").await?;
     }
@@ -67,8 +66,7 @@ async fn one_annotation_captures(space: &Space, server: &Server) -> Verdict {
     let load = Load { caller: &caller, calls: &deployed.calls, alone: &alone };
     enable(space, server).await?;
     caller.reaches(SERVICE, server.ready).await?;
-    load.at_once(&deployed.calls).await?;
-    let batches = counted(space, server, deployed.calls.len()).await?;
+    let batches = through_the_sidecar(space, server, &load).await?;
     let restarted = Box::pin(restart(space, &load)).await?;
     disable(space).await?;
     let pods = space.deployment_alone("server").await?;
@@ -104,30 +102,30 @@ fn capture(pod: &Pod) -> Option<(Vec<String>, Vec<String>)> {
     Some((texts(recipes), texts(status["capture"].as_array()?.iter().map(|port| &port["mode"]).collect())))
 }
 
-/// What the sidecars have counted of these calls: batches where there is an adapter, calls that were passed on where there is none.
-async fn counted(space: &Space, server: &Server, calls: usize) -> Verdict {
-    let metrics = space.metrics_of(&space.deployment_ready("server").await?).await?;
-    let sum = |labels: &[&str]| metrics.sum("groupage_calls_total", labels);
-    let Some(adapter) = server.adapter else {
-        let passed = sum(&[r#"outcome="passed""#]);
-        // Its probes are passed too, so this is what there is at least.
-        #[expect(clippy::cast_precision_loss, reason = "a few calls")]
-        let all = passed >= calls as f64;
-        return if all { Ok(format!("{calls} calls passed on")) } else { Err(format!("{passed} passed on").into()) };
-    };
-    let served = sum(&[r#"outcome="served""#, &format!("protocol=\"{adapter}\"")]);
-    let (shared, mean) = (metrics.shared_batches(), metrics.batch_mean());
-    let told = format!("{served} calls served by {adapter}, mean batch {mean:.1}");
-    if shared < 1.0 { Err(told.into()) } else { Ok(told) }
+/// Makes all calls at once, and looks for them in what the sidecars count: in batches where there is an adapter, else as passed on.
+async fn through_the_sidecar(space: &Space, server: &Server, load: &Load<'_>) -> Verdict {
+    let pods = space.deployment_ready("server").await?;
+    let before = space.metrics_of(&pods).await?;
+    let calls = load.at_once(load.calls).await?;
+    let after = space.metrics_of(&pods).await?;
+    let (outcome, protocol) = server.adapter.map_or(("passed", "none"), |adapter| ("served", adapter));
+    let labels = [format!("outcome=\"{outcome}\""), format!("protocol=\"{protocol}\"")];
+    let counted = |metrics: &Metrics| metrics.sum("groupage_calls_total", &labels.each_ref().map(String::as_str));
+    let more = counted(&after) - counted(&before);
+    let told = format!("{more} calls {outcome} ({protocol}), mean batch {:.1}", after.batch_mean());
+    // A probe may be passed on in this time too.
+    #[expect(clippy::cast_precision_loss, reason = "a few calls")]
+    let all = more >= calls as f64;
+    if all && (server.adapter.is_none() || after.shared_batches() >= 1.0) { Ok(told) } else { Err(told.into()) }
 }
 
-/// Replaces the pods while calls go on; the number of calls.
+/// Replaces the pods while calls go on, and returns the number of calls.
 async fn restart(space: &Space, load: &Load<'_>) -> Result<usize, Fault> {
     let over = AtomicBool::new(false);
     let restart = async {
         space.kubectl(&["rollout", "restart", "deployment/server"]).await?;
         space.kubectl(&["rollout", "status", "deployment/server", "--timeout=120s"]).await?;
-        // The pods from before serve until their end.
+        // Pods of the earlier template serve until their end.
         space.deployment_alone("server").await?;
         over.store(true, Ordering::Relaxed);
         Ok(())

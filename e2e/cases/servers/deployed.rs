@@ -1,4 +1,4 @@
-//! A server in pods: its Deployment and its Service as a guide has them, and what they were before something was changed.
+//! A server in pods: its Deployment and its Service as a guide has them, and a record of both to compare with.
 
 use std::path::PathBuf;
 
@@ -13,10 +13,11 @@ use crate::Fault;
 use crate::space::Space;
 use crate::tools::root;
 
-/// Calls that are made of a server's data.
+/// Number of different calls.
 const CALLS: usize = 24;
 
-/// `COMMAND`, `PORTS`, `PORT` and `READY` are the server's. Of the machine comes what an image of the server would hold: `PATH`, `MOUNTS`, `VOLUMES`.
+/// The manifests. `COMMAND`, `FOLDER`, `ENV`, `PORTS`, `PORT` and `READY` are the server's; `BIN`, `SCRIPTS`, `MOUNTS` and `VOLUMES` give the pod files of this
+/// machine in place of an image.
 const SERVER: &str = "
 apiVersion: apps/v1
 kind: Deployment
@@ -30,7 +31,7 @@ spec:
         - name: server
           image: $stand-in
           command: COMMAND
-          workingDir: SCRIPTS
+          workingDir: FOLDER
           env: [{name: PATH, value: 'BIN:/usr/bin'}, {name: HOME, value: /tmp}, {name: OMP_NUM_THREADS, value: '1'},
                 {name: PYTHONDONTWRITEBYTECODE, value: '1'}, {name: PYTHONNOUSERSITE, value: '1'}ENV]
           ports: [PORTS]
@@ -48,7 +49,7 @@ spec:
   ports: [{port: 80, targetPort: PORT}]
 ";
 
-/// A server that is made, with a folder for its model that goes when this is dropped.
+/// A server that is applied; its model's folder is removed on drop.
 #[derive(Debug)]
 pub(super) struct Deployed {
     folder: PathBuf,
@@ -84,6 +85,7 @@ impl Deployed {
         let ports: Vec<_> = server.ports.iter().map(|port| format!("{{containerPort: {port}}}")).collect();
         let manifest = SERVER
             .replace("COMMAND", server.command)
+            .replace("FOLDER", server.folder)
             .replace("ENV]", &format!("{}]", server.env))
             .replace("PORTS", &ports.join(", "))
             .replace("PORT", &server.ports.first().ok_or("no port")?.to_string())
@@ -114,7 +116,7 @@ impl Deployed {
 
 impl Drop for Deployed {
     fn drop(&mut self) {
-        // What cannot be removed lies beside what failures leave.
+        // A folder that cannot be removed lies beside what failures leave.
         std::fs::remove_dir_all(&self.folder).ok();
     }
 }
@@ -122,12 +124,11 @@ impl Drop for Deployed {
 // === impl Written ===
 
 impl Written {
-    /// Reads what is written now, without the answer of the template to whether it wants a sidecar.
+    /// Reads both, without the annotations that `disable` and `kubectl rollout restart` write into the template.
     pub(super) async fn read(space: &Space, pods: &[Pod]) -> Result<Self, Fault> {
         let deployment: Deployment = space.api().get("server").await?;
         let mut template = json!(deployment.spec.map(|spec| spec.template));
         if let Some(annotations) = template.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
-            // The restart under load has left its time.
             annotations.retain(|name, _| name != "groupage.dev/inject" && name != "kubectl.kubernetes.io/restartedAt");
         }
         let metadata = template.get_mut("metadata").and_then(Value::as_object_mut);

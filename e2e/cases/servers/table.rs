@@ -1,4 +1,4 @@
-//! The servers: how each is started by its own guide, and what it is called with.
+//! The servers: the command of each one's guide, its call, and the way in which it is captured.
 
 /// A server as its guide deploys it.
 #[derive(Debug)]
@@ -9,6 +9,8 @@ pub(super) struct Server {
     pub(super) scripts: &'static [&'static str],
     /// The container's command, as YAML. `MODEL` is the model's folder.
     pub(super) command: &'static str,
+    /// The folder in which it starts. `SCRIPTS` is `e2e/python`, which it cannot write to.
+    pub(super) folder: &'static str,
     /// Variables of the container, as YAML that follows a list's last element.
     pub(super) env: &'static str,
     /// The ports that the container declares, none of them with a name; the first is that of the Service.
@@ -21,31 +23,38 @@ pub(super) struct Server {
     pub(super) body: fn(usize, &str) -> String,
     /// The key that callers send.
     pub(super) key: Option<&'static str>,
+    /// It leads to the stand-in model, the Service `model`.
+    pub(super) has_upstream: bool,
     /// The recipe that moves it off its port; `None`: the kernel redirects.
     pub(super) recipe: Option<&'static str>,
     /// The mode in which its port is captured.
     pub(super) mode: &'static str,
+    /// Routes that its policy declares, as YAML, since no adapter recognises them.
+    pub(super) routes: &'static str,
     /// The adapter that merges its calls; `None`: they are passed on.
     pub(super) adapter: Option<&'static str>,
 }
 
-/// What `tests/servers` trains, for servers of models.
+/// Trains a classifier of digits.
 const TRAIN: &str = "tests/servers/train.py";
-/// As a guide has it for a start.
+/// The key of LiteLLM, in the form that it accepts as strong.
 const KEY: &str = "sk-0123456789abcdef0123456789abcdef";
 
 const FASTAPI: Server = Server {
     venv: None,
     scripts: &[],
     command: "",
+    folder: "SCRIPTS",
     env: "",
     ports: &[8000],
     ready: "/health",
     path: "/v1/embeddings",
     body: embeddings,
     key: None,
+    has_upstream: false,
     recipe: None,
     mode: "Loopback",
+    routes: "[]",
     adapter: Some("openai"),
 };
 
@@ -79,10 +88,12 @@ pub(super) const MLSERVER: Server = Server {
     venv: Some("mlserver"),
     scripts: &[TRAIN, "e2e/python/mlserver_model.py"],
     command: "[mlserver, start, MODEL]",
+    // It writes its metrics there.
+    folder: "/tmp",
     ports: &[8080, 8081],
     ready: "/v2/health/ready",
     path: "/v2/models/digits/infer",
-    // With a number of the caller's own: one that the server draws is another in each answer.
+    // The caller's own identifier: one that the server draws is another in each answer.
     body: |at, row| {
         let inputs = format!(r#"{{"name": "x", "shape": [1, 64], "datatype": "FP64", "data": {row}}}"#);
         format!(r#"{{"id": "call-{at}", "inputs": [{inputs}]}}"#)
@@ -102,7 +113,8 @@ pub(super) const MLFLOW: Server = Server {
     path: "/invocations",
     body: |_, row| format!(r#"{{"inputs": [{row}]}}"#),
     recipe: Some("mlflow"),
-    adapter: None,
+    routes: "[{path: /invocations, protocol: Generic, generic: {items: /inputs, results: /predictions}}]",
+    adapter: Some("generic"),
     ..FASTAPI
 };
 
@@ -116,7 +128,8 @@ pub(super) const BENTOML: Server = Server {
     path: "/sums",
     body: |at, _| format!(r#"{{"rows": [[{at}, 1.5]]}}"#),
     recipe: Some("bentoml"),
-    adapter: None,
+    routes: "[{path: /sums, protocol: Generic, generic: {items: /rows, results: ''}}]",
+    adapter: Some("generic"),
     ..FASTAPI
 };
 
@@ -128,6 +141,7 @@ pub(super) const LITELLM: Server = Server {
     ports: &[4000],
     ready: "/health/liveliness",
     key: Some(KEY),
+    has_upstream: true,
     recipe: Some("litellm"),
     ..FASTAPI
 };
