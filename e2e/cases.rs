@@ -17,6 +17,7 @@ mod no_harm;
 mod observe;
 mod policies;
 mod rollout;
+mod servers;
 mod sidecar;
 mod stand_in;
 mod stream;
@@ -49,6 +50,8 @@ pub(crate) enum Need {
     Helm,
     /// The virtual environment of `tests/servers`.
     Python,
+    /// The virtual environment of `e2e/python/requirements` with this name, which is made at full length alone.
+    Venv(&'static str),
 }
 
 /// `case!("topic", function, Need…)`
@@ -80,6 +83,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         rollout::CASES,
         ledger::CASES,
         kserve::CASES,
+        servers::CASES,
         crd::CASES,
         webhook::CASES,
         certificates::CASES,

@@ -1,5 +1,6 @@
 //! What the cluster and its cases are made of, gathered before anything is started: inside the namespaces there is no network to get something from.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -39,6 +40,8 @@ pub(crate) struct Kit {
     pub(crate) helm: Result<PathBuf, String>,
     /// An interpreter with the packages of `tests/servers`, or why there is none.
     pub(crate) python: Result<PathBuf, String>,
+    /// Virtual environments of `e2e/python/requirements` by name, or why there is none.
+    venvs: BTreeMap<String, Result<PathBuf, String>>,
     /// All images.
     pub(crate) images: Images,
     /// Where what a failure leaves is kept.
@@ -102,6 +105,11 @@ pub(crate) fn gather(options: &Options) -> Result<Kit, Fault> {
     let kube = kubectl.map_or_else(kubernetes, Ok)?;
     let helm = if needed(Need::Helm) || options.shell { helm().map_err(|fault| fault.to_string()) } else { unused() };
     let python = if needed(Need::Python) { python().map_err(|fault| fault.to_string()) } else { unused() };
+    let venvs = wanted.iter().flat_map(|case| case.needs).filter_map(|need| match need {
+        Need::Venv(name) => Some(((*name).to_owned(), venv(name, options))),
+        _ => None,
+    });
+    let venvs = venvs.collect();
     let mut images = Images {
         groupage: image::product(&options.profile)?,
         stand_in: image::stand_in()?,
@@ -118,6 +126,7 @@ pub(crate) fn gather(options: &Options) -> Result<Kit, Fault> {
         kube,
         helm,
         python,
+        venvs,
         images,
         kept,
         run: std::process::id(),
@@ -183,6 +192,24 @@ fn python() -> Result<PathBuf, Fault> {
     let venv = given.map_or_else(|| cargo_target().join("servers-venv"), |venv| root().join(venv));
     quietly(Command::new(root().join("tests/servers/setup.sh")).env("GROUPAGE_SERVERS_VENV", &venv))?;
     Ok(venv.join("bin/python"))
+}
+
+/// A virtual environment of packages that go with no others, made from `PyPI` where it is not there.
+fn venv(name: &str, options: &Options) -> Result<PathBuf, String> {
+    if !options.all {
+        return Err(format!("runs with --all: {name} and its packages are an environment of hundreds of MiB"));
+    }
+    let made = quietly(Command::new(root().join("e2e/python/setup.sh")).arg(name));
+    made.map(|folder| Path::new(folder.trim()).join("bin/python")).map_err(|fault| fault.to_string())
+}
+
+// === impl Kit ===
+
+impl Kit {
+    /// The interpreter of a virtual environment of `e2e/python/requirements`, or why there is none.
+    pub(crate) fn venv(&self, name: &str) -> Result<PathBuf, String> {
+        self.venvs.get(name).cloned().unwrap_or_else(|| Err("not asked for".to_owned()))
+    }
 }
 
 // === impl Images ===

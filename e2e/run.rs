@@ -113,6 +113,7 @@ fn lacks(cluster: &Cluster, case: &Case) -> Option<String> {
         Need::Node => cluster.node.is_none().then(|| "needs a node of ours".to_owned()),
         Need::Helm => cluster.kit.helm.as_ref().err().cloned(),
         Need::Python => cluster.kit.python.as_ref().err().cloned(),
+        Need::Venv(name) => cluster.kit.venv(name).err(),
     })
 }
 

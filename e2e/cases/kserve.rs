@@ -69,7 +69,7 @@ async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_ba
     let trained = kit.kept.join(format!("digits-{}", kit.run));
     let model = trained.join("served");
     std::fs::create_dir_all(&model)?;
-    train(&python, &trained)?;
+    run(&python, "tests/servers/train.py", &trained)?;
     let rows = std::fs::read_to_string(trained.join("rows.json"))?;
     let (mounts, volumes) = machine(&python, &[venv, &scripts, &model])?;
     let manifest = DIGITS
@@ -116,7 +116,7 @@ async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_ba
 
 /// Mounts and volumes for these folders of the machine, for its libraries, and for the interpreter that the environment was made with, which may stand
 /// elsewhere.
-fn machine(python: &Path, folders: &[&Path]) -> Result<(String, String), Fault> {
+pub(super) fn machine(python: &Path, folders: &[&Path]) -> Result<(String, String), Fault> {
     let base = quietly(Command::new(python).args(["-c", "import sys; print(sys.base_prefix)"]))?;
     let mut places = vec![("/usr/lib".to_owned(), "/lib".to_owned()), ("/usr/lib64".to_owned(), "/lib64".to_owned())];
     for folder in [Path::new("/usr"), Path::new(base.trim())].iter().chain(folders) {
@@ -135,14 +135,14 @@ fn machine(python: &Path, folders: &[&Path]) -> Result<(String, String), Fault> 
     Ok((places.iter().map(mount).collect(), places.iter().map(volume).collect()))
 }
 
-/// A model that was trained here; the rows that it has not seen stand beside it.
-fn train(python: &Path, model: &Path) -> Result<(), Fault> {
-    let mut train = Command::new(python);
-    train.arg("-B").arg(root().join("tests/servers/train.py")).arg(model);
-    let mut child = train.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+/// Has a script of this tree make something in a folder, such as `tests/servers/train.py` a model and beside it the rows that the model has not seen.
+pub(super) fn run(python: &Path, script: &str, folder: &Path) -> Result<(), Fault> {
+    let mut command = Command::new(python);
+    command.arg("-B").arg(root().join(script)).arg(folder);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     // The script ends when this does.
     let held = child.stdin.take();
     let output = child.wait_with_output()?;
     drop(held);
-    said("train.py", &output).map(drop)
+    said(script, &output).map(drop)
 }

@@ -11,7 +11,7 @@ mod table;
 use serde_json::Value;
 
 use self::command::{CommandWord, WordPlace, base_name};
-use self::table::{MoveSetting, RECIPES, Recipe, RecipeNeed, ServerListener};
+use self::table::{MoveSetting, ON_REQUEST, RECIPES, Recipe, RecipeNeed, ServerListener};
 use super::access::{list, text};
 use super::ports;
 
@@ -264,7 +264,9 @@ impl RecipeMatch {
         if let MoveSetting::Bind(flags) = listener.setting {
             let bound: Option<Vec<u16>> = self.values(flags).map(|(_, _, value)| of_address(value)).collect();
             let bound = bound?;
-            return Some(if bound.is_empty() { vec![only.unwrap_or(listener.port)] } else { bound });
+            // `PORT`, as gunicorn reads it, is behind what a file of settings may say, which is what is declared.
+            let unbound = || only.or_else(|| listener.port_env.and_then(variable).map_or(Some(listener.port), resolve));
+            return if bound.is_empty() { unbound().map(|number| vec![number]) } else { Some(bound) };
         }
         let given = match listener.setting {
             MoveSetting::BindEnv(name, _) => variable(name).map(of_address),
@@ -273,6 +275,9 @@ impl RecipeMatch {
                 flag.or_else(|| listener.port_env.and_then(variable)).map(resolve)
             }
         };
+        if given.is_none() && listener.port == ON_REQUEST {
+            return Some(Vec::new());
+        }
         // A port that is set where it cannot be seen is the one that is declared.
         let own = self.recipe.listeners.iter().filter(|each| !matches!(each.setting, MoveSetting::Along(_))).count();
         let is_only = own == 1 && !matches!(listener.setting, MoveSetting::Along(_));
@@ -299,10 +304,8 @@ impl RecipeMatch {
                     draft.flag(flags, |_| LOOPBACK.to_owned(), LOOPBACK);
                 }
                 MoveSetting::Bind(flags) => {
-                    let bound = |value: &str| match port_of(value) {
-                        Some(port) => format!("{LOOPBACK}:{port}"),
-                        None => LOOPBACK.to_owned(),
-                    };
+                    let mut taken = Vec::new();
+                    let bound = |value: &str| free_loopback(port_of(value), &mut taken);
                     draft.flag(flags, bound, &format!("{LOOPBACK}:{number}"));
                 }
                 MoveSetting::Port(flags) => {
@@ -335,7 +338,7 @@ struct EditDraft<'a> {
 
 impl EditDraft<'_> {
     /// Sets each occurrence of a flag.
-    fn flag_where_it_stands(&mut self, flags: &[&str], set: impl Fn(&str) -> String) {
+    fn flag_where_it_stands(&mut self, flags: &[&str], mut set: impl FnMut(&str) -> String) {
         for (index, before, value) in self.matched.values(flags) {
             let wanted = set(value);
             if let Some(word) = self.matched.words.get(index).filter(|_| wanted != value) {
@@ -345,7 +348,7 @@ impl EditDraft<'_> {
     }
 
     /// Sets each occurrence of a flag, or adds the flag where it has none.
-    fn flag(&mut self, flags: &[&str], set: impl Fn(&str) -> String, absent: &str) {
+    fn flag(&mut self, flags: &[&str], set: impl FnMut(&str) -> String, absent: &str) {
         if self.matched.values(flags).next().is_some() {
             self.flag_where_it_stands(flags, set);
             return;
@@ -415,6 +418,20 @@ fn port_of(address: &str) -> Option<&str> {
     (!host.contains(':') || host.ends_with(']')).then_some(port)
 }
 
+/// A loopback address with this port that no earlier one is: two binds of one server, such as those of two
+/// families, must not become the same, or the server does not start.
+fn free_loopback(port: Option<&str>, taken: &mut Vec<String>) -> String {
+    let address = |last: usize| match port {
+        Some(port) => format!("127.0.0.{last}:{port}"),
+        None => format!("127.0.0.{last}"),
+    };
+    // One more than there are taken, so one of them is free.
+    let free = (1..=taken.len()).map(address).find(|address| !taken.contains(address));
+    let free = free.unwrap_or_else(|| address(taken.len() + 1));
+    taken.push(free.clone());
+    free
+}
+
 /// The number that a text is, or the variable that it names.
 fn resolved<'a>(text: &str, variable: impl Fn(&str) -> Option<&'a str>) -> Option<u16> {
     let number = |text: &str| text.parse::<u16>().ok().filter(|number| *number > 0);
@@ -481,6 +498,26 @@ mod tests {
         let absent = json!({"command": ["gunicorn", "app:app"], "ports": [{"containerPort": 5000}]});
         assert_eq!(moved(&absent), Some(("gunicorn", vec![5000], vec![append(&["--bind=127.0.0.1:5000"])])));
         assert_eq!(moved(&json!({"command": ["gunicorn", "-b", "unix:/tmp/x", "app:app"]})), None);
+        let families = json!({"command": ["hypercorn", "-b", "0.0.0.0:8000", "-b", "[::]:8000", "app:app"]});
+        let edits = vec![item("command", 2, "127.0.0.1:8000"), item("command", 4, "127.0.0.2:8000")];
+        assert_eq!(moved(&families), Some(("hypercorn", vec![8000, 8000], edits)));
+    }
+
+    #[test]
+    fn a_listener_that_is_asked_for_moves_with_the_address_of_the_server() {
+        let plain = json!({"command": ["litellm", "--config", "c"], "ports": [{"containerPort": 8080}]});
+        let edits = vec![append(&["--host=127.0.0.1"])];
+        assert_eq!(moved(&plain), Some(("litellm", vec![8080], edits.clone())));
+        let metrics = json!({"command": ["litellm", "--config", "c", "--prometheus_metrics_port", "9100"]});
+        assert_eq!(moved(&metrics), Some(("litellm", vec![4000, 9100], edits)));
+    }
+
+    #[test]
+    fn gunicorn_listens_on_the_variable_port_where_it_has_no_bind() {
+        let set = json!({"command": ["gunicorn", "app:app"], "env": [{"name": "PORT", "value": "5000"}]});
+        assert_eq!(moved(&set), Some(("gunicorn", vec![5000], vec![append(&["--bind=127.0.0.1:5000"])])));
+        let unseen = json!({"command": ["gunicorn", "app:app"], "env": [{"name": "PORT", "valueFrom": {}}]});
+        assert_eq!(moved(&unseen), None);
     }
 
     #[test]

@@ -49,9 +49,12 @@ pub(super) struct ServerListener {
     pub(super) port_flags: &'static [&'static str],
     /// The variable that sets its port.
     pub(super) port_env: Option<&'static str>,
-    /// The port that it has by default.
+    /// The port that it has by default, or [`ON_REQUEST`].
     pub(super) port: u16,
 }
+
+/// In place of a default port: the server has the listener only where its port is set.
+pub(super) const ON_REQUEST: u16 = 0;
 
 /// A setting that moves a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +138,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
         programs: &["gunicorn"],
         modules: &["gunicorn"],
-        listeners: &[listener(MoveSetting::Bind(&["-b", "--bind"]), &[], 8000)],
+        listeners: &[with_env(MoveSetting::Bind(&["-b", "--bind"]), &[], "PORT", 8000)],
         ..NONE
     },
     Recipe {
@@ -244,7 +247,10 @@ pub(super) const RECIPES: &[Recipe] = &[
         merges: "/v1/embeddings is merged; chat, completions and all others pass through",
         programs: &["litellm"],
         images: &["berriai/litellm", "berriai/litellm-database"],
-        listeners: &[with_env(MoveSetting::Host(&["--host"]), &["--port"], "PORT", 4000)],
+        listeners: &[
+            with_env(MoveSetting::Host(&["--host"]), &["--port"], "PORT", 4000),
+            listener(MoveSetting::Along(&[]), &["--prometheus_metrics_port"], ON_REQUEST),
+        ],
         ..NONE
     },
     Recipe {

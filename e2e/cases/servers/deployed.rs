@@ -1,0 +1,156 @@
+//! A server in pods: its Deployment and its Service as a guide has them, and a record of both to compare with.
+
+use std::path::PathBuf;
+
+use groupage::standin::remote::Call;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use serde_json::{Value, json};
+
+use super::super::kserve::{machine, run};
+use super::table::Server;
+use crate::Fault;
+use crate::space::Space;
+use crate::tools::root;
+
+/// Number of different calls.
+const CALLS: usize = 24;
+
+/// The manifests. `COMMAND`, `FOLDER`, `ENV`, `PORTS`, `PORT` and `READY` are the server's; `BIN`, `SCRIPTS`, `MOUNTS` and `VOLUMES` give the pod files of this
+/// machine in place of an image.
+const SERVER: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: server}
+spec:
+  selector: {matchLabels: {app: server}}
+  template:
+    metadata: {labels: {app: server}}
+    spec:
+      containers:
+        - name: server
+          image: $stand-in
+          command: COMMAND
+          workingDir: FOLDER
+          env: [{name: PATH, value: 'BIN:/usr/bin'}, {name: HOME, value: /tmp}, {name: OMP_NUM_THREADS, value: '1'},
+                {name: PYTHONDONTWRITEBYTECODE, value: '1'}, {name: PYTHONNOUSERSITE, value: '1'}ENV]
+          ports: [PORTS]
+          readinessProbe: {httpGet: {path: READY, port: PORT}, periodSeconds: 1, timeoutSeconds: 5}
+          volumeMounts:
+            - {name: tmp, mountPath: /tmp}
+MOUNTS      volumes:
+        - {name: tmp, emptyDir: {}}
+VOLUMES---
+apiVersion: v1
+kind: Service
+metadata: {name: server}
+spec:
+  selector: {app: server}
+  ports: [{port: 80, targetPort: PORT}]
+";
+
+/// A server that is applied; its model's folder is removed on drop.
+#[derive(Debug)]
+pub(super) struct Deployed {
+    folder: PathBuf,
+    /// Calls, each with an answer of its own.
+    pub(super) calls: Vec<Call>,
+}
+
+/// The parts of a workload that `groupage disable` has to leave as they were.
+#[derive(Debug, PartialEq)]
+pub(super) struct Written {
+    template: Value,
+    service: Value,
+    containers: Value,
+}
+
+// === impl Deployed ===
+
+impl Deployed {
+    /// Makes the model, and applies the server's manifests.
+    pub(super) async fn apply(space: &Space, server: &Server) -> Result<Self, Fault> {
+        let kit = &space.cluster.kit;
+        let python = server.venv.map_or_else(|| kit.python.clone(), |venv| kit.venv(venv))?;
+        let venv = python.parent().and_then(|bin| bin.parent()).ok_or("an interpreter without an environment")?;
+        let folder = kit.kept.join(format!("{}-{}", space.name, kit.run));
+        let mut deployed = Self { folder, calls: Vec::new() };
+        std::fs::create_dir_all(&deployed.folder)?;
+        for script in server.scripts {
+            run(&python, script, &deployed.folder)?;
+        }
+        deployed.calls = deployed.calls_of(server)?;
+        let scripts = root().join("e2e/python");
+        let (mounts, volumes) = machine(&python, &[venv, &scripts, &deployed.folder])?;
+        let ports: Vec<_> = server.ports.iter().map(|port| format!("{{containerPort: {port}}}")).collect();
+        let manifest = SERVER
+            .replace("COMMAND", server.command)
+            .replace("FOLDER", server.folder)
+            .replace("ENV]", &format!("{}]", server.env))
+            .replace("PORTS", &ports.join(", "))
+            .replace("PORT", &server.ports.first().ok_or("no port")?.to_string())
+            .replace("READY", server.ready)
+            .replace("MOUNTS", &mounts)
+            .replace("VOLUMES", &volumes)
+            .replace("BIN", &venv.join("bin").to_string_lossy())
+            .replace("SCRIPTS", &scripts.to_string_lossy())
+            .replace("MODEL", &deployed.folder.to_string_lossy());
+        space.apply(&manifest).await?;
+        Ok(deployed)
+    }
+
+    fn calls_of(&self, server: &Server) -> Result<Vec<Call>, Fault> {
+        let rows = match server.scripts {
+            [] => String::new(),
+            _ => std::fs::read_to_string(self.folder.join("rows.json"))?,
+        };
+        let rows = rows.lines().chain(std::iter::repeat(""));
+        let call = |(at, row)| {
+            let mut call = Call::post(server.path, (server.body)(at, row));
+            call.headers.extend(server.key.map(|key| ("authorization".to_owned(), format!("Bearer {key}"))));
+            call
+        };
+        Ok((0..CALLS).zip(rows).map(call).collect())
+    }
+}
+
+impl Drop for Deployed {
+    fn drop(&mut self) {
+        // A folder that cannot be removed lies beside what failures leave.
+        std::fs::remove_dir_all(&self.folder).ok();
+    }
+}
+
+// === impl Written ===
+
+impl Written {
+    /// Reads both, without the annotations that `disable` and `kubectl rollout restart` write into the template.
+    pub(super) async fn read(space: &Space, pods: &[Pod]) -> Result<Self, Fault> {
+        let deployment: Deployment = space.api().get("server").await?;
+        let mut template = json!(deployment.spec.map(|spec| spec.template));
+        if let Some(annotations) = template.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+            annotations.retain(|name, _| name != "groupage.dev/inject" && name != "kubectl.kubernetes.io/restartedAt");
+        }
+        let metadata = template.get_mut("metadata").and_then(Value::as_object_mut);
+        if let Some(metadata) = metadata.filter(|metadata| metadata.get("annotations") == Some(&json!({}))) {
+            metadata.remove("annotations");
+        }
+        let service: Service = space.api().get("server").await?;
+        let containers = pods.iter().filter_map(|pod| pod.spec.as_ref()).map(|spec| {
+            let own = |container: &k8s_openapi::api::core::v1::Container| {
+                json!([
+                    container.name,
+                    container.command,
+                    container.args,
+                    container.env,
+                    container.ports,
+                    container.lifecycle,
+                    container.readiness_probe
+                ])
+            };
+            let init = spec.init_containers.iter().flatten();
+            init.chain(&spec.containers).map(own).collect::<Vec<_>>()
+        });
+        Ok(Self { template, service: json!(service.spec), containers: containers.collect() })
+    }
+}

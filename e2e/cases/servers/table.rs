@@ -1,0 +1,162 @@
+//! The servers: the command of each one's guide, its call, and the way in which it is captured.
+
+/// A server as its guide deploys it.
+#[derive(Debug)]
+pub(super) struct Server {
+    /// The virtual environment with its packages; `None`: that of `tests/servers`.
+    pub(super) venv: Option<&'static str>,
+    /// Scripts that make the model, in order; each is called with the model's folder.
+    pub(super) scripts: &'static [&'static str],
+    /// The container's command, as YAML. `MODEL` is the model's folder.
+    pub(super) command: &'static str,
+    /// The folder in which it starts. `SCRIPTS` is `e2e/python`, which it cannot write to.
+    pub(super) folder: &'static str,
+    /// Variables of the container, as YAML that follows a list's last element.
+    pub(super) env: &'static str,
+    /// The ports that the container declares, none of them with a name; the first is that of the Service.
+    pub(super) ports: &'static [u16],
+    /// The page of its readiness probe.
+    pub(super) ready: &'static str,
+    /// The route that is called.
+    pub(super) path: &'static str,
+    /// The body of the call with this number, for this row of the data.
+    pub(super) body: fn(usize, &str) -> String,
+    /// The key that callers send.
+    pub(super) key: Option<&'static str>,
+    /// It leads to the stand-in model, the Service `model`.
+    pub(super) has_upstream: bool,
+    /// The recipe that moves it off its port; `None`: the kernel redirects.
+    pub(super) recipe: Option<&'static str>,
+    /// The mode in which its port is captured.
+    pub(super) mode: &'static str,
+    /// Routes that its policy declares, as YAML, since no adapter recognises them.
+    pub(super) routes: &'static str,
+    /// The adapter that merges its calls; `None`: they are passed on.
+    pub(super) adapter: Option<&'static str>,
+}
+
+/// Trains a classifier of digits.
+const TRAIN: &str = "tests/servers/train.py";
+/// The key of LiteLLM, in the form that it accepts as strong.
+const KEY: &str = "sk-0123456789abcdef0123456789abcdef";
+
+const FASTAPI: Server = Server {
+    venv: None,
+    scripts: &[],
+    command: "",
+    folder: "SCRIPTS",
+    env: "",
+    ports: &[8000],
+    ready: "/health",
+    path: "/v1/embeddings",
+    body: embeddings,
+    key: None,
+    has_upstream: false,
+    recipe: None,
+    mode: "Loopback",
+    routes: "[]",
+    adapter: Some("openai"),
+};
+
+/// <https://fastapi.tiangolo.com/deployment/docker/>
+pub(super) const UVICORN: Server =
+    Server { command: "[uvicorn, 'webapp:app', --host, 0.0.0.0, --port, '8000']", recipe: Some("uvicorn"), ..FASTAPI };
+
+/// <https://www.uvicorn.org/deployment/#gunicorn>
+pub(super) const GUNICORN: Server = Server {
+    command: "[gunicorn, -k, uvicorn.workers.UvicornWorker, -b, '0.0.0.0:8000', 'webapp:app']",
+    recipe: Some("gunicorn"),
+    ..FASTAPI
+};
+
+/// <https://github.com/kserve/kserve/blob/master/config/runtimes/kserve-sklearnserver.yaml>, with the entry point of its image.
+pub(super) const KSERVE: Server = Server {
+    scripts: &[TRAIN],
+    command: "[python, -m, sklearnserver, --model_name=digits, --model_dir=MODEL, --http_port=8080]",
+    ports: &[8080],
+    ready: "/v2/health/ready",
+    path: "/v1/models/digits:predict",
+    body: |_, row| format!(r#"{{"instances": [{row}]}}"#),
+    recipe: Some("kserve"),
+    mode: "Moved",
+    adapter: Some("kserve_v1"),
+    ..FASTAPI
+};
+
+/// <https://mlserver.readthedocs.io/en/stable/user-guide/deployment/index.html>: the command of `mlserver build`'s image.
+pub(super) const MLSERVER: Server = Server {
+    venv: Some("mlserver"),
+    scripts: &[TRAIN, "e2e/python/mlserver_model.py"],
+    command: "[mlserver, start, MODEL]",
+    // It writes its metrics there.
+    folder: "/tmp",
+    ports: &[8080, 8081],
+    ready: "/v2/health/ready",
+    path: "/v2/models/digits/infer",
+    // The caller's own identifier: one that the server draws is another in each answer.
+    body: |at, row| {
+        let inputs = format!(r#"{{"name": "x", "shape": [1, 64], "datatype": "FP64", "data": {row}}}"#);
+        format!(r#"{{"id": "call-{at}", "inputs": [{inputs}]}}"#)
+    },
+    recipe: Some("mlserver"),
+    adapter: None,
+    ..FASTAPI
+};
+
+/// <https://mlflow.org/docs/latest/ml/deployment/deploy-model-locally/>
+pub(super) const MLFLOW: Server = Server {
+    venv: Some("mlflow"),
+    scripts: &[TRAIN, "e2e/python/mlflow_model.py"],
+    command: "[mlflow, models, serve, -m, MODEL/mlflow, --host, 0.0.0.0, --port, '5000', --env-manager, local]",
+    ports: &[5000],
+    ready: "/health",
+    path: "/invocations",
+    body: |_, row| format!(r#"{{"inputs": [{row}]}}"#),
+    recipe: Some("mlflow"),
+    routes: "[{path: /invocations, protocol: Generic, generic: {items: /inputs, results: /predictions}}]",
+    adapter: Some("generic"),
+    ..FASTAPI
+};
+
+/// <https://docs.bentoml.com/en/latest/get-started/hello-world.html>: a production server listens everywhere.
+pub(super) const BENTOML: Server = Server {
+    venv: Some("bentoml"),
+    command: "[bentoml, serve, 'service:Sums']",
+    env: ", {name: DO_NOT_TRACK, value: 'True'}",
+    ports: &[3000],
+    ready: "/readyz",
+    path: "/sums",
+    body: |at, _| format!(r#"{{"rows": [[{at}, 1.5]]}}"#),
+    recipe: Some("bentoml"),
+    routes: "[{path: /sums, protocol: Generic, generic: {items: /rows, results: ''}}]",
+    adapter: Some("generic"),
+    ..FASTAPI
+};
+
+/// <https://docs.litellm.ai/docs/proxy/deploy>, before the stand-in model; prices are those of the package, for want of a network.
+pub(super) const LITELLM: Server = Server {
+    venv: Some("litellm"),
+    command: "[litellm, --config, litellm.yaml, --port, '4000']",
+    env: ", {name: LITELLM_MASTER_KEY, value: sk-0123456789abcdef0123456789abcdef}, {name: LITELLM_LOCAL_MODEL_COST_MAP, value: 'True'}",
+    ports: &[4000],
+    ready: "/health/liveliness",
+    key: Some(KEY),
+    has_upstream: true,
+    recipe: Some("litellm"),
+    ..FASTAPI
+};
+
+/// <https://lightning.ai/docs/litserve/home/get-started>: its address stands in the script alone.
+pub(super) const LITSERVE: Server = Server {
+    venv: Some("litserve"),
+    command: "[python, server.py]",
+    path: "/predict",
+    body: |at, _| format!(r#"{{"input": {at}.5}}"#),
+    mode: "Redirect",
+    adapter: None,
+    ..FASTAPI
+};
+
+fn embeddings(at: usize, _: &str) -> String {
+    format!(r#"{{"model": "embed", "input": "text number {at}"}}"#)
+}

@@ -1,0 +1,10 @@
+"""A service of BentoML, as its guide writes one: `bentoml serve service:Sums`."""
+
+import bentoml
+
+
+@bentoml.service
+class Sums:
+    @bentoml.api
+    def sums(self, rows: list[list[float]]) -> list[float]:
+        return [sum(row) for row in rows]
