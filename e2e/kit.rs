@@ -32,6 +32,8 @@ pub(crate) struct Kit {
     pub(crate) cases: Vec<String>,
     /// At full length.
     pub(crate) all: bool,
+    /// The profile of the image's binary.
+    pub(crate) profile: String,
     /// A shell in place of the cases.
     pub(crate) shell: bool,
     /// etcd, Kubernetes and kubectl in one binary.
@@ -122,6 +124,7 @@ pub(crate) fn gather(options: &Options) -> Result<Kit, Fault> {
     Ok(Kit {
         cases: wanted.iter().map(|case| case.name.to_owned()).collect(),
         all: options.all,
+        profile: options.profile.clone(),
         shell: options.shell,
         kube,
         helm,

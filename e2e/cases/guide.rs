@@ -2,30 +2,42 @@
 //!
 //! It installs the product by the guide's own command, so what the other cases installed is taken away before it; it comes last.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::manifests::Model;
+use tokio::sync::Notify;
+
+use super::servers::{self, Load};
 use super::{Case, case};
+use crate::caller::Caller;
 use crate::cluster::said_by;
 use crate::installation;
 use crate::space::Space;
-use crate::tools::root;
+use crate::tools::{cargo_target, root};
 use crate::{Fault, Verdict};
 
-pub(super) const CASES: &[Case] = &[case!("guide", every_command_of_the_guide_does_what_it_says)];
+pub(super) const CASES: &[Case] = &[case!("guide", every_command_of_the_guide_does_what_it_says, Node, Python)];
 
-/// How a block of commands begins; words after it are for readers of the source.
+/// How a block of commands begins; words after it are for readers of the source, but for [`ENABLE`] and [`LOOK`].
 const FENCE: &str = "```sh";
+/// After a block with this word calls are made: pods without a sidecar may lose some when they end.
+const ENABLE: &str = "enable";
+/// After a block with this word batches have to have been made.
+const LOOK: &str = "look";
+/// The Service of the guide's application, as pods know it.
+const SERVICE: &str = "embedder:80";
 
 async fn every_command_of_the_guide_does_what_it_says(space: &Space) -> Verdict {
     let cluster = &space.cluster;
     installation::leave(cluster).await?;
-    let model = Model { annotations: "", args: ", --base, 5ms", ..Model::default() }.yaml();
-    let model = model.replace("name: model", "name: embedder").replace("app: model", "app: embedder");
-    space.apply(&model).await?;
+    let deployed = servers::fastapi(space, "embedder").await?;
     space.deployment_ready("embedder").await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches(SERVICE, "/health").await?;
+    let alone = caller.in_turn(SERVICE, &deployed.calls).await?;
+    let load = Load { caller: &caller, service: SERVICE, calls: &deployed.calls, alone: &alone };
     let guide = std::fs::read_to_string(root().join("docs/guide/kubernetes.md"))?;
     let blocks = blocks(&guide);
     if blocks.len() < 8 {
@@ -33,14 +45,43 @@ async fn every_command_of_the_guide_does_what_it_says(space: &Space) -> Verdict 
     }
     let home = std::env::temp_dir().join(format!("groupage-e2e-guide-{}", std::process::id()));
     std::fs::create_dir_all(&home)?;
-    let done = run(space, &home, &blocks).await;
+    let (begun, over) = (Notify::new(), AtomicBool::new(false));
+    let calls = async {
+        begun.notified().await;
+        load.until(&over, true).await
+    };
+    let walk = async {
+        let lines = run(space, &home, &blocks, &begun).await?;
+        over.store(true, Ordering::Relaxed);
+        Ok(lines)
+    };
+    let done = tokio::try_join!(calls, walk);
     std::fs::remove_dir_all(&home)?;
-    let lines = done?;
-    Ok(format!("{} blocks, {lines} lines said", blocks.len()))
+    let (calls, lines) = done?;
+    let commands: usize = blocks.iter().map(Block::commands).sum();
+    Ok(format!("{} blocks of {commands} commands, {lines} lines said; {calls} calls beside, none lost", blocks.len()))
 }
 
-async fn run(space: &Space, home: &Path, blocks: &[String]) -> Result<usize, Fault> {
+/// A block of commands.
+struct Block {
+    text: String,
+    /// Words after the fence.
+    words: Vec<String>,
+}
+
+// === impl Block ===
+
+impl Block {
+    /// Commands in it, each of one line or of a line and the text for it.
+    fn commands(&self) -> usize {
+        let starts = ["groupage ", "kubectl ", "just ", "ctr ", "ln "];
+        self.text.lines().filter(|line| starts.iter().any(|start| line.starts_with(start))).count()
+    }
+}
+
+async fn run(space: &Space, home: &Path, blocks: &[Block], begun: &Notify) -> Result<usize, Fault> {
     let cluster = &space.cluster;
+    programs(space, home)?;
     symlink(&cluster.kit.images.binary, home.join("groupage"))?;
     symlink(cluster.kubectl.program(), home.join("kubectl"))?;
     let kubeconfig = home.join("config");
@@ -49,36 +90,61 @@ async fn run(space: &Space, home: &Path, blocks: &[String]) -> Result<usize, Fau
     let path = std::env::join_paths(std::iter::once(home.to_path_buf()).chain(std::env::split_paths(&path)))?;
     let shell = async |commands: &str| {
         let mut command = Command::new("bash");
-        command.args(["-euo", "pipefail", "-c", commands]).env("PATH", &path).env("KUBECONFIG", &kubeconfig);
+        command.args(["-euo", "pipefail", "-c", commands]).current_dir(home);
+        command.env("PATH", &path).env("KUBECONFIG", &kubeconfig);
         said_by("bash", command, None).await.map_err(|fault| Fault::from(format!("{commands}\n{fault}")))
     };
     // Whoever reads the guide works in the namespace of his workload.
     shell(&format!("kubectl config set-context --current --namespace {}", space.name)).await?;
     let mut lines = 0;
     for block in blocks {
-        lines += shell(block).await?.lines().count();
+        lines += shell(&block.text).await?.lines().count();
+        if block.words.iter().any(|word| word == ENABLE) {
+            begun.notify_one();
+        }
+        if block.words.iter().any(|word| word == LOOK) {
+            let pods = space.deployment_ready("embedder").await?;
+            if space.metrics_of(&pods).await?.shared_batches() < 1.0 {
+                return Err("nothing was merged".into());
+            }
+        }
     }
     Ok(lines)
 }
 
+/// Programs under the names by which the guide calls them, which a reader has on the path: `just` of the
+/// repository, and `ctr` of the node.
+fn programs(space: &Space, home: &Path) -> Result<(), Fault> {
+    let script = |name: &str, text: String| {
+        let file = home.join(name);
+        std::fs::write(&file, format!("#!/bin/sh\n{text}\n"))?;
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755))
+    };
+    let (kit, runner) = (&space.cluster.kit, std::env::current_exe()?);
+    // What `just image` runs.
+    script("just", format!("[ \"$1\" = image ] && exec '{}' --image --profile '{}'", runner.display(), kit.profile))?;
+    let node = space.cluster.node.as_ref().ok_or("no node of ours")?;
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let ctr = std::env::split_paths(&paths).map(|path| path.join("ctr")).find(|file| file.is_file()).ok_or("no ctr")?;
+    script("ctr", format!("exec '{}' -a '{}' \"$@\"", ctr.display(), node.socket.display()))?;
+    symlink(cargo_target(), home.join("target"))?;
+    Ok(())
+}
+
 /// The blocks of commands of a page.
-fn blocks(page: &str) -> Vec<String> {
-    let mut blocks: Vec<String> = Vec::new();
+fn blocks(page: &str) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
     let mut within = false;
     for line in page.lines() {
-        match (within, line) {
-            (false, line) if line.split_whitespace().next() == Some(FENCE) => {
-                blocks.push(String::new());
-                within = true;
-            }
-            (true, "```") => within = false,
-            (true, line) => {
-                if let Some(block) = blocks.last_mut() {
-                    block.push_str(line);
-                    block.push('\n');
-                }
-            }
-            (false, _) => {}
+        let mut words = line.split_whitespace();
+        if !within && words.next() == Some(FENCE) {
+            blocks.push(Block { text: String::new(), words: words.map(str::to_owned).collect() });
+            within = true;
+        } else if line == "```" {
+            within = false;
+        } else if let Some(block) = blocks.last_mut().filter(|_| within) {
+            block.text.push_str(line);
+            block.text.push('\n');
         }
     }
     blocks

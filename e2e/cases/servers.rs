@@ -54,7 +54,7 @@ async fn one_annotation_captures(space: &Space, server: &Server) -> Verdict {
         space.apply(MODEL).await?;
         space.deployment_ready("model").await?;
     }
-    let deployed = Deployed::apply(space, server).await?;
+    let deployed = Deployed::apply(space, server, "server").await?;
     let pods = space.deployment_ready("server").await?;
     let before = Written::read(space, &pods).await?;
     let caller = Caller::start(space).await?;
@@ -63,7 +63,7 @@ async fn one_annotation_captures(space: &Space, server: &Server) -> Verdict {
     if let Some(other) = alone.iter().find(|answer| answer.status != 200) {
         return Err(format!("alone it answers {other:?}").into());
     }
-    let load = Load { caller: &caller, calls: &deployed.calls, alone: &alone };
+    let load = Load { caller: &caller, service: SERVICE, calls: &deployed.calls, alone: &alone };
     enable(space, server).await?;
     caller.reaches(SERVICE, server.ready).await?;
     let batches = through_the_sidecar(space, server, &load).await?;
@@ -139,11 +139,20 @@ async fn disable(space: &Space) -> Result<(), Fault> {
     if said.contains("has no sidecar") { Ok(()) } else { Err(said.into()) }
 }
 
+/// Applies the FastAPI application as its guide has it: uvicorn, a port without a name, and a Service
+/// with its number.
+pub(super) async fn fastapi(space: &Space, name: &str) -> Result<Deployed, Fault> {
+    Deployed::apply(space, &table::UVICORN, name).await
+}
+
 /// Calls whose answers are known.
-struct Load<'a> {
-    caller: &'a Caller,
-    calls: &'a [Call],
-    alone: &'a [Answer],
+pub(super) struct Load<'a> {
+    pub(super) caller: &'a Caller,
+    /// The Service, as pods know it.
+    pub(super) service: &'a str,
+    pub(super) calls: &'a [Call],
+    /// What each is answered alone.
+    pub(super) alone: &'a [Answer],
 }
 
 // === impl Load ===
@@ -151,17 +160,17 @@ struct Load<'a> {
 impl Load<'_> {
     /// Makes calls at once, each on a connection of its own, and compares the answers.
     async fn at_once(&self, calls: &[Call]) -> Result<usize, Fault> {
-        self.compare(&self.caller.at_once(SERVICE, calls).await?)
+        self.compare(&self.caller.at_once(self.service, calls).await?)
     }
 
     /// Calls again and again: on new connections, or each time on one that is kept for all calls.
-    async fn until(&self, over: &AtomicBool, new: bool) -> Result<usize, Fault> {
+    pub(super) async fn until(&self, over: &AtomicBool, new: bool) -> Result<usize, Fault> {
         let mut count = 0;
         while !over.load(Ordering::Relaxed) {
             count += if new {
                 self.at_once(&self.calls[..NEW_CONNECTIONS]).await?
             } else {
-                self.compare(&self.caller.in_turn(SERVICE, self.calls).await?)?
+                self.compare(&self.caller.in_turn(self.service, self.calls).await?)?
             };
         }
         Ok(count)

@@ -17,7 +17,7 @@ use crate::tools::quietly;
 pub(crate) struct Node {
     pub(super) components: Mutex<BTreeMap<&'static str, Component>>,
     /// Of containerd.
-    pub(super) socket: PathBuf,
+    pub(crate) socket: PathBuf,
 }
 
 // === impl Node ===

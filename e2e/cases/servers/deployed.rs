@@ -21,11 +21,11 @@ const CALLS: usize = 24;
 const SERVER: &str = "
 apiVersion: apps/v1
 kind: Deployment
-metadata: {name: server}
+metadata: {name: NAME}
 spec:
-  selector: {matchLabels: {app: server}}
+  selector: {matchLabels: {app: NAME}}
   template:
-    metadata: {labels: {app: server}}
+    metadata: {labels: {app: NAME}}
     spec:
       containers:
         - name: server
@@ -43,18 +43,18 @@ MOUNTS      volumes:
 VOLUMES---
 apiVersion: v1
 kind: Service
-metadata: {name: server}
+metadata: {name: NAME}
 spec:
-  selector: {app: server}
+  selector: {app: NAME}
   ports: [{port: 80, targetPort: PORT}]
 ";
 
 /// A server that is applied; its model's folder is removed on drop.
 #[derive(Debug)]
-pub(super) struct Deployed {
+pub(in crate::cases) struct Deployed {
     folder: PathBuf,
     /// Calls, each with an answer of its own.
-    pub(super) calls: Vec<Call>,
+    pub(in crate::cases) calls: Vec<Call>,
 }
 
 /// The parts of a workload that `groupage disable` has to leave as they were.
@@ -68,8 +68,8 @@ pub(super) struct Written {
 // === impl Deployed ===
 
 impl Deployed {
-    /// Makes the model, and applies the server's manifests.
-    pub(super) async fn apply(space: &Space, server: &Server) -> Result<Self, Fault> {
+    /// Makes the model, and applies the server's manifests under a name.
+    pub(super) async fn apply(space: &Space, server: &Server, name: &str) -> Result<Self, Fault> {
         let kit = &space.cluster.kit;
         let python = server.venv.map_or_else(|| kit.python.clone(), |venv| kit.venv(venv))?;
         let venv = python.parent().and_then(|bin| bin.parent()).ok_or("an interpreter without an environment")?;
@@ -84,6 +84,7 @@ impl Deployed {
         let (mounts, volumes) = machine(&python, &[venv, &scripts, &deployed.folder])?;
         let ports: Vec<_> = server.ports.iter().map(|port| format!("{{containerPort: {port}}}")).collect();
         let manifest = SERVER
+            .replace("NAME", name)
             .replace("COMMAND", server.command)
             .replace("FOLDER", server.folder)
             .replace("ENV]", &format!("{}]", server.env))

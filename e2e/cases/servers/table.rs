@@ -146,7 +146,7 @@ pub(super) const LITELLM: Server = Server {
     ..FASTAPI
 };
 
-/// <https://lightning.ai/docs/litserve/home/get-started>: its address stands in the script alone.
+/// <https://lightning.ai/docs/litserve>: its address is in the script alone.
 pub(super) const LITSERVE: Server = Server {
     venv: Some("litserve"),
     command: "[python, server.py]",
