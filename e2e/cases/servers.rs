@@ -3,6 +3,7 @@
 //! The packages are those of `PyPI`, mounted from this machine. A run takes uvicorn and gunicorn as a sample; all of them run with `--all`, since their
 //! environments are hundreds of MiB each.
 
+mod claims;
 mod deployed;
 mod table;
 
@@ -12,7 +13,7 @@ use groupage::standin::remote::{Answer, Call};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-use self::deployed::{Deployed, Written};
+use self::deployed::{Deployed, PodSecurity, Written};
 use self::table::Server;
 use super::manifests::{MERGES, MODEL};
 use super::sidecar::same;
@@ -26,7 +27,12 @@ use crate::{Fault, Verdict};
 macro_rules! server {
     ($name:literal, $server:ident, $need:expr) => {
         Case::new(concat!("servers.one_annotation_captures_", $name), &[Need::Node, $need], |space| {
-            Box::pin(one_annotation_captures(space, &table::$server))
+            Box::pin(one_annotation_captures(space, &table::$server, PodSecurity::Plain))
+        })
+    };
+    (restricted, $name:literal, $server:ident, $need:expr) => {
+        Case::new(concat!("servers.under_restricted_one_annotation_captures_", $name), &[Need::Node, $need], |space| {
+            Box::pin(one_annotation_captures(space, &table::$server, PodSecurity::Restricted))
         })
     };
 }
@@ -40,6 +46,18 @@ pub(super) const CASES: &[Case] = &[
     server!("bentoml", BENTOML, Need::Venv("bentoml")),
     server!("litellm", LITELLM, Need::Venv("litellm")),
     server!("litserve", LITSERVE, Need::Venv("litserve")),
+    server!(restricted, "uvicorn", UVICORN, Need::Python),
+    server!(restricted, "gunicorn", GUNICORN, Need::Python),
+    server!(restricted, "mlserver", MLSERVER, Need::Venv("mlserver")),
+    server!(restricted, "mlflow", MLFLOW, Need::Venv("mlflow")),
+    server!(restricted, "kserve", KSERVE, Need::Python),
+    server!(restricted, "bentoml", BENTOML, Need::Venv("bentoml")),
+    server!(restricted, "litellm", LITELLM, Need::Venv("litellm")),
+    Case::new(
+        "servers.under_restricted_litserve_is_reported_and_not_captured",
+        &[Need::Node, Need::Venv("litserve")],
+        |space| Box::pin(cannot_be_captured(space)),
+    ),
 ];
 
 /// The Service, as pods know it.
@@ -47,14 +65,17 @@ const SERVICE: &str = "server:80";
 /// Connections at once while the pods are replaced.
 const NEW_CONNECTIONS: usize = 4;
 
-async fn one_annotation_captures(space: &Space, server: &Server) -> Verdict {
+async fn one_annotation_captures(space: &Space, server: &Server, security: PodSecurity) -> Verdict {
     installed(space).await?;
+    if security == PodSecurity::Restricted {
+        space.restrict().await?;
+    }
     space.apply(&format!("{MERGES}  routes: {}\n", server.routes)).await?;
     if server.has_upstream {
         space.apply(MODEL).await?;
         space.deployment_ready("model").await?;
     }
-    let deployed = Deployed::apply(space, server, "server").await?;
+    let deployed = Deployed::apply(space, server, "server", security).await?;
     let pods = space.deployment_ready("server").await?;
     let before = Written::read(space, &pods).await?;
     let caller = Caller::start(space).await?;
@@ -78,6 +99,28 @@ async fn one_annotation_captures(space: &Space, server: &Server) -> Verdict {
     load.at_once(&deployed.calls).await?;
     let by = server.recipe.unwrap_or("no recipe");
     Ok(format!("{} by {by}, {batches}; {restarted} calls while it restarts, none lost; taken out again", server.mode))
+}
+
+/// LitServe's address is in its script alone, and nothing may be redirected: `enable` ends with an error that names the command which helps.
+async fn cannot_be_captured(space: &Space) -> Verdict {
+    installed(space).await?;
+    space.restrict().await?;
+    let deployed = Deployed::apply(space, &table::LITSERVE, "server", PodSecurity::Restricted).await?;
+    space.deployment_ready("server").await?;
+    let enabled = space.cluster.groupage(&["enable", "deploy/server", "--namespace", &space.name], "").await;
+    let why = enabled.err().ok_or("it ended well")?.to_string();
+    if !why.contains("--fix-services") {
+        return Err(why.into());
+    }
+    let fixed = ["enable", "deploy/server", "--fix-services", "--namespace", &space.name];
+    space.cluster.groupage(&fixed, "").await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches(SERVICE, table::LITSERVE.ready).await?;
+    let answers = caller.at_once(SERVICE, &deployed.calls).await?;
+    if answers.iter().any(|answer| answer.status != 200) {
+        return Err(format!("{answers:?}").into());
+    }
+    Ok(why.lines().last().unwrap_or_default().to_owned())
 }
 
 /// Has `groupage enable` do all that there is to do, and looks at how the port is captured.
@@ -142,7 +185,7 @@ async fn disable(space: &Space) -> Result<(), Fault> {
 /// Applies the FastAPI application as its guide has it: uvicorn, a port without a name, and a Service
 /// with its number.
 pub(super) async fn fastapi(space: &Space, name: &str) -> Result<Deployed, Fault> {
-    Deployed::apply(space, &table::UVICORN, name).await
+    Deployed::apply(space, &table::UVICORN, name, PodSecurity::Plain).await
 }
 
 /// Calls whose answers are known.

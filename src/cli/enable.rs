@@ -174,8 +174,12 @@ impl<'a> Change<'a> {
             proof = self.fix(&patched, proof).await?;
         }
         print!("{}", proof.with(self.workload, &self.cluster.namespace));
-        for line in patched.data.pointer("/spec/template").map(merged_calls).unwrap_or_default() {
-            println!("  {line}");
+        if proof.is_captured()
+            && let Some(template) = patched.data.pointer("/spec/template")
+        {
+            for line in merged_calls(template, |_| true) {
+                println!("  {line}");
+            }
         }
         if proof.goes_around() {
             let workload = Some((self.workload.kind, self.workload.name.as_str()));

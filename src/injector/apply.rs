@@ -82,7 +82,7 @@ pub(super) fn apply(
         ));
     }
     let mut numbers = Numbers::new(original, &candidates)?;
-    let Plan { ports: planned, recipes, warnings } =
+    let Plan { ports: planned, recipes, warnings, notes } =
         capture::plan(original, context, overrides, candidates, &mut numbers)?;
     draft.report.warnings.extend(warnings);
     let resources = resources::plan(original, overrides, context)?;
@@ -107,7 +107,11 @@ pub(super) fn apply(
     draft.names(&planned);
     draft.loopback(original, overrides, &planned);
     draft.recipes(&recipes, &planned);
-    draft.report.facts.extend(recipe::merged_calls(original));
+    let is_captured = |container: &str| {
+        planned.iter().any(|planned| planned.mode != Mode::None && planned.port.container == container)
+    };
+    draft.report.facts.extend(recipe::merged_calls(original, is_captured));
+    draft.report.facts.extend(notes);
     draft.probes(incoming, &planned, numbers.metrics);
     draft.hooks(incoming, &planned, numbers.metrics, &token);
     let (hash, fields) = draft.containers(incoming, known, &parts);

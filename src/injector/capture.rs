@@ -37,6 +37,8 @@ pub(super) struct Plan {
     pub(super) recipes: Vec<RecipeMatch>,
     /// What the user should know besides what stands at the ports.
     pub(super) warnings: Vec<String>,
+    /// Facts about ports that move with others.
+    pub(super) notes: Vec<String>,
 }
 
 /// A port and how it is captured.
@@ -103,22 +105,26 @@ pub(super) fn plan(
         RecipeChoice::Auto => recipe::find(pod, None),
         RecipeChoice::Named(name) => recipe::find(pod, Some(name)),
     };
+    numbers.take(recipes.iter().flat_map(RecipeMatch::numbers_of_all))?;
     let is_recipe_named = matches!(overrides.recipe, RecipeChoice::Named(_));
     let wish = overrides.capture;
     let allowed = Allowed { wish, redirect, knob, view: context.view, told, recipes: &recipes, is_recipe_named };
     let native = overrides.is_native(context);
     let decide = |port: Candidate| {
         let named = referrers::of(&port, pod, &context.namespace, context.referrers.iter());
-        let unmovable = ports::unmovable(pod, &port, native).or_else(|| unseen_name(&port, native, context));
-        let mode = allowed.mode(&port, &named, unmovable.is_none());
+        let local = allowed.local(pod, &port, &named);
+        let is_local = local.is_some();
+        let unmovable =
+            local.or_else(|| ports::unmovable(pod, &port, native)).or_else(|| unseen_name(&port, native, context));
+        let mode = if is_local { Mode::None } else { allowed.mode(&port, &named, unmovable.is_none()) };
         Decided { port, named, unmovable, mode }
     };
     let mut decided: Vec<Decided> = candidates.into_iter().map(&decide).collect();
     let mut plan = Plan::default();
-    plan.warnings = match &recipes[..] {
-        [] => whole_containers(pod, allowed.told.as_deref(), &mut decided, decide),
+    match &recipes[..] {
+        [] => plan.warnings = whole_containers(pod, allowed.told.as_deref(), &mut decided, decide),
         _ => plan.whole_recipes(pod, &recipes, &mut decided, decide),
-    };
+    }
     plan.warnings.extend(unused_recipe(overrides.recipe, &recipes));
     let firsts = plan.second_to_none(decided);
     if context.view == View::Files {
@@ -156,6 +162,24 @@ impl Planned {
 // === impl Allowed ===
 
 impl Allowed<'_> {
+    /// The reason not to capture a port that the server has on loopback as it is, and to which
+    /// nothing leads: others would reach what is kept from them, around a proxy of the pod's own.
+    fn local(&self, pod: &Value, port: &Candidate, named: &Referrers) -> Option<String> {
+        if self.wish != Capture::Auto || self.is_recipe_named || *named != Referrers::default() {
+            return None;
+        }
+        let recipe = self.recipes.iter().find(|recipe| recipe.container == port.container)?;
+        let container = ports::applications(pod).find(|own| text(own, &["name"]) == Some(&port.container))?;
+        recipe.is_local(port.number, container).then(|| {
+            format!(
+                "{} listens on loopback alone with port {} of container {}, and nothing leads there",
+                recipe.name(),
+                port.number,
+                port.container
+            )
+        })
+    }
+
     fn mode(&self, port: &Candidate, named: &Referrers, movable: bool) -> Mode {
         let by_name = if movable { Mode::Named } else { Mode::None };
         let told = self.told.as_ref() == Some(&port.container);
@@ -193,8 +217,7 @@ impl Plan {
         recipes: &[RecipeMatch],
         decided: &mut Vec<Decided>,
         decide: impl Fn(Candidate) -> Decided,
-    ) -> Vec<String> {
-        let mut warnings = Vec::new();
+    ) {
         for recipe in recipes {
             let own = |each: &&mut Decided| each.port.container == recipe.container;
             let moves = |each: &Decided| matches!(each.mode, Mode::Loopback | Mode::Moved);
@@ -206,12 +229,17 @@ impl Plan {
             for number in
                 container.map(dialled::by_itself).unwrap_or_default().into_iter().chain(dialled::by_scrapes(pod))
             {
-                if recipe.moves(number).is_some() && !decided.iter().any(|each| each.port.number == number) {
+                let is_local = container.is_some_and(|container| recipe.is_local(number, container));
+                if recipe.moves(number).is_some() && !is_local && !decided.iter().any(|each| each.port.number == number)
+                {
                     let container = recipe.container.clone();
                     decided.push(decide(Candidate { container, name: None, number, host_port: None }));
                 }
             }
-            for each in decided.iter_mut().filter(own) {
+            let is_local = |number| container.is_some_and(|container| recipe.is_local(number, container));
+            for each in
+                decided.iter_mut().filter(own).filter(|each| each.mode != Mode::None || !is_local(each.port.number))
+            {
                 match recipe.moves(each.port.number) {
                     Some(MoveKind::Loopback) => each.mode = Mode::Loopback,
                     Some(MoveKind::Number) => each.mode = Mode::Moved,
@@ -224,16 +252,15 @@ impl Plan {
                     .filter(|each| moves(each))
                     .any(|each| each.port.number == number && each.port.container == recipe.container)
             };
-            warnings.extend(recipe.along(captured).into_iter().map(|number| {
+            self.notes.extend(recipe.along(captured).into_iter().map(|number| {
                 format!(
-                    "container {}: recipe {} moves port {number} to loopback too, and no Service and no declared port leads to it: declare it if another pod calls it",
+                    "container {}: recipe {} moves port {number} to loopback too; declare it if another pod calls it",
                     recipe.container,
                     recipe.name()
                 )
             }));
             self.recipes.push(recipe.clone());
         }
-        warnings
     }
 
     /// Leaves out those whose name leads to an earlier container: nobody reaches them by it. Their names are moved with the first all the same, since a Service

@@ -258,6 +258,22 @@ impl Numbers {
         Ok(numbers)
     }
 
+    /// Takes numbers on which the application listens without declaring them.
+    ///
+    /// # Errors
+    /// There is no free number for what had one of them.
+    pub(super) fn take(&mut self, more: impl Iterator<Item = u16>) -> Result<(), Skipped> {
+        let own = [self.metrics, self.admin];
+        let more: Vec<u16> = more.filter(|number| self.taken.insert(*number) || own.contains(number)).collect();
+        if more.contains(&self.metrics) {
+            self.metrics = self.free(METRICS)?;
+        }
+        if more.contains(&self.admin) {
+            self.admin = self.free(ADMIN)?;
+        }
+        Ok(())
+    }
+
     /// The next number for a captured port.
     ///
     /// # Errors

@@ -17,6 +17,9 @@ use super::ports;
 
 /// The address on which an application listens beside the sidecar.
 const LOOPBACK: &str = "127.0.0.1";
+/// Flags and variables of settings that are not seen here: a file, or more arguments.
+const UNSEEN_SETTINGS: &[&str] = &["-c", "--config", "--ts-config"];
+const UNSEEN_VARIABLES: [&str; 3] = ["GUNICORN_CMD_ARGS", "UVICORN_HOST", "MLFLOW_HOST"];
 /// Options of Python that take no value.
 const PYTHON_OPTIONS: [&str; 5] = ["-u", "-O", "-B", "-I", "-E"];
 
@@ -63,12 +66,12 @@ pub(super) fn find(pod: &Value, wanted: Option<&str>) -> Vec<RecipeMatch> {
     ports::applications(pod).filter_map(|container| of_container(container, wanted)).collect()
 }
 
-/// The servers that the application's containers run, and what of their calls is merged: a line for
-/// each.
+/// The servers that captured containers run, and what of their calls is merged: a line for each.
 #[must_use]
-pub fn merged_calls(pod: &Value) -> Vec<String> {
+pub fn merged_calls(pod: &Value, is_captured: impl Fn(&str) -> bool) -> Vec<String> {
     find(pod, None)
         .iter()
+        .filter(|found| is_captured(&found.container))
         .map(|found| format!("container {}: {}: {}", found.container, found.name(), found.merges()))
         .collect()
 }
@@ -150,7 +153,8 @@ impl RecipeMatch {
         let name = text(container, &["name"])?.to_owned();
         let mut found = Self { recipe, container: name, words, flags_at, listeners: Vec::new() };
         let elsewhere = recipe.elsewhere.iter().any(|flag| found.values(&[flag]).next().is_some());
-        if elsewhere || !found.has_needed(container) || !found.is_settable(container) {
+        let is_unsure = elsewhere || found.has_hidden_flags(container) || found.assigns(container);
+        if is_unsure || !found.has_needed(container) || !found.is_settable(container) {
             return None;
         }
         for listener in recipe.listeners {
@@ -206,6 +210,92 @@ impl RecipeMatch {
         self.listeners
             .iter()
             .any(|(other, number)| (*other == listener || is_shared(listener) && is_shared(other)) && captured(*number))
+    }
+
+    /// All numbers on which it listens.
+    pub(super) fn numbers_of_all(&self) -> impl Iterator<Item = u16> + '_ {
+        self.listeners.iter().map(|(_, number)| *number)
+    }
+
+    /// Returns `true` for a number that the server has on loopback as it is: to capture it is to let
+    /// others reach what was kept from them.
+    pub(super) fn is_local(&self, number: u16, container: &Value) -> bool {
+        let Some((listener, _)) = self.listeners.iter().find(|(_, own)| *own == number) else { return false };
+        let is_loopback = |address: &str| {
+            let host = address.rsplit_once("//").map_or(address, |(_, address)| address);
+            ["127.", "localhost", "::1", "[::1]"].iter().any(|local| host.starts_with(local))
+        };
+        let (flags, env): (&[&str], _) = match listener.setting {
+            MoveSetting::Host(flags) | MoveSetting::Bind(flags) => (flags, None),
+            MoveSetting::HostOrEnv(flags, env) => (flags, Some(env)),
+            MoveSetting::HostEnv(env) | MoveSetting::BindEnv(env, _) => (&[], Some(env)),
+            MoveSetting::Port(_) | MoveSetting::Along(_) => return false,
+        };
+        let mut values = self.values(flags).map(|(_, _, value)| value).peekable();
+        if values.peek().is_some() {
+            return values.all(is_loopback);
+        }
+        let entry = |name: &str| list(container, &["env"]).iter().rfind(|entry| text(entry, &["name"]) == Some(name));
+        if let Some(entry) = env.and_then(entry) {
+            return text(entry, &["value"]).is_some_and(is_loopback);
+        }
+        // Elsewhere it may be set by a file, by a variable of the image, or by that of the port.
+        let is_unseen = self.values(UNSEEN_SETTINGS).next().is_some()
+            || UNSEEN_VARIABLES.iter().any(|name| entry(name).is_some())
+            || listener.port_env.is_some_and(|name| entry(name).is_some());
+        self.recipe.is_local && !self.words.is_empty() && !is_unseen
+    }
+
+    /// The flags of all listeners.
+    fn flags(&self) -> impl Iterator<Item = &'static str> {
+        self.recipe.listeners.iter().flat_map(|listener| {
+            let set: &[&str] = match listener.setting {
+                MoveSetting::Host(flags)
+                | MoveSetting::HostOrEnv(flags, _)
+                | MoveSetting::Bind(flags)
+                | MoveSetting::Port(flags)
+                | MoveSetting::Along(flags) => flags,
+                MoveSetting::HostEnv(_) | MoveSetting::BindEnv(..) => &[],
+            };
+            set.iter().chain(listener.port_flags).copied()
+        })
+    }
+
+    /// Returns `true` where a variable in place of arguments has such a flag, or may have one: in a
+    /// shell's text it becomes several words, and the last of a flag counts.
+    fn has_hidden_flags(&self, container: &Value) -> bool {
+        let words = self.words.iter().enumerate().skip(self.flags_at);
+        words.filter(|(_, word)| word.text.starts_with('$')).any(|(index, word)| {
+            let before = index.checked_sub(1).and_then(|at| self.words.get(at)).map_or("", |word| word.text.as_str());
+            // The value of a flag, or the first argument, such as a model.
+            if index == self.flags_at || before.starts_with('-') && !before.contains('=') {
+                return false;
+            }
+            let name = word.text.trim_matches(|char| matches!(char, '$' | '{' | '}' | '(' | ')'));
+            let entry = list(container, &["env"]).iter().rfind(|entry| text(entry, &["name"]) == Some(name));
+            match entry.and_then(|entry| text(entry, &["value"])) {
+                Some(value) => value.split_whitespace().any(|part| self.flags().any(|flag| part.starts_with(flag))),
+                None => word.place.span.is_some(),
+            }
+        })
+    }
+
+    /// Returns `true` where a command line sets a variable of the server: before the server, or in
+    /// the text of a shell.
+    fn assigns(&self, container: &Value) -> bool {
+        let names = self.recipe.listeners.iter().flat_map(|listener| {
+            let set = match listener.setting {
+                MoveSetting::HostOrEnv(_, name) | MoveSetting::HostEnv(name) | MoveSetting::BindEnv(name, _) => {
+                    Some(name)
+                }
+                _ => None,
+            };
+            set.into_iter().chain(listener.port_env)
+        });
+        let names: Vec<&str> = names.collect();
+        let all = command::commands(container);
+        let is_set = |word: &CommandWord| word.text.split_once('=').is_some_and(|(name, _)| names.contains(&name));
+        all.iter().flatten().any(is_set)
     }
 
     /// Returns `true` where the container sets what the recipe needs.
@@ -264,6 +354,11 @@ impl RecipeMatch {
         if let MoveSetting::Bind(flags) = listener.setting {
             let bound: Option<Vec<u16>> = self.values(flags).map(|(_, _, value)| of_address(value)).collect();
             let bound = bound?;
+            let is_unseen = self.values(UNSEEN_SETTINGS).next().is_some()
+                || UNSEEN_VARIABLES.iter().any(|name| variable(name).is_some());
+            if bound.is_empty() && is_unseen && ports::of_container(container).count() > 1 {
+                return None;
+            }
             // `PORT`, as gunicorn reads it, is behind what a file of settings may say, which is what is declared.
             let unbound = || only.or_else(|| listener.port_env.and_then(variable).map_or(Some(listener.port), resolve));
             return if bound.is_empty() { unbound().map(|number| vec![number]) } else { Some(bound) };
@@ -316,6 +411,7 @@ impl RecipeMatch {
                 }
                 MoveSetting::HostEnv(name) => draft.variable(name, LOOPBACK.to_owned()),
                 MoveSetting::BindEnv(name, scheme) => {
+                    let scheme = draft.scheme(name).unwrap_or_else(|| scheme.to_owned());
                     draft.variable(name, format!("{scheme}{LOOPBACK}:{number}"));
                 }
                 MoveSetting::Along(flags) => draft.flag_where_it_stands(flags, |_| LOOPBACK.to_owned()),
@@ -354,16 +450,24 @@ impl EditDraft<'_> {
             return;
         }
         let flag = flags.iter().max_by_key(|flag| flag.len()).copied().unwrap_or_default();
+        let is_long = flag.starts_with("--") && !self.matched.recipe.takes_two_words;
         // In a shell's text right after the program: what follows its words is not known.
         let program = self.matched.flags_at.checked_sub(1).and_then(|at| self.matched.words.get(at));
         match program.and_then(|word| Some((word, word.place.span.clone()?))) {
             Some((word, span)) => {
                 let place = WordPlace { span: Some(span.end..span.end), ..word.place.clone() };
-                self.items.push((place, format!(" {flag} {absent}")));
+                let joint = if is_long { '=' } else { ' ' };
+                self.items.push((place, format!(" {flag}{joint}{absent}")));
             }
-            None if flag.starts_with("--") => self.edits.push(ContainerEdit::Append(vec![format!("{flag}={absent}")])),
+            None if is_long => self.edits.push(ContainerEdit::Append(vec![format!("{flag}={absent}")])),
             None => self.edits.push(ContainerEdit::Append(vec![flag.to_owned(), absent.to_owned()])),
         }
+    }
+
+    /// The scheme of the address in a variable.
+    fn scheme(&self, name: &str) -> Option<String> {
+        let entry = list(self.container, &["env"]).iter().rfind(|entry| text(entry, &["name"]) == Some(name))?;
+        Some(format!("{}//", text(entry, &["value"])?.split_once("//")?.0))
     }
 
     fn variable(&mut self, name: &str, value: String) {
@@ -524,10 +628,10 @@ mod tests {
     fn a_shells_text_is_changed_in_place() {
         let text = "pip list\nexec vllm serve m --port ${PORT:-8001}";
         let vllm = json!({"command": ["/bin/sh", "-c"], "args": [text]});
-        let set = "pip list\nexec vllm serve --host 127.0.0.1 m --port ${PORT:-8001}";
+        let set = "pip list\nexec vllm serve --host=127.0.0.1 m --port ${PORT:-8001}";
         assert_eq!(moved(&vllm), Some(("vllm", vec![8001], vec![item("args", 0, set)])));
         let both = json!({"command": ["bash", "-lc", "tritonserver --http-address '0.0.0.0' --model-repository=/m"]});
-        let set = "tritonserver --grpc-address 127.0.0.1 --http-address 127.0.0.1 --model-repository=/m";
+        let set = "tritonserver --grpc-address=127.0.0.1 --http-address 127.0.0.1 --model-repository=/m";
         assert_eq!(moved(&both), Some(("triton", vec![8000, 8001, 8002], vec![item("command", 2, set)])));
         let two = json!({"command": ["sh", "-c", "uvicorn a:a --port 1 & uvicorn b:b --port 2"]});
         assert_eq!(moved(&two), None);

@@ -30,7 +30,9 @@ pub(super) fn about(report: &mut Report, planned: &[Planned], overrides: &Overri
         report.facts.push(format!("port {} ({name}) of container {}: {how}", port.number, port.container));
         report.warnings.extend(bypass.iter().cloned());
         let what = match port.name.as_deref() {
-            None => "name it as its Service does, or say",
+            None if bypass.is_empty() => "name it as its Service does, or say",
+            // How to go through the sidecar was said of the Service.
+            None => "or say",
             Some(name) if ports::is_given(name) => "give it its own name again, or say",
             Some(_) => "say",
         };

@@ -23,10 +23,9 @@ impl HeadRest {
     pub(super) fn push(&mut self, fresh: &[u8]) -> bool {
         // An end may begin in what was there before, or in what hyper has.
         let from = self.bytes.len().saturating_sub(2);
-        let is_first = self.bytes.is_empty();
         self.bytes.extend_from_slice(fresh);
         let searched = self.bytes.get(from..).unwrap_or_default();
-        (is_first && begins_line(searched))
+        (from == 0 && begins_line(searched))
             || memchr::memchr_iter(b'\n', searched)
                 .any(|at| searched.get(at + 1..).is_some_and(|after| !after.is_empty() && begins_line(after)))
     }
@@ -64,6 +63,8 @@ mod tests {
     fn an_end_that_began_in_what_hyper_has_is_found() {
         for rest in [&b"\n"[..], b"\r\n", b"\n\r\n", b"\r\n\r\n"] {
             assert!(HeadRest::default().push(rest), "{rest:?}");
+            let mut apart = HeadRest::default();
+            assert!(rest.iter().any(|byte| apart.push(&[*byte])), "{rest:?}");
         }
     }
 

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use serde_json::{Value, json};
 
 use super::super::kserve::{machine, run};
+use super::claims::claimed;
 use super::table::Server;
 use crate::Fault;
 use crate::space::Space;
@@ -16,7 +17,7 @@ use crate::tools::root;
 /// Number of different calls.
 const CALLS: usize = 24;
 
-/// The manifests. `COMMAND`, `FOLDER`, `ENV`, `PORTS`, `PORT` and `READY` are the server's; `BIN`, `SCRIPTS`, `MOUNTS` and `VOLUMES` give the pod files of this
+/// The manifests. `NAME`, `COMMAND`, `FOLDER`, `ENV`, `PORTS`, `PORT` and `READY` are the server's; `BIN`, `SCRIPTS`, `MOUNTS` and `VOLUMES` give the pod files of this
 /// machine in place of an image.
 const SERVER: &str = "
 apiVersion: apps/v1
@@ -36,7 +37,7 @@ spec:
                 {name: PYTHONDONTWRITEBYTECODE, value: '1'}, {name: PYTHONNOUSERSITE, value: '1'}ENV]
           ports: [PORTS]
           readinessProbe: {httpGet: {path: READY, port: PORT}, periodSeconds: 1, timeoutSeconds: 5}
-          volumeMounts:
+SECURITY          volumeMounts:
             - {name: tmp, mountPath: /tmp}
 MOUNTS      volumes:
         - {name: tmp, emptyDir: {}}
@@ -48,6 +49,15 @@ spec:
   selector: {app: NAME}
   ports: [{port: 80, targetPort: PORT}]
 ";
+
+/// The rules of the namespace of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cases) enum PodSecurity {
+    /// None: the pod mounts folders of the node.
+    Plain,
+    /// Pod Security `restricted`: the pod has claims.
+    Restricted,
+}
 
 /// A server that is applied; its model's folder is removed on drop.
 #[derive(Debug)]
@@ -69,7 +79,12 @@ pub(super) struct Written {
 
 impl Deployed {
     /// Makes the model, and applies the server's manifests under a name.
-    pub(super) async fn apply(space: &Space, server: &Server, name: &str) -> Result<Self, Fault> {
+    pub(super) async fn apply(
+        space: &Space,
+        server: &Server,
+        name: &str,
+        security: PodSecurity,
+    ) -> Result<Self, Fault> {
         let kit = &space.cluster.kit;
         let python = server.venv.map_or_else(|| kit.python.clone(), |venv| kit.venv(venv))?;
         let venv = python.parent().and_then(|bin| bin.parent()).ok_or("an interpreter without an environment")?;
@@ -82,8 +97,15 @@ impl Deployed {
         deployed.calls = deployed.calls_of(server)?;
         let scripts = root().join("e2e/python");
         let (mounts, volumes) = machine(&python, &[venv, &scripts, &deployed.folder])?;
+        let (claims, volumes, context) = match security {
+            PodSecurity::Plain => (String::new(), volumes, ""),
+            PodSecurity::Restricted => {
+                let (claims, volumes) = claimed(&volumes);
+                (claims, volumes, "          securityContext: $restricted\n")
+            }
+        };
         let ports: Vec<_> = server.ports.iter().map(|port| format!("{{containerPort: {port}}}")).collect();
-        let manifest = SERVER
+        let manifest = format!("{claims}{SERVER}")
             .replace("NAME", name)
             .replace("COMMAND", server.command)
             .replace("FOLDER", server.folder)
@@ -91,6 +113,7 @@ impl Deployed {
             .replace("PORTS", &ports.join(", "))
             .replace("PORT", &server.ports.first().ok_or("no port")?.to_string())
             .replace("READY", server.ready)
+            .replace("SECURITY", context)
             .replace("MOUNTS", &mounts)
             .replace("VOLUMES", &volumes)
             .replace("BIN", &venv.join("bin").to_string_lossy())

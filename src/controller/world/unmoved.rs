@@ -3,10 +3,10 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use serde_json::Value;
 
-use crate::injector::{CONTAINER, STATUS};
+use crate::injector::STATUS;
 
 /// The sentence about a pod whose application was moved by a recipe and has ended, or was ended by
-/// its probes, without coming up again; `None` for any other.
+/// its startup probe, without coming up again; `None` for any other.
 #[must_use]
 pub fn recipe_failure(pod: &Pod) -> Option<String> {
     let record = pod.metadata.annotations.as_ref()?.get(STATUS)?;
@@ -21,10 +21,12 @@ pub fn recipe_failure(pod: &Pod) -> Option<String> {
         .collect();
     let containers = pod.status.as_ref()?.container_statuses.as_deref()?;
     let is_down = |status: &&ContainerStatus| {
-        status.name != CONTAINER
-            && !status.ready
-            && status.restart_count > 0
-            && (moved.is_empty() || moved.contains(&status.name.as_str()))
+        let waiting = status.state.as_ref().and_then(|state| state.waiting.as_ref()?.reason.as_deref());
+        let ended = status.last_state.as_ref().and_then(|state| state.terminated.as_ref()?.reason.as_deref());
+        // One that ran out of memory has been up, and what it lacks is memory.
+        moved.contains(&status.name.as_str())
+            && ended != Some("OOMKilled")
+            && (waiting == Some("CrashLoopBackOff") || status.started == Some(false) && status.restart_count > 0)
     };
     let ContainerStatus { name, restart_count, .. } = containers.iter().find(is_down)?;
     let (pod, space) = (pod.metadata.name.as_deref()?, pod.metadata.namespace.as_deref().unwrap_or("default"));
@@ -43,14 +45,13 @@ mod tests {
 
     use super::*;
 
-    fn failure(recipes: &[&str], ready: bool, restarts: u32) -> Option<String> {
+    fn failure(recipes: &[&str], started: bool, restarts: u32) -> Option<String> {
         let record = json!({"recipes": recipes, "capture": [{"container": "web", "mode": "Loopback"}]});
         let pod = json!({
             "metadata": {"name": "web-1", "annotations": {STATUS: record.to_string()}},
             "status": {"containerStatuses": [
-                {"name": CONTAINER, "image": "", "imageID": "", "ready": false, "restartCount": 9},
-                {"name": "other", "image": "", "imageID": "", "ready": false, "restartCount": 9},
-                {"name": "web", "image": "", "imageID": "", "ready": ready, "restartCount": restarts},
+                {"name": "other", "image": "", "imageID": "", "ready": false, "started": false, "restartCount": 9},
+                {"name": "web", "image": "", "imageID": "", "ready": started, "started": started, "restartCount": restarts},
             ]},
         });
         recipe_failure(&serde_json::from_value(pod).unwrap())

@@ -25,6 +25,8 @@ const WRAPPERS: [&str; 10] = [
     "uv",
     "poetry",
 ];
+/// Words that begin another branch of a shell's text.
+const BRANCHES: [&str; 4] = ["else", "elif", "case", "esac"];
 /// Words between a wrapper and the command.
 const WRAPPER_WORDS: [&str; 4] = ["--", "-g", "-s", "run"];
 
@@ -58,9 +60,14 @@ pub(super) fn commands(container: &Value) -> Vec<Vec<CommandWord>> {
         .collect();
     let Some(script) = script(&words) else { return vec![words] };
     let known = |name: &str| list(container, &["env"]).iter().any(|entry| text(entry, &["name"]) == Some(name));
-    split(&script.text, known)
+    let commands = split(&script.text, known).unwrap_or_default();
+    let first = |words: &Vec<Range<usize>>| words.first().and_then(|span| script.text.get(span.clone()));
+    // In a branch of several a server may be one of them.
+    if commands.iter().filter_map(first).any(|word| BRANCHES.contains(&word)) {
+        return Vec::new();
+    }
+    commands
         .into_iter()
-        .flatten()
         .map(|parts| {
             let word = |span: Range<usize>| CommandWord {
                 text: unquoted(script.text.get(span.clone()).unwrap_or_default()),

@@ -19,6 +19,10 @@ pub(super) struct Recipe {
     pub(super) verbs: &'static [&'static str],
     /// Repositories of images that start it with the container's arguments, by their end.
     pub(super) images: &'static [&'static str],
+    /// It takes a flag and its value as two words alone, not as `--flag=value`.
+    pub(super) takes_two_words: bool,
+    /// It listens on loopback where nothing sets its address.
+    pub(super) is_local: bool,
     /// Its images start it without arguments of their own, so that some can be added.
     pub(super) takes_arguments: bool,
     /// Flags with which it cannot be moved: it listens on a socket of the file system, or others
@@ -84,6 +88,8 @@ const NONE: Recipe = Recipe {
     modules: &[],
     verbs: &[],
     images: &[],
+    takes_two_words: false,
+    is_local: false,
     takes_arguments: false,
     elsewhere: &[],
     needs: RecipeNeed::Nothing,
@@ -117,6 +123,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         name: "uvicorn",
         source: "https://www.uvicorn.org/settings/#socket-binding",
         merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
+        is_local: true,
         programs: &["uvicorn"],
         modules: &["uvicorn"],
         elsewhere: &["--uds", "--fd"],
@@ -128,6 +135,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         source: "https://fastapi.tiangolo.com/fastapi-cli/",
         merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
         programs: &["fastapi"],
+        modules: &["fastapi"],
         verbs: &["run", "dev"],
         listeners: &[with_env(MoveSetting::Host(&["--host"]), &["--port"], "PORT", 8000)],
         ..NONE
@@ -136,6 +144,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         name: "gunicorn",
         source: "https://docs.gunicorn.org/en/stable/settings.html#bind",
         merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
+        is_local: true,
         programs: &["gunicorn"],
         modules: &["gunicorn"],
         listeners: &[with_env(MoveSetting::Bind(&["-b", "--bind"]), &[], "PORT", 8000)],
@@ -145,6 +154,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         name: "hypercorn",
         source: "https://hypercorn.readthedocs.io/en/latest/how_to_guides/binds.html",
         merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
+        is_local: true,
         programs: &["hypercorn"],
         modules: &["hypercorn"],
         elsewhere: &["--insecure-bind", "--quic-bind"],
@@ -167,6 +177,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         name: "sglang",
         source: "https://docs.sglang.ai/advanced_features/server_arguments.html",
         merges: "/v1/embeddings is merged; chat, completions and all others pass through",
+        is_local: true,
         programs: &["sglang"],
         modules: &["sglang.launch_server"],
         verbs: &["serve"],
@@ -197,8 +208,11 @@ pub(super) const RECIPES: &[Recipe] = &[
         name: "llama.cpp",
         source: "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
         merges: "/v1/embeddings is merged; chat, completions and all others pass through",
+        is_local: true,
         programs: &["llama-server"],
         images: &["ggml-org/llama.cpp", "ggerganov/llama.cpp"],
+        // `common/arg.cpp` looks a word up as it stands.
+        takes_two_words: true,
         listeners: &[with_env(
             MoveSetting::HostOrEnv(&["--host"], "LLAMA_ARG_HOST"),
             &["--port"],
@@ -225,6 +239,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         name: "mlflow",
         source: "https://mlflow.org/docs/latest/api_reference/cli.html#mlflow-models-serve",
         merges: "/invocations passes through; a route of a policy names what is merged",
+        is_local: true,
         programs: &["mlflow"],
         modules: &["mlflow"],
         verbs: &["models serve"],
@@ -246,7 +261,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         source: "https://docs.litellm.ai/docs/proxy/cli",
         merges: "/v1/embeddings is merged; chat, completions and all others pass through",
         programs: &["litellm"],
-        images: &["berriai/litellm", "berriai/litellm-database"],
+        images: &["berriai/litellm", "berriai/litellm-database", "berriai/litellm-non_root"],
         listeners: &[
             with_env(MoveSetting::Host(&["--host"]), &["--port"], "PORT", 4000),
             listener(MoveSetting::Along(&[]), &["--prometheus_metrics_port"], ON_REQUEST),
@@ -312,6 +327,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         name: "ray-serve",
         source: "https://docs.ray.io/en/latest/serve/api/index.html",
         merges: "calls pass through; a route of a policy names what is merged",
+        is_local: true,
         programs: &["serve"],
         verbs: &["start"],
         // Each node of the cluster has a proxy otherwise, all with this address.
@@ -323,6 +339,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         name: "torchserve",
         source: "https://pytorch.org/serve/configuration.html#configure-torchserve-listening-address-and-port",
         merges: "calls pass through; a route of a policy names what is merged",
+        is_local: true,
         programs: &["torchserve"],
         images: &["pytorch/torchserve"],
         // Read with `enable_envvars_config=true` alone, which its image does not set.
