@@ -15,7 +15,7 @@ use crate::space::Space;
 use crate::tools::root;
 
 /// Number of different calls.
-const CALLS: usize = 24;
+const CALLS: usize = 48;
 
 /// The manifests. `NAME`, `COMMAND`, `FOLDER`, `ENV`, `PORTS`, `PORT` and `READY` are the server's; `BIN`, `SCRIPTS`, `MOUNTS` and `VOLUMES` give the pod files of this
 /// machine in place of an image.

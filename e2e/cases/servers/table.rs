@@ -37,7 +37,7 @@ pub(super) struct Server {
 
 /// Trains a classifier of digits.
 const TRAIN: &str = "tests/servers/train.py";
-/// The key of LiteLLM, in the form that it accepts as strong.
+/// The key of `LiteLLM`, in the form that it accepts as strong.
 const KEY: &str = "sk-0123456789abcdef0123456789abcdef";
 
 const FASTAPI: Server = Server {
@@ -146,7 +146,7 @@ pub(super) const LITELLM: Server = Server {
     ..FASTAPI
 };
 
-/// <https://lightning.ai/docs/litserve>: its address is in the script alone.
+/// <https://github.com/Lightning-AI/LitServe>: its address stands in the script alone.
 pub(super) const LITSERVE: Server = Server {
     venv: Some("litserve"),
     command: "[python, server.py]",
