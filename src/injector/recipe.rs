@@ -243,7 +243,7 @@ impl RecipeMatch {
         let is_unseen = self.values(UNSEEN_SETTINGS).next().is_some()
             || UNSEEN_VARIABLES.iter().any(|name| entry(name).is_some())
             || listener.port_env.is_some_and(|name| entry(name).is_some());
-        self.recipe.is_local && !self.words.is_empty() && !is_unseen
+        self.recipe.is_local && !is_unseen
     }
 
     /// The flags of all listeners.
@@ -587,6 +587,8 @@ mod tests {
         assert_eq!(moved(&inline), Some(("uvicorn", vec![8000], vec![item("args", 1, "--host=127.0.0.1")])));
         let absent = json!({"image": "vllm/vllm-openai:v0.11.0", "args": ["--model", "m"]});
         assert_eq!(moved(&absent), Some(("vllm", vec![8000], vec![append(&["--host=127.0.0.1"])])));
+        let two_words = json!({"command": ["llama-server"], "args": ["-m", "m"]});
+        assert_eq!(moved(&two_words).unwrap().2, [append(&["--host", "127.0.0.1"])]);
         let there_already = json!({"command": ["llama-server", "--host", "127.0.0.1"]});
         assert_eq!(moved(&there_already), Some(("llama.cpp", vec![8080], vec![])));
     }
@@ -699,8 +701,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_on_loopback_as_it_is_is_known() {
+        let local = |container: &Value, number: u16| {
+            let pod = pod(container);
+            find(&pod, None).first().unwrap().is_local(number, &pod["spec"]["containers"][0])
+        };
+        assert!(local(&json!({"command": ["uvicorn", "a:a"]}), 8000));
+        assert!(local(&json!({"command": ["vllm", "serve", "m", "--host=localhost"]}), 8000));
+        assert!(!local(&json!({"command": ["uvicorn", "a:a", "--host", "0.0.0.0"]}), 8000));
+        assert!(!local(&json!({"command": ["vllm", "serve", "m"]}), 8000));
+        assert!(!local(&json!({"command": ["gunicorn", "-c", "conf.py", "a:a"]}), 8000));
+        let torchserve = json!({"image": "pytorch/torchserve",
+            "env": [{"name": "TS_INFERENCE_ADDRESS", "value": "http://0.0.0.0:8080"}]});
+        assert!(!local(&torchserve, 8080) && local(&torchserve, 8081));
+    }
+
+    #[test]
     fn what_is_not_sure_has_no_recipe() {
         for container in [
+            json!({"command": ["sh", "-c", "OLLAMA_HOST=0.0.0.0 ollama serve"]}),
+            json!({"command": ["sh", "-c", "export MLSERVER_HOST=0.0.0.0; mlserver start ."]}),
+            json!({"command": ["env", "OLLAMA_HOST=0.0.0.0", "ollama", "serve"]}),
+            json!({"command": ["sh", "-c", "vllm serve m $ARGS"], "env": [{"name": "ARGS", "value": "--host 0.0.0.0"}]}),
+            json!({"command": ["sh", "-c", "vllm serve $MODEL $UNSEEN"]}),
+            json!({"command": ["sh", "-c", "if a; then uvicorn b:b\nelse\npython c.py\nfi"]}),
+            json!({"command": ["gunicorn", "-c", "conf.py", "a:a"], "ports": [{"containerPort": 1}, {"containerPort": 2}]}),
             json!({"command": ["python", "app.py"]}),
             json!({"command": ["vllm", "bench"]}),
             json!({"command": ["uvicorn", "a:a", "--uds", "/tmp/x"]}),

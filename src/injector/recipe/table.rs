@@ -208,7 +208,6 @@ pub(super) const RECIPES: &[Recipe] = &[
         name: "llama.cpp",
         source: "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
         merges: "/v1/embeddings is merged; chat, completions and all others pass through",
-        is_local: true,
         programs: &["llama-server"],
         images: &["ggml-org/llama.cpp", "ggerganov/llama.cpp"],
         // `common/arg.cpp` looks a word up as it stands.
