@@ -105,7 +105,7 @@ pub(super) fn plan(
         RecipeChoice::Auto => recipe::find(pod, None),
         RecipeChoice::Named(name) => recipe::find(pod, Some(name)),
     };
-    numbers.take(recipes.iter().flat_map(RecipeMatch::numbers_of_all))?;
+    numbers.take(recipe::find(pod, None).iter().flat_map(RecipeMatch::numbers_of_all))?;
     let is_recipe_named = matches!(overrides.recipe, RecipeChoice::Named(_));
     let wish = overrides.capture;
     let allowed = Allowed { wish, redirect, knob, view: context.view, told, recipes: &recipes, is_recipe_named };

@@ -11,12 +11,14 @@ mod table;
 use serde_json::Value;
 
 use self::command::{CommandWord, WordPlace, base_name};
-use self::table::{MoveSetting, ON_REQUEST, RECIPES, Recipe, RecipeNeed, ServerListener};
+use self::table::{FORWARDED_IPS, MoveSetting, ON_REQUEST, RECIPES, Recipe, RecipeNeed, ServerListener};
 use super::access::{list, text};
 use super::ports;
 
 /// The address on which an application listens beside the sidecar.
 const LOOPBACK: &str = "127.0.0.1";
+/// An address that no peer has (TEST-NET-1, RFC 5737).
+const NO_PEER: &str = "192.0.2.0";
 /// Flags and variables of settings that are not seen here: a file, or more arguments.
 const UNSEEN_SETTINGS: &[&str] = &["-c", "--config", "--ts-config"];
 const UNSEEN_VARIABLES: [&str; 3] = ["GUNICORN_CMD_ARGS", "UVICORN_HOST", "MLFLOW_HOST"];
@@ -32,6 +34,8 @@ pub(super) struct RecipeMatch {
     words: Vec<CommandWord>,
     /// The first word after the program and its subcommand.
     flags_at: usize,
+    /// It is the only container: what calls it over loopback is the sidecar alone.
+    is_alone: bool,
     /// Listeners with the number that each has.
     listeners: Vec<(&'static ServerListener, u16)>,
 }
@@ -63,7 +67,9 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 
 /// The recipes that fit the application's containers; `wanted`: only the one of this name.
 pub(super) fn find(pod: &Value, wanted: Option<&str>) -> Vec<RecipeMatch> {
-    ports::applications(pod).filter_map(|container| of_container(container, wanted)).collect()
+    let is_alone = list(pod, &["spec", "containers"]).len() == 1;
+    let found = ports::applications(pod).filter_map(|container| of_container(container, wanted));
+    found.map(|found| RecipeMatch { is_alone, ..found }).collect()
 }
 
 /// The servers that captured containers run, and what of their calls is merged: a line for each.
@@ -151,7 +157,7 @@ impl Recipe {
 impl RecipeMatch {
     fn new(recipe: &'static Recipe, container: &Value, words: Vec<CommandWord>, flags_at: usize) -> Option<Self> {
         let name = text(container, &["name"])?.to_owned();
-        let mut found = Self { recipe, container: name, words, flags_at, listeners: Vec::new() };
+        let mut found = Self { recipe, container: name, words, flags_at, is_alone: false, listeners: Vec::new() };
         let elsewhere = recipe.elsewhere.iter().any(|flag| found.values(&[flag]).next().is_some());
         let is_unsure = elsewhere || found.has_hidden_flags(container) || found.assigns(container);
         if is_unsure || !found.has_needed(container) || !found.is_settable(container) {
@@ -417,7 +423,21 @@ impl RecipeMatch {
                 MoveSetting::Along(flags) => draft.flag_where_it_stands(flags, |_| LOOPBACK.to_owned()),
             }
         }
+        let is_moved = self.listeners.iter().any(|(_, number)| application(*number).is_some());
+        if is_moved && self.trusts_sidecar(container) {
+            draft.variable(FORWARDED_IPS.0, NO_PEER.to_owned());
+        }
         draft.finish()
+    }
+
+    /// Returns `true` where the server would believe what the sidecar's callers say of themselves:
+    /// they come from loopback then, which nothing but the sidecar did.
+    fn trusts_sidecar(&self, container: &Value) -> bool {
+        let is_set = list(container, &["env"])
+            .iter()
+            .any(|entry| text(entry, &["name"]) == Some(FORWARDED_IPS.0) && text(entry, &["value"]) != Some(NO_PEER));
+        let may_be_set = !list(container, &["envFrom"]).is_empty() || self.values(&[FORWARDED_IPS.1]).next().is_some();
+        self.recipe.trusts_loopback && self.is_alone && !is_set && !may_be_set
     }
 }
 
@@ -561,6 +581,22 @@ mod tests {
         json!({"spec": {"containers": [container]}})
     }
 
+    #[test]
+    fn callers_are_believed_no_more_than_before() {
+        let edits = |container: Value| {
+            let pod = pod(&container);
+            let found = find(&pod, None).into_iter().next().unwrap();
+            found.edits(&pod["spec"]["containers"][0], Some)
+        };
+        let none = ContainerEdit::Variable("FORWARDED_ALLOW_IPS".into(), "192.0.2.0".into());
+        let command = json!(["uvicorn", "a:a", "--host", "0.0.0.0"]);
+        assert!(edits(json!({"command": command})).contains(&none));
+        let own = json!([{"name": "FORWARDED_ALLOW_IPS", "value": "*"}]);
+        assert!(!edits(json!({"command": command, "env": own})).contains(&none));
+        assert!(!edits(json!({"command": command, "envFrom": [{}]})).contains(&none));
+        assert!(!edits(json!({"command": ["vllm", "serve", "m"]})).contains(&none));
+    }
+
     /// The recipe's name, the numbers that it moves, and the container's own part after it.
     fn moved(container: &Value) -> Option<(&'static str, Vec<u16>, Vec<ContainerEdit>)> {
         let pod = pod(container);
@@ -568,7 +604,10 @@ mod tests {
         let numbers: Vec<u16> = found.listeners.iter().map(|(_, number)| *number).collect();
         let to =
             |number: u16| Some(if found.moves(number) == Some(MoveKind::Number) { number + 10_000 } else { number });
-        Some((found.name(), numbers, found.edits(&pod["spec"]["containers"][0], to)))
+        let mut edits = found.edits(&pod["spec"]["containers"][0], to);
+        // Of every server of a kind the same.
+        edits.retain(|edit| !matches!(edit, ContainerEdit::Variable(name, _) if name == FORWARDED_IPS.0));
+        Some((found.name(), numbers, edits))
     }
 
     fn item(list: &'static str, index: usize, set: &str) -> ContainerEdit {

@@ -4,6 +4,7 @@
 
 /// A recipe: a server, how it is recognised, and where it listens.
 #[derive(Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about a server")]
 pub(super) struct Recipe {
     /// The name in reports, in the status and in `groupage.dev/recipe`.
     pub(super) name: &'static str,
@@ -19,6 +20,9 @@ pub(super) struct Recipe {
     pub(super) verbs: &'static [&'static str],
     /// Repositories of images that start it with the container's arguments, by their end.
     pub(super) images: &'static [&'static str],
+    /// It believes what a peer on loopback says of its caller (`X-Forwarded-For`), unless
+    /// [`FORWARDED_IPS`] is set.
+    pub(super) trusts_loopback: bool,
     /// It takes a flag and its value as two words alone, not as `--flag=value`.
     pub(super) takes_two_words: bool,
     /// It listens on loopback where nothing sets its address.
@@ -33,6 +37,9 @@ pub(super) struct Recipe {
     /// Its listeners.
     pub(super) listeners: &'static [ServerListener],
 }
+
+/// The variable, and the flag, of the addresses that uvicorn and gunicorn believe.
+pub(super) const FORWARDED_IPS: (&str, &str) = ("FORWARDED_ALLOW_IPS", "--forwarded-allow-ips");
 
 /// A setting without which a server is not moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +95,7 @@ const NONE: Recipe = Recipe {
     modules: &[],
     verbs: &[],
     images: &[],
+    trusts_loopback: false,
     takes_two_words: false,
     is_local: false,
     takes_arguments: false,
@@ -123,6 +131,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         name: "uvicorn",
         source: "https://www.uvicorn.org/settings/#socket-binding",
         merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
+        trusts_loopback: true,
         is_local: true,
         programs: &["uvicorn"],
         modules: &["uvicorn"],
@@ -134,6 +143,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         name: "fastapi",
         source: "https://fastapi.tiangolo.com/fastapi-cli/",
         merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
+        trusts_loopback: true,
         programs: &["fastapi"],
         modules: &["fastapi"],
         verbs: &["run", "dev"],
@@ -144,6 +154,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         name: "gunicorn",
         source: "https://docs.gunicorn.org/en/stable/settings.html#bind",
         merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
+        trusts_loopback: true,
         is_local: true,
         programs: &["gunicorn"],
         modules: &["gunicorn"],
@@ -259,6 +270,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         name: "litellm",
         source: "https://docs.litellm.ai/docs/proxy/cli",
         merges: "/v1/embeddings is merged; chat, completions and all others pass through",
+        trusts_loopback: true,
         programs: &["litellm"],
         images: &["berriai/litellm", "berriai/litellm-database", "berriai/litellm-non_root"],
         listeners: &[

@@ -80,11 +80,22 @@ fn container(name: &'static str) -> BoxedStrategy<Value> {
         word(&["", "0.0.0.0", "127.0.0.1"]).prop_map(|value| json!({"name": "HOST", "value": value})),
         Just(json!({"name": "OTHER", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})),
     ];
-    let argument = || word(&["--host", "--host=0.0.0.0", "127.0.0.1", "0.0.0.0", "-c", "serve"]);
+    let argument = || {
+        let hosts = &["--host", "--host=0.0.0.0", "127.0.0.1", "0.0.0.0", "-c", "serve"];
+        let ports = &["--port", "8080", "--port=9190", "--http_port=8080", "--grpc_port=15080", "--bind=0.0.0.0:15081"];
+        prop_oneof![3 => word(hosts), 1 => word(ports)]
+    };
     let command = prop_oneof![
         3 => list(argument(), 2),
         1 => list(word(&["uvicorn", "tritonserver", "tensorflow_model_server", "gunicorn"]), 1),
-        1 => word(&["vllm serve m", "exec gunicorn -b 0.0.0.0:8080 a:a", "mlserver start . # $(X)"])
+        1 => word(&[
+            "vllm serve m",
+            "exec gunicorn -b 0.0.0.0:8080 a:a",
+            "mlserver start . # $(X)",
+            "tensorflow_model_server --rest_api_port 15080",
+            "OLLAMA_HOST=0.0.0.0 ollama serve",
+            "uvicorn a:a $HOST --port 9191",
+        ])
             .prop_map(|script| json!(["sh", "-c", script])),
     ];
     let fields = vec![

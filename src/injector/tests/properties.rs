@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::super::recipe::{RecipeMatch, find};
 use super::super::{Context, Outcome, STATUS, inject, patch, places, uninject};
 use super::draw::{any_json, context, foreign, pod};
 
@@ -142,6 +143,18 @@ proptest! {
         if let Outcome::Injected(whole) = inject(&pod, &context) {
             holds(&pod, &whole.pod, &context)?;
             well_formed(&whole.pod)?;
+        }
+    }
+
+    #[test]
+    fn no_number_of_a_known_server_is_the_sidecars(pod in pod(), context in context()) {
+        let Outcome::Injected(done) = inject(&pod, &context) else { return Ok(()) };
+        let record = done.pod["metadata"]["annotations"][STATUS].as_str().unwrap_or_default();
+        let record: Value = serde_json::from_str(record).unwrap();
+        let apart = record["capture"].as_array().unwrap().iter().filter(|port| port["listen"] != port["port"]);
+        let own: Vec<&Value> = apart.map(|port| &port["listen"]).chain([&record["metrics"], &record["admin"]]).collect();
+        for number in find(&pod, None).iter().flat_map(RecipeMatch::numbers_of_all) {
+            prop_assert!(!own.contains(&&json!(number)), "{number} of {own:?}");
         }
     }
 
