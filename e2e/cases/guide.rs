@@ -100,6 +100,8 @@ async fn run(space: &Space, home: &Path, blocks: &[Block], begun: &Notify) -> Re
     for block in blocks {
         lines += shell(&block.text).await?.lines().count();
         if block.words.iter().any(|word| word == ENABLE) {
+            // Nothing drains a pod without a sidecar: what still leads to one is refused.
+            space.deployment_alone("embedder").await?;
             begun.notify_one();
         }
         if block.words.iter().any(|word| word == LOOK) {
