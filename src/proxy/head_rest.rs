@@ -4,7 +4,7 @@
 //! (`is_complete_fast` in its `proto::h1::role`): of heads that never end that was 60 % of what
 //! they cost. The rest of a long one is searched here, with SIMD, and given to hyper in one piece.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 /// Bytes of a head that hyper is given as they come: its first read buffer, in which heads of usual
 /// clients are whole.
@@ -13,7 +13,7 @@ pub(super) const DIRECT_MAX: usize = 8 << 10;
 /// The rest of one head.
 #[derive(Debug, Default)]
 pub(super) struct HeadRest {
-    bytes: BytesMut,
+    bytes: Vec<u8>,
 }
 
 // === impl HeadRest ===
@@ -23,6 +23,8 @@ impl HeadRest {
     pub(super) fn push(&mut self, fresh: &[u8]) -> bool {
         // An end may begin in what was there before, or in what hyper has.
         let from = self.bytes.len().saturating_sub(2);
+        // Exact: a buffer that doubles would hold more than is charged for it.
+        self.bytes.reserve_exact(fresh.len());
         self.bytes.extend_from_slice(fresh);
         let searched = self.bytes.get(from..).unwrap_or_default();
         (from == 0 && begins_line(searched))
@@ -32,7 +34,7 @@ impl HeadRest {
 
     /// Takes all of it.
     pub(super) fn take(&mut self) -> Bytes {
-        self.bytes.split().freeze()
+        std::mem::take(&mut self.bytes).into()
     }
 }
 

@@ -59,7 +59,7 @@ pub(super) fn commands(container: &Value) -> Vec<Vec<CommandWord>> {
         })
         .collect();
     let Some(script) = script(&words) else { return vec![words] };
-    let known = |name: &str| list(container, &["env"]).iter().any(|entry| text(entry, &["name"]) == Some(name));
+    let known = |name: &str| variable(container, name).is_some();
     let commands = split(&script.text, known).unwrap_or_default();
     let first = |words: &Vec<Range<usize>>| words.first().and_then(|span| script.text.get(span.clone()));
     // In a branch of several a server may be one of them.
@@ -93,6 +93,11 @@ pub(super) fn unwrapped(words: &[CommandWord]) -> &[CommandWord] {
         rest = after;
     }
     rest
+}
+
+/// The entry of a variable; the last one counts.
+pub(super) fn variable<'a>(container: &'a Value, name: &str) -> Option<&'a Value> {
+    list(container, &["env"]).iter().rfind(|entry| text(entry, &["name"]) == Some(name))
 }
 
 /// The last part of a path.

@@ -1,0 +1,84 @@
+//! The numbers on which a server listens, as far as its container declares them.
+
+use serde_json::Value;
+
+use super::command::variable;
+use super::found::RecipeMatch;
+use super::sure::{UNSEEN_SETTINGS, UNSEEN_VARIABLES};
+use super::table::{MoveSetting, ON_REQUEST, ServerListener};
+use crate::injector::access::text;
+use crate::injector::ports;
+
+// === impl RecipeMatch ===
+
+impl RecipeMatch {
+    /// The numbers on which a listener listens, as far as the container declares them; several for a
+    /// flag that may be repeated.
+    pub(super) fn numbers(&self, listener: &ServerListener, container: &Value) -> Option<Vec<u16>> {
+        let known = |name: &str| {
+            let entry = variable(container, name)?;
+            // One that refers to something else has a value that is not known here.
+            Some(text(entry, &["value"]).unwrap_or_default())
+        };
+        let mut declared = ports::of_container(container).map(|port| port.number);
+        let only = declared.next().filter(|_| declared.next().is_none());
+        let resolve = |given: &str| resolved(given, known).or(only);
+        let of_address = |address: &str| match port_of(address) {
+            _ if address.is_empty() => only,
+            _ if address.starts_with("unix:") || address.starts_with("fd:") => None,
+            Some(port) => resolve(port),
+            None => Some(listener.port),
+        };
+        if let MoveSetting::Bind(flags) = listener.setting {
+            let bound: Option<Vec<u16>> = self.values(flags).map(|(_, _, value)| of_address(value)).collect();
+            let bound = bound?;
+            let is_unseen = self.values(UNSEEN_SETTINGS).next().is_some()
+                || UNSEEN_VARIABLES.iter().any(|name| known(name).is_some());
+            if bound.is_empty() && is_unseen && ports::of_container(container).count() > 1 {
+                return None;
+            }
+            // `PORT`, as gunicorn reads it, is behind a file of settings, whose port is the declared one.
+            let unbound = || only.or_else(|| listener.port_env.and_then(known).map_or(Some(listener.port), resolve));
+            return if bound.is_empty() { unbound().map(|number| vec![number]) } else { Some(bound) };
+        }
+        let given = match listener.setting {
+            MoveSetting::BindEnv(name, _) => known(name).map(of_address),
+            _ => {
+                let flag = self.values(listener.port_flags).map(|(_, _, value)| value).last();
+                flag.or_else(|| listener.port_env.and_then(known)).map(resolve)
+            }
+        };
+        if given.is_none() && listener.port == ON_REQUEST {
+            return Some(Vec::new());
+        }
+        // A port that is set where it cannot be seen is the one that is declared.
+        let own = self.recipe.listeners.iter().filter(|each| !matches!(each.setting, MoveSetting::Along(_))).count();
+        let is_only = own == 1 && !matches!(listener.setting, MoveSetting::Along(_));
+        let unseen = || only.filter(|_| is_only).unwrap_or(listener.port);
+        given.unwrap_or_else(|| Some(unseen())).map(|number| vec![number])
+    }
+}
+
+/// The port of an address, as it is written: `0.0.0.0:8000`, `[::]:$(PORT)`, `http://0.0.0.0:8080`.
+pub(super) fn port_of(address: &str) -> Option<&str> {
+    let address = address.rsplit_once("//").map_or(address, |(_, address)| address);
+    if let Some((_, port)) = address.split_once(":$") {
+        return address.get(address.len() - port.len() - 1..);
+    }
+    let (host, port) = address.rsplit_once(':')?;
+    // An IPv6 address without brackets has no port.
+    (!host.contains(':') || host.ends_with(']')).then_some(port)
+}
+
+/// The number that a text is, or the variable that it names.
+fn resolved<'a>(text: &str, variable: impl Fn(&str) -> Option<&'a str>) -> Option<u16> {
+    let number = |text: &str| text.parse::<u16>().ok().filter(|number| *number > 0);
+    if let Some(number) = number(text) {
+        return Some(number);
+    }
+    let inner = text.strip_prefix("$(").and_then(|rest| rest.strip_suffix(')'));
+    let inner = inner.or_else(|| text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')));
+    let inner = inner.or_else(|| text.strip_prefix('$'))?;
+    let (name, default) = inner.split_once(":-").map_or((inner, None), |(name, default)| (name, Some(default)));
+    variable(name).or(default).and_then(number)
+}

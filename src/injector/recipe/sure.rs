@@ -1,0 +1,121 @@
+//! What is sure of a recipe: that its settings count, and that it opens nothing.
+
+use serde_json::Value;
+
+use super::command::{self, CommandWord, variable};
+use super::found::RecipeMatch;
+use super::table::{MoveSetting, RecipeNeed};
+use crate::injector::access::{list, text};
+
+/// Flags and variables of settings that are not seen here: a file, or more arguments.
+pub(super) const UNSEEN_SETTINGS: &[&str] = &["-c", "--config", "--ts-config"];
+pub(super) const UNSEEN_VARIABLES: [&str; 3] = ["GUNICORN_CMD_ARGS", "UVICORN_HOST", "MLFLOW_HOST"];
+
+// === impl RecipeMatch ===
+
+impl RecipeMatch {
+    /// Returns `true` for a number that the server has on loopback as it is: to capture it is to let
+    /// others reach what was kept from them.
+    pub(in crate::injector) fn is_local(&self, number: u16, container: &Value) -> bool {
+        let Some((listener, _)) = self.listeners.iter().find(|(_, own)| *own == number) else { return false };
+        let is_loopback = |address: &str| {
+            let host = address.rsplit_once("//").map_or(address, |(_, address)| address);
+            ["127.", "localhost", "::1", "[::1]"].iter().any(|local| host.starts_with(local))
+        };
+        let (flags, env): (&[&str], _) = match listener.setting {
+            MoveSetting::Host(flags) | MoveSetting::Bind(flags) => (flags, None),
+            MoveSetting::HostOrEnv(flags, env) => (flags, Some(env)),
+            MoveSetting::HostEnv(env) | MoveSetting::BindEnv(env, _) => (&[], Some(env)),
+            MoveSetting::Port(_) | MoveSetting::Along(_) => return false,
+        };
+        let mut values = self.values(flags).map(|(_, _, value)| value).peekable();
+        if values.peek().is_some() {
+            return values.all(is_loopback);
+        }
+        let entry = |name: &str| variable(container, name);
+        if let Some(entry) = env.and_then(entry) {
+            return text(entry, &["value"]).is_some_and(is_loopback);
+        }
+        // Elsewhere it may be set by a file, by a variable of the image, or by that of the port.
+        let is_unseen = self.values(UNSEEN_SETTINGS).next().is_some()
+            || UNSEEN_VARIABLES.iter().any(|name| entry(name).is_some())
+            || listener.port_env.is_some_and(|name| entry(name).is_some());
+        self.recipe.is_local && !is_unseen
+    }
+
+    /// The flags of all listeners.
+    fn flags(&self) -> impl Iterator<Item = &'static str> {
+        self.recipe.listeners.iter().flat_map(|listener| {
+            let set: &[&str] = match listener.setting {
+                MoveSetting::Host(flags)
+                | MoveSetting::HostOrEnv(flags, _)
+                | MoveSetting::Bind(flags)
+                | MoveSetting::Port(flags)
+                | MoveSetting::Along(flags) => flags,
+                MoveSetting::HostEnv(_) | MoveSetting::BindEnv(..) => &[],
+            };
+            set.iter().chain(listener.port_flags).copied()
+        })
+    }
+
+    /// Returns `true` where a variable in place of arguments has such a flag, or may have one: in a
+    /// shell's text it becomes several words, and the last of a flag counts.
+    pub(super) fn has_hidden_flags(&self, container: &Value) -> bool {
+        let words = self.words.iter().enumerate().skip(self.flags_at);
+        words.filter(|(_, word)| word.text.starts_with('$')).any(|(index, word)| {
+            let before = index.checked_sub(1).and_then(|at| self.words.get(at)).map_or("", |word| word.text.as_str());
+            // The value of a flag, or the first argument, such as a model.
+            if index == self.flags_at || before.starts_with('-') && !before.contains('=') {
+                return false;
+            }
+            let name = word.text.trim_matches(|char| matches!(char, '$' | '{' | '}' | '(' | ')'));
+            match variable(container, name).and_then(|entry| text(entry, &["value"])) {
+                Some(value) => value.split_whitespace().any(|part| self.flags().any(|flag| part.starts_with(flag))),
+                None => word.place.span.is_some(),
+            }
+        })
+    }
+
+    /// Returns `true` where a command line sets a variable of the server: before the server, or in
+    /// the text of a shell.
+    pub(super) fn assigns(&self, container: &Value) -> bool {
+        let names = self.recipe.listeners.iter().flat_map(|listener| {
+            let set = match listener.setting {
+                MoveSetting::HostOrEnv(_, name) | MoveSetting::HostEnv(name) | MoveSetting::BindEnv(name, _) => {
+                    Some(name)
+                }
+                _ => None,
+            };
+            set.into_iter().chain(listener.port_env)
+        });
+        let names: Vec<&str> = names.collect();
+        let all = command::commands(container);
+        let is_set = |word: &CommandWord| word.text.split_once('=').is_some_and(|(name, _)| names.contains(&name));
+        all.iter().flatten().any(is_set)
+    }
+
+    /// Returns `true` where the container sets what the recipe needs.
+    pub(super) fn has_needed(&self, container: &Value) -> bool {
+        match self.recipe.needs {
+            RecipeNeed::Nothing => true,
+            RecipeNeed::Flag(flag, wanted) => self.values(&[flag]).any(|(_, _, value)| value == wanted),
+            RecipeNeed::Variable(names) => list(container, &["env"])
+                .iter()
+                .any(|entry| text(entry, &["name"]).is_some_and(|name| names.contains(&name))),
+        }
+    }
+
+    /// Returns `true` where every setting can be written: a flag needs a command or arguments that
+    /// are known, since those of the image would no longer count.
+    pub(super) fn is_settable(&self, container: &Value) -> bool {
+        let flags = self.recipe.listeners.iter().any(|listener| {
+            matches!(listener.setting, MoveSetting::Host(_) | MoveSetting::Bind(_) | MoveSetting::Port(_))
+        });
+        !flags || self.recipe.takes_arguments || has_command(container)
+    }
+}
+
+/// Returns `true` for a container that declares a command or arguments.
+pub(super) fn has_command(container: &Value) -> bool {
+    !list(container, &["command"]).is_empty() || !list(container, &["args"]).is_empty()
+}
