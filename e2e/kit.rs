@@ -1,4 +1,5 @@
-//! What the cluster and its cases are made of, gathered before anything is started: inside the namespaces there is no network to get something from.
+//! What the cluster and its cases are made of, gathered before anything is started: inside the
+//! namespaces there is no network to get something from.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -197,7 +198,8 @@ fn python() -> Result<PathBuf, Fault> {
     Ok(venv.join("bin/python"))
 }
 
-/// A virtual environment of packages that go with no others, made from `PyPI` where it is not there.
+/// A virtual environment of packages that go with no others, made from `PyPI` where it is not
+/// there.
 fn venv(name: &str, options: &Options) -> Result<PathBuf, String> {
     if !options.all {
         return Err(format!("runs with --all: {name} and its packages are an environment of hundreds of MiB"));
@@ -222,7 +224,8 @@ impl Images {
         [&self.groupage, &self.stand_in, &self.pause]
     }
 
-    /// Gives them to the nodes of a cluster that is there already, or takes them from where these get theirs.
+    /// Gives them to the nodes of a cluster that is there already, or takes them from where these
+    /// get theirs.
     fn offer(&mut self, options: &Options) -> Result<(), Fault> {
         for image in [&mut self.groupage, &mut self.stand_in] {
             if let Some(registry) = &options.registry {

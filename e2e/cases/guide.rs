@@ -1,6 +1,8 @@
-//! The guide: every command of `docs/guide/kubernetes.md`, in its order, in the shell that a reader has.
+//! The guide: every command of `docs/guide/kubernetes.md`, in its order, in the shell that a reader
+//! has.
 //!
-//! It installs the product by the guide's own command, so what the other cases installed is taken away before it; it comes last.
+//! It installs the product by the guide's own command, so what the other cases installed is taken
+//! away before it; it comes last.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -20,7 +22,8 @@ use crate::{Fault, Verdict};
 
 pub(super) const CASES: &[Case] = &[case!("guide", every_command_of_the_guide_does_what_it_says, Node, Python)];
 
-/// How a block of commands begins; words after it are for readers of the source, but for [`ENABLE`] and [`LOOK`].
+/// The first word of a block of commands; words after it are for readers of the source, but for
+/// [`ENABLE`] and [`LOOK`].
 const FENCE: &str = "```sh";
 /// After a block with this word calls are made: pods without a sidecar may lose some when they end.
 const ENABLE: &str = "enable";
@@ -114,8 +117,8 @@ async fn run(space: &Space, home: &Path, blocks: &[Block], begun: &Notify) -> Re
     Ok(lines)
 }
 
-/// Programs under the names by which the guide calls them, which a reader has on the path: `just` of the
-/// repository, and `ctr` of the node.
+/// Programs under the names by which the guide calls them, which a reader has on the path: `just`
+/// of the repository, and `ctr` of the node.
 fn programs(space: &Space, home: &Path) -> Result<(), Fault> {
     let script = |name: &str, text: String| {
         let file = home.join(name);

@@ -1,7 +1,8 @@
-//! Real servers, each deployed as its own guide has it: a Deployment and a Service with a numeric `targetPort`, a port without a name, and one annotation.
+//! Real servers, each deployed as its own guide has it: a Deployment and a Service with a numeric
+//! `targetPort`, a port without a name, and one annotation.
 //!
-//! The packages are those of `PyPI`, mounted from this machine. A run takes uvicorn and gunicorn as a sample; all of them run with `--all`, since their
-//! environments are hundreds of MiB each.
+//! The packages are those of `PyPI`, mounted from this machine. A run takes uvicorn and gunicorn as
+//! a sample; all of them run with `--all`, since their environments are hundreds of MiB each.
 
 mod claims;
 mod deployed;
@@ -62,7 +63,8 @@ pub(super) const CASES: &[Case] = &[
 
 /// The Service, as pods know it.
 const SERVICE: &str = "server:80";
-/// Rounds of calls until some share a batch: a server that answers faster than a busy machine can call makes none of them wait.
+/// Rounds of calls until some share a batch: a server that answers faster than a busy machine can
+/// call makes none of them wait.
 const ROUNDS_MAX: usize = 20;
 /// Connections at once while the pods are replaced.
 const NEW_CONNECTIONS: usize = 4;
@@ -103,7 +105,8 @@ async fn one_annotation_captures(space: &Space, server: &Server, security: PodSe
     Ok(format!("{} by {by}, {batches}; {restarted} calls while it restarts, none lost; taken out again", server.mode))
 }
 
-/// LitServe's address is in its script alone, and nothing may be redirected: `enable` ends with an error that names the command which helps.
+/// LitServe's address is in its script alone, and nothing may be redirected: `enable` ends with an
+/// error that names the command which helps.
 async fn cannot_be_captured(space: &Space) -> Verdict {
     installed(space).await?;
     space.restrict().await?;
@@ -125,7 +128,7 @@ async fn cannot_be_captured(space: &Space) -> Verdict {
     Ok(why.lines().last().unwrap_or_default().to_owned())
 }
 
-/// Has `groupage enable` do all that there is to do, and looks at how the port is captured.
+/// Runs `groupage enable`, and compares how the port is captured.
 async fn enable(space: &Space, server: &Server) -> Result<(), Fault> {
     let said = space.cluster.groupage(&["enable", "deploy/server", "--namespace", &space.name], "").await?;
     for pod in &space.deployment_alone("server").await? {
@@ -147,7 +150,8 @@ fn capture(pod: &Pod) -> Option<(Vec<String>, Vec<String>)> {
     Some((texts(recipes), texts(status["capture"].as_array()?.iter().map(|port| &port["mode"]).collect())))
 }
 
-/// Makes all calls at once, and looks for them in what the sidecars count: in batches where there is an adapter, else as passed on.
+/// Makes all calls at once, and looks for them in what the sidecars count: in batches where there
+/// is an adapter, else as passed on.
 async fn through_the_sidecar(space: &Space, server: &Server, load: &Load<'_>) -> Verdict {
     let pods = space.deployment_ready("server").await?;
     let (outcome, protocol) = server.adapter.map_or(("passed", "none"), |adapter| ("served", adapter));
@@ -192,8 +196,8 @@ async fn disable(space: &Space) -> Result<(), Fault> {
     if said.contains("has no sidecar") { Ok(()) } else { Err(said.into()) }
 }
 
-/// Applies the FastAPI application as its guide has it: uvicorn, a port without a name, and a Service
-/// with its number.
+/// Applies the FastAPI application as its guide has it: uvicorn, a port without a name, and a
+/// Service with its number.
 pub(super) async fn fastapi(space: &Space, name: &str) -> Result<Deployed, Fault> {
     Deployed::apply(space, &table::UVICORN, name, PodSecurity::Plain).await
 }

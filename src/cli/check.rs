@@ -1,8 +1,8 @@
 //! `groupage check`: whether a cluster can take Groupage, and whether what is installed works.
 //!
-//! Facts are gathered first (`facts`), then judged (`judge`), then printed (`print`). Symbols and exit
-//! codes are those of `linkerd check`: √ holds, ‼ should be looked at, × does not hold and ends with an
-//! error.
+//! Facts are gathered first (`facts`), then judged (`judge`), then printed (`print`). Symbols and
+//! exit codes are those of `linkerd check`: √ holds, ‼ should be looked at, × does not hold and
+//! ends with an error.
 
 mod facts;
 mod judge;
@@ -44,7 +44,8 @@ pub(super) struct Args {
     /// The controller's namespace
     #[arg(long, value_name = "NAMESPACE", default_value = "groupage-system")]
     controller_namespace: String,
-    /// Have the API server say what it would make of a pod that asks for a sidecar in this namespace: a dry run, no pod is made
+    /// Have the API server say what it would make of a pod that asks for a sidecar in this
+    /// namespace: a dry run, no pod is made
     #[arg(long, value_name = "NAMESPACE")]
     try_in: Option<String>,
     /// How long to wait until everything holds

@@ -1,12 +1,14 @@
 //! `groupage explain`: what keeps batches from being larger, in sentences with their numbers.
 //!
-//! `facts` is what is known, from a running proxy (`live`) or from its access log (`log`); `say` makes sentences of it, and is pure. What a number means
-//! is decided there and nowhere else, so both sources say the same of the same facts.
+//! `facts` is what is known, from a running proxy (`live`) or from its access log (`log`); `say`
+//! makes sentences of it, and is pure. What a number means is decided there and nowhere else, so
+//! both sources say the same of the same facts.
 //!
 //! With a workload (`explain deploy/web`) it reads all its pods (`pods`). With a code (`explain
-//! GRP3304`) it says what that means (`code`), and reads nothing.
+//! GRP3304`) it explains the code (`code`), and reads nothing.
 //!
-//! What it leaves out: advice that needs a trial (`groupage simulate` answers what-if), and anything that changes the proxy.
+//! What it leaves out: advice that needs a trial (`groupage simulate` answers what-if), and
+//! anything that changes the proxy.
 
 mod code;
 mod facts;
@@ -26,7 +28,8 @@ use say::Sentence;
 
 use super::cluster::{self, Target, WorkloadName};
 
-/// The exit code when there is nothing to read: the proxy cannot be reached, or the file not be opened (sysexits: `EX_NOINPUT`).
+/// The exit code when there is nothing to read: the proxy cannot be reached, or the file not be
+/// opened (sysexits: `EX_NOINPUT`).
 const EXIT_NO_INPUT: u8 = 66;
 /// The exit code for a code that there is not: as for any argument that makes no sense.
 const EXIT_USAGE: u8 = 2;
@@ -40,10 +43,11 @@ enum Output {
     Json,
 }
 
-/// What is explained.
+/// `groupage explain`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// An error code, such as GRP3304, or its reason word; or a workload, such as deploy/web: all its pods
+    /// An error code, such as GRP3304, or its reason word; or a workload, such as deploy/web: all
+    /// its pods
     #[arg(value_name = "CODE|WORKLOAD", conflicts_with_all = ["admin", "access_log"])]
     subject: Option<String>,
     #[command(flatten)]

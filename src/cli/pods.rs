@@ -24,7 +24,7 @@ fn labels(selector: &Value) -> Result<String, String> {
     Ok(selector.to_string())
 }
 
-/// One that was evicted, or has done its work, is listed for long, and is as it was when it was made.
+/// Returns `true` for a pod that has not ended: an evicted or completed one is listed for long.
 pub(super) fn lives(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Succeeded" | "Failed"))

@@ -1,7 +1,8 @@
 //! Ports that nobody declares and that a container's own probes and hooks dial.
 //!
-//! A declaration is for people: a server listens on what it likes. An application that is told to listen on loopback moves such ports too, and a kubelet that
-//! dials them would find nobody. What is left out: what only other pods dial, of which a pod says nothing.
+//! A declaration is for people: a server listens on what it likes. An application that is told to
+//! listen on loopback moves such ports too, and a kubelet that dials them would find nobody. What
+//! is left out: what only other pods dial, of which a pod says nothing.
 
 use serde_json::Value;
 

@@ -64,7 +64,7 @@ const ADDED_LATER: [&str; 4] = [
     "leaderworkerset.sigs.k8s.io/worker-index",
 ];
 
-/// Whether a Service leads to pods with these labels, or to some of those that a template with them
+/// Returns `true` for a Service that leads to pods with these labels, or to some of those that a template with them
 /// makes.
 fn leads_to(labels: &Value, selector: &Value) -> bool {
     let is_added = |key: &str| ADDED_LATER.contains(&key) && labels.get(key).is_none();

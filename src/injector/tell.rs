@@ -31,7 +31,7 @@ pub(super) fn about(report: &mut Report, planned: &[Planned], overrides: &Overri
         report.warnings.extend(bypass.iter().cloned());
         let what = match port.name.as_deref() {
             None if bypass.is_empty() => "name it as its Service does, or say",
-            // How to go through the sidecar was said of the Service.
+            // The warning about the Service has the way through the sidecar.
             None => "or say",
             Some(name) if ports::is_given(name) => "give it its own name again, or say",
             Some(_) => "say",

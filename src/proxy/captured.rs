@@ -65,7 +65,7 @@ pub(super) async fn run(
         Begun::Bytes(why, upstream, answer) => {
             proxy.metrics.relayed(why);
             guard.place.activity().relay();
-            // Both ends only, and no heads: who is carried on needs nothing of what serving would.
+            // Both ends only, and no heads: a tunnel needs no state of a served connection.
             let activity = guard.place.activity();
             let flow = ClientFlow::new(&proxy.buffers, &activity);
             let client = Watched::new(stream, Bytes::new(), (&activity, &flow), (0, guard));

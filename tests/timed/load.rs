@@ -15,7 +15,7 @@ pub(crate) async fn before(config: ServerConfig, spec: &Value) -> (Proxy, Runnin
     (Proxy::before(&server.url(), learning(spec)), server)
 }
 
-/// So many clients for so long, counted after so long a start; every answer is right.
+/// Runs a closed loop of clients, counted after a warm-up; every answer is right.
 pub(crate) async fn clients(proxy: &Proxy, clients: usize, warm_up: Duration, duration: Duration) -> Report {
     let calls = Calls::new(Route::Predict, 1, 1);
     let target = Target::Tcp(proxy.address);
@@ -25,7 +25,8 @@ pub(crate) async fn clients(proxy: &Proxy, clients: usize, warm_up: Duration, du
     report
 }
 
-/// Three loads of clients, one after the other, by this figure: the middle one. Other work on these cores can spoil one of them.
+/// Three loads of clients, one after the other, by this figure: the middle one. Other work on these
+/// cores can spoil one of them.
 pub(crate) async fn middle<T: Ord>(
     proxy: &Proxy,
     so_many: usize,
@@ -40,7 +41,7 @@ pub(crate) async fn middle<T: Ord>(
     reports.swap_remove(1)
 }
 
-/// Calls as they come, so many a second; every answer is right.
+/// Runs an open loop of calls at a rate a second; every answer is right.
 pub(crate) async fn arrivals(proxy: &Proxy, rate: f64, duration: Duration) -> Report {
     let load = open(OpenConfig::new(Target::Tcp(proxy.address), Calls::new(Route::Predict, 1, 1), rate, duration));
     let report = within(load.finish()).await.unwrap();

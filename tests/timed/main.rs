@@ -1,6 +1,8 @@
-//! Cases whose figures are times and rates over sockets: what is learned, kept and adapted to under a steady load.
+//! Cases whose figures are times and rates over sockets: what is learned, kept and adapted to under
+//! a steady load.
 //!
-//! They are a binary of their own, and run one after the other: in `it` the tests beside them take the cores, and a figure says how busy those are.
+//! They are a binary of their own, and run one after the other: in `it` the tests beside them take
+//! the cores, and a figure shows how busy those are.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 

@@ -8,7 +8,8 @@ use crate::load::{before, middle};
 use crate::setup::within;
 use crate::{ms, quiet};
 
-/// Case 18: three full batches before a server that computes three are answered after about one service time, though nobody said "three".
+/// Case 18: three full batches before a server that computes three are answered after about one
+/// service time, though nobody said "three".
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_full_batches_before_a_server_that_runs_three_take_about_one_service_time() {
     let _quiet = quiet().await;

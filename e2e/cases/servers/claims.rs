@@ -1,6 +1,8 @@
-//! Folders of the machine as a pod under Pod Security `restricted` may have them: `local` volumes, bound by claims.
+//! Folders of the machine as a pod under Pod Security `restricted` may have them: `local` volumes,
+//! bound by claims.
 
-/// A volume and its claim. `NUMBER`, `FOLDER`, and of the namespace `$namespace`; the node is the only one.
+/// A volume and its claim. `NUMBER`, `FOLDER`, and of the namespace `$namespace`; the node is the
+/// only one.
 const CLAIM: &str = "
 apiVersion: v1
 kind: PersistentVolume
@@ -25,7 +27,8 @@ spec:
   volumeName: $namespace-NUMBER
 ---";
 
-/// The claims of volumes that are folders of the machine (`hostPath`), and the same volumes by their claims.
+/// The claims of volumes that are folders of the machine (`hostPath`), and the same volumes by
+/// their claims.
 pub(super) fn claimed(volumes: &str) -> (String, String) {
     let folders = volumes.lines().filter_map(|line| line.split_once("hostPath: {path: ")?.1.strip_suffix("}}"));
     let claim =

@@ -1,4 +1,5 @@
-//! A server in pods: its Deployment and its Service as a guide has them, and a record of both to compare with.
+//! A server in pods: its Deployment and its Service as a guide has them, and a record of both to
+//! compare with.
 
 use std::path::PathBuf;
 
@@ -17,8 +18,9 @@ use crate::tools::root;
 /// Number of different calls.
 const CALLS: usize = 48;
 
-/// The manifests. `NAME`, `COMMAND`, `FOLDER`, `ENV`, `PORTS`, `PORT` and `READY` are the server's; `BIN`, `SCRIPTS`, `MOUNTS` and `VOLUMES` give the pod files of this
-/// machine in place of an image.
+/// The manifests. `NAME`, `COMMAND`, `FOLDER`, `ENV`, `PORTS`, `PORT` and `READY` are the server's;
+/// `BIN`, `SCRIPTS`, `MOUNTS` and `VOLUMES` give the pod files of this machine in place of an
+/// image.
 const SERVER: &str = "
 apiVersion: apps/v1
 kind: Deployment
@@ -148,7 +150,8 @@ impl Drop for Deployed {
 // === impl Written ===
 
 impl Written {
-    /// Reads both, without the annotations that `disable` and `kubectl rollout restart` write into the template.
+    /// Reads both, without the annotations that `disable` and `kubectl rollout restart` write into
+    /// the template.
     pub(super) async fn read(space: &Space, pods: &[Pod]) -> Result<Self, Fault> {
         let deployment: Deployment = space.api().get("server").await?;
         let mut template = json!(deployment.spec.map(|spec| spec.template));

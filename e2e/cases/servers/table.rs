@@ -13,7 +13,8 @@ pub(super) struct Server {
     pub(super) folder: &'static str,
     /// Variables of the container, as YAML that follows a list's last element.
     pub(super) env: &'static str,
-    /// The ports that the container declares, none of them with a name; the first is that of the Service.
+    /// The ports that the container declares, none of them with a name; the first is that of the
+    /// Service.
     pub(super) ports: &'static [u16],
     /// The page of its readiness probe.
     pub(super) ready: &'static str,
@@ -69,7 +70,8 @@ pub(super) const GUNICORN: Server = Server {
     ..FASTAPI
 };
 
-/// <https://github.com/kserve/kserve/blob/master/config/runtimes/kserve-sklearnserver.yaml>, with the entry point of its image.
+/// <https://github.com/kserve/kserve/blob/master/config/runtimes/kserve-sklearnserver.yaml>, with
+/// the entry point of its image.
 pub(super) const KSERVE: Server = Server {
     scripts: &[TRAIN],
     command: "[python, -m, sklearnserver, --model_name=digits, --model_dir=MODEL, --http_port=8080]",
@@ -83,7 +85,8 @@ pub(super) const KSERVE: Server = Server {
     ..FASTAPI
 };
 
-/// <https://mlserver.readthedocs.io/en/stable/user-guide/deployment/index.html>: the command of `mlserver build`'s image.
+/// <https://mlserver.readthedocs.io/en/stable/user-guide/deployment/index.html>: the command of
+/// `mlserver build`'s image.
 pub(super) const MLSERVER: Server = Server {
     venv: Some("mlserver"),
     scripts: &[TRAIN, "e2e/python/mlserver_model.py"],
@@ -118,7 +121,8 @@ pub(super) const MLFLOW: Server = Server {
     ..FASTAPI
 };
 
-/// <https://docs.bentoml.com/en/latest/get-started/hello-world.html>: a production server listens everywhere.
+/// <https://docs.bentoml.com/en/latest/get-started/hello-world.html>: a production server listens
+/// everywhere.
 pub(super) const BENTOML: Server = Server {
     venv: Some("bentoml"),
     command: "[bentoml, serve, 'service:Sums']",
@@ -133,7 +137,8 @@ pub(super) const BENTOML: Server = Server {
     ..FASTAPI
 };
 
-/// <https://docs.litellm.ai/docs/proxy/deploy>, before the stand-in model; prices are those of the package, for want of a network.
+/// <https://docs.litellm.ai/docs/proxy/deploy>, before the stand-in model; prices are those of the
+/// package, for want of a network.
 pub(super) const LITELLM: Server = Server {
     venv: Some("litellm"),
     command: "[litellm, --config, litellm.yaml, --port, '4000']",
@@ -146,7 +151,7 @@ pub(super) const LITELLM: Server = Server {
     ..FASTAPI
 };
 
-/// <https://github.com/Lightning-AI/LitServe>: its address stands in the script alone.
+/// <https://github.com/Lightning-AI/LitServe>: its address is in the script alone.
 pub(super) const LITSERVE: Server = Server {
     venv: Some("litserve"),
     command: "[python, server.py]",

@@ -20,7 +20,7 @@ use crate::injector::INJECT;
 pub(super) const WEBHOOK: &str = "groupage-injector";
 pub(super) const CONTROLLER: &str = "groupage-controller";
 
-/// What was seen in the cluster, as raw JSON; null where there is nothing or it may not be read.
+/// Facts about a cluster, as raw JSON; null where there is nothing or it may not be read.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
     pub(super) minor: Option<u32>,
@@ -36,16 +36,16 @@ pub(super) struct Facts {
     pub(super) policies: Vec<Value>,
     /// The pod that was tried, as it would have been made, or why not.
     pub(super) tried: Option<Result<Value, String>>,
-    /// What could not be asked, and why.
+    /// Parts that could not be read, with the reason.
     pub(super) refused: Vec<(&'static str, String)>,
-    /// What leads to pods and could not be asked: the records of injections are shown instead.
+    /// Kinds that lead to pods and could not be read: the records of injections are shown instead.
     pub(super) recorded: Vec<String>,
 }
 
 // === impl Facts ===
 
 impl Facts {
-    /// Whether something could be asked: what could not is not judged.
+    /// Returns `true` for a part that could be read: another is not judged.
     pub(super) fn asked(&self, what: &str) -> bool {
         self.refused.iter().all(|(refused, _)| *refused != what)
     }
@@ -97,7 +97,7 @@ pub(super) async fn gather(client: &Client, namespace: &str, pre: bool) -> Resul
     Ok(facts)
 }
 
-/// What is looked at of a pod.
+/// The parts of a pod that are judged.
 pub(super) fn in_short(pod: &Pod, ways: &Ways) -> Value {
     let spec = pod.spec.as_ref();
     let names = |containers: Vec<&Container>| -> Vec<Value> {
@@ -124,9 +124,10 @@ pub(super) fn in_short(pod: &Pod, ways: &Ways) -> Value {
     })
 }
 
-/// What the API server would make of a pod that asks for a sidecar. The webhook is asked as for any other.
+/// Has the API server make a pod that wants a sidecar, as a dry run: the webhook is called as for
+/// any other.
 pub(super) async fn tried(client: &Client, namespace: &str, controller: &Value) -> Result<Value, String> {
-    // Nothing runs, but whoever looks at images before a pod is made finds one that is there.
+    // Nothing runs, but an admission controller that looks at images finds one that is there.
     let image = controller.pointer("/spec/template/spec/containers/0/image").and_then(Value::as_str);
     let pod = json!({
         "metadata": {"generateName": "groupage-check-", "annotations": {INJECT: "enabled"}},

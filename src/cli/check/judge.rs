@@ -15,7 +15,7 @@ const VERSION_NATIVE: u32 = 33;
 /// Pods that are named in one finding; the rest is counted.
 const NAMED_MAX: usize = 5;
 
-/// Whether something holds.
+/// A level of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
@@ -30,7 +30,7 @@ pub(super) struct Finding {
     pub(super) category: &'static str,
     pub(super) level: Level,
     pub(super) what: String,
-    /// What to do, where it does not hold.
+    /// The remedy, where it does not hold.
     pub(super) hint: Option<String>,
 }
 

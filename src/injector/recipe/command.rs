@@ -1,8 +1,8 @@
 //! The command line of a container: its words, each with its place.
 //!
-//! A word is an item of `command` or `args`, or a part of the text that a shell runs (`sh -c TEXT`).
-//! Of a text, only what needs no shell to be understood is read: one simple command, without
-//! substitutions.
+//! A word is an item of `command` or `args`, or a part of the text that a shell runs (`sh -c
+//! TEXT`). Of a text, only what needs no shell to be understood is read: one simple command,
+//! without substitutions.
 
 use std::ops::Range;
 
@@ -135,8 +135,8 @@ fn is_capital(name: &str) -> bool {
 }
 
 /// The simple commands of a shell's text, as the places of their words; `None` where it has what
-/// only a shell can read. `known` are variables that Kubernetes puts in (`$(NAME)`); one in capitals
-/// that is not known may be given to the pod later.
+/// only a shell can read. `known` are variables that Kubernetes puts in (`$(NAME)`); one in
+/// capitals that is not known may be given to the pod later.
 fn split(script: &str, known: impl Fn(&str) -> bool) -> Option<Vec<Vec<Range<usize>>>> {
     let mut commands = vec![Vec::new()];
     let mut begun: Option<usize> = None;

@@ -172,8 +172,8 @@ impl EditDraft<'_> {
     }
 }
 
-/// A loopback address with this port that no earlier one is: two binds of one server, such as those of two
-/// families, must not become the same, or the server does not start.
+/// A loopback address with this port that no earlier one is: two binds of one server, such as those
+/// of two families, must not become the same, or the server does not start.
 fn free_loopback(port: Option<&str>, taken: &mut Vec<String>) -> String {
     let address = |last: usize| match port {
         Some(port) => format!("127.0.0.{last}:{port}"),

@@ -77,8 +77,8 @@ impl RecipeMatch {
         })
     }
 
-    /// Numbers that are not captured and move to loopback all the same, since one setting moves them
-    /// with those that are.
+    /// Numbers that are not captured and move to loopback all the same, since one setting moves
+    /// them with those that are.
     pub(in crate::injector) fn along(&self, captured: impl Fn(u16) -> bool) -> Vec<u16> {
         let moves = |(listener, number): &&(&ServerListener, u16)| {
             !matches!(listener.setting, MoveSetting::Port(_))
@@ -88,8 +88,8 @@ impl RecipeMatch {
         self.listeners.iter().filter(moves).map(|(_, number)| *number).collect()
     }
 
-    /// Returns `true` for a listener whose setting is changed: it, or another that the setting moves
-    /// too, is captured.
+    /// Returns `true` for a listener whose setting is changed: it, or another that the setting
+    /// moves too, is captured.
     pub(super) fn is_moved(&self, listener: &ServerListener, captured: impl Fn(u16) -> bool) -> bool {
         let is_along = |other: &ServerListener| matches!(other.setting, MoveSetting::Along(_));
         let leads = |other: &ServerListener| {

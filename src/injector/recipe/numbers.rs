@@ -12,8 +12,8 @@ use crate::injector::ports;
 // === impl RecipeMatch ===
 
 impl RecipeMatch {
-    /// The numbers on which a listener listens, as far as the container declares them; several for a
-    /// flag that may be repeated.
+    /// The numbers on which a listener listens, as far as the container declares them; several for
+    /// a flag that may be repeated.
     pub(super) fn numbers(&self, listener: &ServerListener, container: &Value) -> Option<Vec<u16>> {
         let known = |name: &str| {
             let entry = variable(container, name)?;
@@ -37,7 +37,8 @@ impl RecipeMatch {
             if bound.is_empty() && is_unseen && ports::of_container(container).count() > 1 {
                 return None;
             }
-            // `PORT`, as gunicorn reads it, is behind a file of settings, whose port is the declared one.
+            // `PORT`, as gunicorn reads it, is behind a file of settings, whose port is the
+            // declared one.
             let unbound = || only.or_else(|| listener.port_env.and_then(known).map_or(Some(listener.port), resolve));
             return if bound.is_empty() { unbound().map(|number| vec![number]) } else { Some(bound) };
         }

@@ -1,4 +1,4 @@
-//! What is sure of a recipe: that its settings count, and that it opens nothing.
+//! Checks of a recipe: that its settings count, and that it opens nothing.
 
 use serde_json::Value;
 
@@ -14,8 +14,8 @@ pub(super) const UNSEEN_VARIABLES: [&str; 3] = ["GUNICORN_CMD_ARGS", "UVICORN_HO
 // === impl RecipeMatch ===
 
 impl RecipeMatch {
-    /// Returns `true` for a number that the server has on loopback as it is: to capture it is to let
-    /// others reach what was kept from them.
+    /// Returns `true` for a number that the server has on loopback as it is: to capture it is to
+    /// let others reach what was kept from them.
     pub(in crate::injector) fn is_local(&self, number: u16, container: &Value) -> bool {
         let Some((listener, _)) = self.listeners.iter().find(|(_, own)| *own == number) else { return false };
         let is_loopback = |address: &str| {

@@ -20,8 +20,8 @@ pub(super) struct Recipe {
     pub(super) verbs: &'static [&'static str],
     /// Repositories of images that start it with the container's arguments, by their end.
     pub(super) images: &'static [&'static str],
-    /// It believes what a peer on loopback says of its caller (`X-Forwarded-For`), unless
-    /// [`FORWARDED_IPS`] is set.
+    /// It trusts the headers in which a peer on loopback names its caller (`X-Forwarded-For`),
+    /// unless [`FORWARDED_IPS`] is set.
     pub(super) trusts_loopback: bool,
     /// It takes a flag and its value as two words alone, not as `--flag=value`.
     pub(super) takes_two_words: bool,
@@ -32,7 +32,7 @@ pub(super) struct Recipe {
     /// Flags with which it cannot be moved: it listens on a socket of the file system, or others
     /// reach it by the same address.
     pub(super) elsewhere: &'static [&'static str],
-    /// What the container has to set for the recipe to fit.
+    /// A setting of the container without which the recipe does not fit.
     pub(super) needs: RecipeNeed,
     /// Its listeners.
     pub(super) listeners: &'static [ServerListener],
@@ -221,7 +221,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         merges: "/v1/embeddings is merged; chat, completions and all others pass through",
         programs: &["llama-server"],
         images: &["ggml-org/llama.cpp", "ggerganov/llama.cpp"],
-        // `common/arg.cpp` looks a word up as it stands.
+        // `common/arg.cpp` looks a whole word up.
         takes_two_words: true,
         listeners: &[with_env(
             MoveSetting::HostOrEnv(&["--host"], "LLAMA_ARG_HOST"),
