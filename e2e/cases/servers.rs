@@ -7,6 +7,7 @@
 mod claims;
 mod deployed;
 mod table;
+mod unmoved;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -54,6 +55,9 @@ pub(super) const CASES: &[Case] = &[
     server!(restricted, "kserve", KSERVE, Need::Python),
     server!(restricted, "bentoml", BENTOML, Need::Venv("bentoml")),
     server!(restricted, "litellm", LITELLM, Need::Venv("litellm")),
+    Case::new("servers.a_recipe_that_fails_is_reported_with_its_way_back", &[Need::Node, Need::Python], |space| {
+        Box::pin(unmoved::a_recipe_that_fails_is_reported_with_its_way_back(space))
+    }),
     Case::new(
         "servers.under_restricted_litserve_is_reported_and_not_captured",
         &[Need::Node, Need::Venv("litserve")],

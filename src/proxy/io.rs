@@ -18,8 +18,9 @@ use crate::clock::Clock;
 use crate::relay::{poll_read_within, poll_write_joined};
 use crate::tls::CallerStream;
 
-/// Bytes of frames that `h2` is given before it hands out what came with them: it reads all there is
-/// first, and a few bytes of a head can cost much.
+/// Bytes that a connection is given before others have their turn: of frames, since `h2` reads all
+/// there is before it hands out what came with them, and a few bytes of a head can cost much; and of
+/// a long head of HTTP/1, which the calls of others would wait for.
 const TURN_BYTES: usize = 16 << 10;
 
 /// A client's stream.
@@ -237,15 +238,15 @@ impl AsyncRead for Watched {
         if self.activity.is_relay_evicted(cx.waker()) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        if matches!(self.spoken, Spoken::Http2(_)) && self.turn >= TURN_BYTES {
-            self.turn = 0;
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
         while self.gathered.is_empty() {
             // Before more is read: what came with a whole head is none of it.
             self.flow.on_head();
             let (is_gathering, before) = (self.is_gathering(), buf.filled().len());
+            if self.turn >= TURN_BYTES && (is_gathering || matches!(self.spoken, Spoken::Http2(_))) {
+                self.turn = 0;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             ready!(self.poll_fresh(cx, buf))?;
             if !is_gathering {
                 return Poll::Ready(Ok(()));

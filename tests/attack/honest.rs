@@ -135,8 +135,14 @@ impl CallResults {
 
     /// The time within which this percentage was answered.
     pub(crate) fn at(&self, percent: usize) -> Duration {
-        let last = self.times.len().saturating_sub(1);
-        self.times.get(last * percent / 100).map(|time| time.took).unwrap_or_default()
+        self.at_since(percent, 0)
+    }
+
+    /// The same of the calls that began in this second of the run or later.
+    pub(crate) fn at_since(&self, percent: usize, second: u64) -> Duration {
+        let times: Vec<Duration> =
+            self.times.iter().filter(|time| time.second >= second).map(|time| time.took).collect();
+        times.get(times.len().saturating_sub(1) * percent / 100).copied().unwrap_or_default()
     }
 }
 

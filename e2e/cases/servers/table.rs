@@ -63,6 +63,10 @@ const FASTAPI: Server = Server {
 pub(super) const UVICORN: Server =
     Server { command: "[uvicorn, 'webapp:app', --host, 0.0.0.0, --port, '8000']", recipe: Some("uvicorn"), ..FASTAPI };
 
+/// The same with an application that exits where its address is loopback.
+pub(super) const STUBBORN: Server =
+    Server { command: "[uvicorn, 'stubborn:app', --host, 0.0.0.0, --port, '8000']", ..UVICORN };
+
 /// <https://www.uvicorn.org/deployment/#gunicorn>
 pub(super) const GUNICORN: Server = Server {
     command: "[gunicorn, -k, uvicorn.workers.UvicornWorker, -b, '0.0.0.0:8000', 'webapp:app']",

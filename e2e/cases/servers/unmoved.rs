@@ -1,0 +1,64 @@
+//! A server that does not take the setting of its recipe: reported everywhere, and its way back.
+
+use std::time::Duration;
+
+use super::deployed::{Deployed, PodSecurity};
+use super::{SERVICE, capture, table};
+use crate::Verdict;
+use crate::caller::Caller;
+use crate::cluster::until;
+use crate::installation::installed;
+use crate::space::Space;
+
+/// The time until the Event: it is written within seconds; ten times that on two busy cores.
+const EVENT_MAX: Duration = Duration::from_secs(30);
+/// The way back, as every message names it.
+const REMEDY: &str = "groupage.dev/recipe: None";
+
+/// `enable` ends with an error, `status`, `check` and an Event name the same cause and the same remedy;
+/// the old pod serves meanwhile, and with the remedy the port is captured in another way.
+pub(super) async fn a_recipe_that_fails_is_reported_with_its_way_back(space: &Space) -> Verdict {
+    installed(space).await?;
+    let deployed = Deployed::apply(space, &table::STUBBORN, "server", PodSecurity::Plain).await?;
+    space.deployment_ready("server").await?;
+    let caller = Caller::start(space).await?;
+    caller.reaches(SERVICE, table::STUBBORN.ready).await?;
+    let alone = caller.in_turn(SERVICE, &deployed.calls).await?;
+    let enable = ["enable", "deploy/server", "--timeout", "40s", "--namespace", &space.name];
+    let why = space
+        .cluster
+        .groupage(&enable, "")
+        .await
+        .err()
+        .ok_or("a server that does not come up is no error")?
+        .to_string();
+    until("an Event on the Deployment", EVENT_MAX, async || {
+        let events = space.kubectl(&["events", "--for=deployment/server"]).await?;
+        if events.contains("RecipeFailed") && events.contains(REMEDY) { Ok(()) } else { Err(events.into()) }
+    })
+    .await?;
+    for text in [why, groupage(&["status", "--namespace", &space.name]).await?, output_of(&groupage, &["check"]).await]
+    {
+        if !text.contains("recipe uvicorn has moved it") || !text.contains(REMEDY) {
+            return Err(format!("no cause or no remedy in {text}").into());
+        }
+    }
+    let meanwhile = caller.in_turn(SERVICE, &deployed.calls).await?;
+    if alone.iter().zip(&meanwhile).any(|(alone, other)| alone.body != other.body) {
+        return Err("the pod from before does not serve as before".into());
+    }
+    let patch = r#"{"spec":{"template":{"metadata":{"annotations":{"groupage.dev/recipe":"None"}}}}}"#;
+    space.kubectl(&["patch", "deployment/server", "--type=merge", "--patch", patch]).await?;
+    space.cluster.groupage(&["enable", "deploy/server", "--namespace", &space.name], "").await?;
+    let pods = space.deployment_alone("server").await?;
+    let (recipes, modes) = pods.first().and_then(capture).ok_or("not captured")?;
+    if !recipes.is_empty() || modes != ["Redirect"] {
+        return Err(format!("captured by {recipes:?}, {modes:?}").into());
+    }
+    Ok("reported by enable, status, check and an Event; without the recipe captured by a redirect".to_owned())
+}
+
+/// The output of a command, or its error.
+async fn output_of(space: &Space, args: &[&str]) -> String {
+    space.cluster.groupage(args, "").await.unwrap_or_else(|fault| fault.to_string())
+}

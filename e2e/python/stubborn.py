@@ -1,0 +1,10 @@
+"""The application of `webapp.py` that exits where its command line has a loopback address."""
+
+import sys
+
+from webapp import app
+
+__all__ = ["app"]
+
+if "127.0.0.1" in sys.argv:
+    sys.exit("it listens on 0.0.0.0 alone")
