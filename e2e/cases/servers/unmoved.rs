@@ -37,8 +37,9 @@ pub(super) async fn a_recipe_that_fails_is_reported_with_its_way_back(space: &Sp
         if events.contains("RecipeFailed") && events.contains(REMEDY) { Ok(()) } else { Err(events.into()) }
     })
     .await?;
-    for text in [why, groupage(&["status", "--namespace", &space.name]).await?, output_of(&groupage, &["check"]).await]
-    {
+    let status = output_of(space, &["status", "--namespace", &space.name]).await;
+    let check = output_of(space, &["check"]).await;
+    for text in [why, status, check] {
         if !text.contains("recipe uvicorn has moved it") || !text.contains(REMEDY) {
             return Err(format!("no cause or no remedy in {text}").into());
         }
