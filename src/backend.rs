@@ -35,6 +35,9 @@ pub trait Outputs: Send {
     /// Answers a member; a second answer to the same member is ignored.
     fn deliver(&mut self, member: usize, result: Result<Reply, Failure>);
 
+    /// Answers a member with an answer that is too large to be held and comes on while it is given.
+    fn deliver_streamed(&mut self, member: usize, response: http::Response<Body>);
+
     /// From now on members are answered one after the other, while others still wait.
     fn isolating(&mut self);
 

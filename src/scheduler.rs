@@ -28,6 +28,7 @@ use crate::batching::{
     BatchId, CallId, Cause, ClassSnapshot, CostClassId, Deadline, FlowMode, Limits, Lone, Plan, PriorityId, Report,
     ScopeId, UpstreamSnapshot,
 };
+use crate::body::Body;
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Call, Endpoint, Reply};
@@ -132,6 +133,8 @@ pub enum Outcome {
     Alone(Grant),
     /// Its part of a batch's answer.
     Reply(Box<Reply>, Ticket),
+    /// An answer of its own, of a batch that failed, which is too large to be held.
+    Streamed(Box<http::Response<Body>>, Ticket),
     /// Ended by us.
     Failed(Failure, Ticket),
 }

@@ -45,7 +45,7 @@ impl FailureKind {
                 "the model server refused a batch; its calls were not sent again since the route is not idempotent or the replay budget was used up"
             }
             Self::AnswerTooLarge => {
-                "an answer is larger than `proxy.connection.answerBytesMax`, or than half of `proxy.process.bufferedBytesMax`: that of a batch on a route that is not idempotent, or of a call that was sent alone after its batch failed"
+                "an answer is larger than `proxy.connection.answerBytesMax`, or than half of `proxy.process.bufferedBytesMax`: that of a batch on a route that is not idempotent"
             }
             Self::UpstreamTls => {
                 "the handshake with the model server failed: its certificate is not trusted here or is for another name, it does not accept ours, or it speaks no TLS; no answer was given to the call"

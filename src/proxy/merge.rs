@@ -234,6 +234,12 @@ impl Proxy {
                 ending.end(CallOutcome::Served, &mut response);
                 response
             }
+            Ok(Outcome::Streamed(response, ticket)) => {
+                let mut response = *response;
+                ending.ticket(&ticket);
+                ending.end(CallOutcome::Served, &mut response);
+                response
+            }
             Ok(Outcome::Alone(grant)) => {
                 reason = reason.or(match grant.ticket.lone {
                     Some(Lone::ClientBatchFull) => Some(Reason::ClientBatchFull),

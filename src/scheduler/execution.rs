@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{Event, Outcome, Ticket};
 use crate::backend::{Backend, BatchRequest, Outputs};
 use crate::batching::{BatchId, CallId, Observed, ObservedOutcome, Tick};
+use crate::body::Body;
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::Reply;
@@ -101,23 +102,32 @@ impl Grant {
 
 // === impl Waiting ===
 
-impl Outputs for Waiting {
-    fn deliver(&mut self, member: usize, result: Result<Reply, Failure>) {
+impl Waiting {
+    /// Ends a member's wait, with what `outcome` makes of its ticket.
+    fn end(&mut self, member: usize, outcome: impl FnOnce(Ticket) -> Outcome) {
         let Some(reply) = self.replies.get_mut(member).and_then(Option::take) else { return };
         let ticket = self.tickets.get(member).copied().unwrap_or_default();
-        let ticket = Ticket { answered: self.answered, ..ticket };
-        let outcome = match result {
-            Ok(answer) => Outcome::Reply(Box::new(answer), ticket),
-            Err(failure) => Outcome::Failed(failure, ticket),
-        };
         // A caller that has gone needs no answer.
-        reply.send(outcome).ok();
+        reply.send(outcome(Ticket { answered: self.answered, ..ticket })).ok();
         if self.isolating
             && let (Some(events), Some(id)) = (self.events.upgrade(), self.ids.get(member))
         {
             // If this is lost to a full channel, a batch that everybody has left ends by itself instead of early.
             events.try_send(Event::Answered(*id)).ok();
         }
+    }
+}
+
+impl Outputs for Waiting {
+    fn deliver(&mut self, member: usize, result: Result<Reply, Failure>) {
+        self.end(member, |ticket| match result {
+            Ok(answer) => Outcome::Reply(Box::new(answer), ticket),
+            Err(failure) => Outcome::Failed(failure, ticket),
+        });
+    }
+
+    fn deliver_streamed(&mut self, member: usize, response: http::Response<Body>) {
+        self.end(member, |ticket| Outcome::Streamed(Box::new(response), ticket));
     }
 
     fn isolating(&mut self) {

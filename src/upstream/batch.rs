@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request, StatusCode, Version};
 
 use super::Inner;
-use super::exchange::Answer;
+use super::exchange::{Answer, LoneAnswer};
 use super::forward::prepare;
 use super::published::look_up;
 use crate::backend::{Backend, BatchRequest, Outputs};
@@ -292,10 +292,20 @@ async fn alone(
     let member = part.start;
     let Some(call) = request.members.get(member) else { return Judged::Answered(ObservedOutcome::Failed) };
     let answer = match original(call) {
-        Some(http) => inner.exchange(http, left, None).await,
+        Some(http) => inner.exchange_alone(http, left).await,
         None => Err(FailureKind::Internal),
     };
-    let result = answer.map_err(Into::into).map(|answer| {
+    let answer = match answer {
+        Ok(LoneAnswer::Streamed(mut response)) => {
+            headers::strip_hop_by_hop(response.headers_mut());
+            let answered = response.status().is_success();
+            outputs.deliver_streamed(member, response);
+            return Judged::Answered(if answered { ObservedOutcome::Ok } else { ObservedOutcome::Failed });
+        }
+        Ok(LoneAnswer::Whole(answer)) => Ok(answer),
+        Err(kind) => Err(kind.into()),
+    };
+    let result = answer.map(|answer| {
         let shown = SharedAnswer { status: answer.status, headers: &answer.headers, body: &answer.body };
         request.endpoint.observe_lone(call, shown, &inner.evidence);
         let mut headers = answer.headers;

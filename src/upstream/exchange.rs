@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode, response};
+use hyper::body::Incoming;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 
@@ -29,10 +30,27 @@ pub(super) struct Answer {
     pub(super) held: Held,
 }
 
+/// The answer to a call that went alone.
+#[derive(Debug)]
+pub(super) enum LoneAnswer {
+    Whole(Answer),
+    /// Too large to be held: what was read of it, and the rest as it comes.
+    Streamed(Response<Body>),
+}
+
+/// The head of an answer, and its body to be read.
+struct Begun {
+    head: response::Parts,
+    body: Incoming,
+    first_byte: Duration,
+    /// When the last byte must be there.
+    until: Option<Instant>,
+}
+
 // === impl Inner ===
 
 impl Inner {
-    /// Sends a call and reads its answer to the end.
+    /// Sends a call of ours and reads its answer to the end.
     ///
     /// The time to the last byte is bounded by `limit` where there is one, each silence inside the body by the body idle time, the size by the answer cap,
     /// its rate by `floor`.
@@ -42,6 +60,39 @@ impl Inner {
         limit: Option<Duration>,
         floor: Option<RateFloor>,
     ) -> Result<Answer, FailureKind> {
+        let Begun { head, mut body, first_byte, until } = self.begin(request, limit).await?;
+        match gather(&mut body, self.bounds(until, floor), self.buffers.empty_for_answer()).await {
+            Gathered::Whole { bytes, trailers, held } => {
+                self.heard.answered(&head.headers);
+                Ok(Answer { status: head.status, headers: head.headers, body: bytes, trailers, first_byte, held })
+            }
+            Gathered::Stopped { why, .. } => Err(failure_of(why)),
+        }
+    }
+
+    /// Sends the call of one caller and reads its answer, to the end where it can be held.
+    pub(super) async fn exchange_alone(
+        self: &Arc<Self>,
+        request: Request<Body>,
+        limit: Option<Duration>,
+    ) -> Result<LoneAnswer, FailureKind> {
+        let Begun { head, body, first_byte, until } = self.begin(request, limit).await?;
+        let mut body = Body::stream(body);
+        match gather(&mut body, self.bounds(until, None), self.buffers.empty_for_answer()).await {
+            Gathered::Whole { bytes, trailers, held } => {
+                self.heard.answered(&head.headers);
+                let response::Parts { status, headers, .. } = head;
+                Ok(LoneAnswer::Whole(Answer { status, headers, body: bytes, trailers, first_byte, held }))
+            }
+            Gathered::Stopped { why: Stop::TooLarge | Stop::BuffersFull, read, held } => {
+                let body = body.put_back(read, held).idle_after(self.config.body_idle_timeout, None);
+                Ok(LoneAnswer::Streamed(Response::from_parts(head, body)))
+            }
+            Gathered::Stopped { why, .. } => Err(failure_of(why)),
+        }
+    }
+
+    async fn begin(self: &Arc<Self>, request: Request<Body>, limit: Option<Duration>) -> Result<Begun, FailureKind> {
         let clock: Clock = self.clock;
         let sent = clock.now();
         let until = limit.map(|limit| clock.instant(sent.after(limit)));
@@ -55,22 +106,23 @@ impl Inner {
             Ok(Ok(response)) => response,
         };
         let first_byte = clock.now().since(sent);
-        let (head, mut incoming) = response.into_parts();
+        let (head, body) = response.into_parts();
+        Ok(Begun { head, body, first_byte, until })
+    }
+
+    fn bounds(&self, until: Option<Instant>, floor: Option<RateFloor>) -> Bounds {
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
-        let bounds = Bounds { max, idle: self.config.body_idle_timeout, until, floor, evictable: false };
-        match gather(&mut incoming, bounds, self.buffers.empty_for_answer()).await {
-            Gathered::Whole { bytes, trailers, held } => {
-                self.heard.answered(&head.headers);
-                Ok(Answer { status: head.status, headers: head.headers, body: bytes, trailers, first_byte, held })
-            }
-            Gathered::Stopped { why, .. } => Err(match why {
-                Stop::TooLarge => FailureKind::AnswerTooLarge,
-                Stop::BuffersFull => FailureKind::BytesFull,
-                Stop::Slow => FailureKind::UpstreamTimeout,
-                // As if it had broken off: the rest is not waited for.
-                Stop::BelowFloor | Stop::Broken => FailureKind::UpstreamBroken,
-            }),
-        }
+        Bounds { max, idle: self.config.body_idle_timeout, until, floor, evictable: false }
+    }
+}
+
+const fn failure_of(why: Stop) -> FailureKind {
+    match why {
+        Stop::TooLarge => FailureKind::AnswerTooLarge,
+        Stop::BuffersFull => FailureKind::BytesFull,
+        Stop::Slow => FailureKind::UpstreamTimeout,
+        // As if it had broken off: the rest is not waited for.
+        Stop::BelowFloor | Stop::Broken => FailureKind::UpstreamBroken,
     }
 }
 

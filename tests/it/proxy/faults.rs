@@ -140,6 +140,27 @@ async fn an_endless_shared_answer_is_cut_at_the_cap_and_its_members_are_sent_alo
 }
 
 #[tokio::test]
+async fn an_answer_over_the_cap_to_a_call_sent_alone_after_its_batch_failed_streams_on() {
+    let (proxy, mut hand) = by_hand(json!({"proxy": {"connection": {"answerBytesMax": 2000}}})).await;
+    let (callers, turn) = proxy.share(&mut hand, vec![proxy.predict(1), proxy.predict(2)]).await;
+    turn.answer(500, "{}").await;
+    let announced = "a".repeat(4000);
+    hand.turn().await.answer(200, &announced).await;
+    let mut turn = hand.turn().await;
+    turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    turn.chunk(&[b'b'; 1500]).await;
+    turn.chunk(&[b'c'; 1500]).await;
+    // It is not over, and yet the slot is free.
+    proxy.idle().await;
+    turn.chunk(&[b'd'; 1500]).await;
+    turn.part(b"0\r\n\r\n").await;
+    let chunked: String = ["b", "c", "d"].map(|letter| letter.repeat(1500)).concat();
+    for (expected, caller) in [announced, chunked].iter().zip(callers) {
+        assert_answer(&caller.answer().await, 200, expected);
+    }
+}
+
+#[tokio::test]
 async fn a_shared_answer_over_the_cap_is_a_502_on_a_route_that_is_not_replayed() {
     let spec = json!({
         "proxy": {"connection": {"answerBytesMax": 2000}},
