@@ -2,7 +2,7 @@
 //! is written here.
 
 use super::schema::Shape;
-use super::text::{ADDRESS, ADDRESS_OR_OFF, LOCAL_OR_OFF, PART, POINTER, RESULT_WEIGHT, ROUTE_PATH, Text, WEIGHT};
+use super::text::{ADDRESS, ADDRESS_OR_OFF, LOCAL_OR_OFF, POINTER, RESULT_WEIGHT, ROUTE_PATH, Text, WEIGHT};
 
 /// Names under which people know the protocol of `/v2/models/*/infer`, in lower case and without
 /// signs.
@@ -15,10 +15,7 @@ pub(super) fn hint(shape: &Shape, path: &str, text: &str) -> Option<String> {
     match shape {
         Shape::Word(..) if path.ends_with(".protocol") => protocol(text),
         Shape::Text(rule) if is(rule, &ROUTE_PATH) => route_path(text),
-        Shape::Text(rule) if is(rule, &PART) && text == "$" => None,
-        Shape::Text(rule) if [&POINTER, &PART, &WEIGHT, &RESULT_WEIGHT].iter().any(|known| is(rule, known)) => {
-            pointer(text)
-        }
+        Shape::Text(rule) if [&POINTER, &WEIGHT, &RESULT_WEIGHT].iter().any(|known| is(rule, known)) => pointer(text),
         Shape::Text(rule) if is(rule, &ADDRESS) || is(rule, &ADDRESS_OR_OFF) => {
             port(text).map(|port| format!("write \":{port}\", or \"127.0.0.1:{port}\" for this machine alone"))
         }

@@ -234,7 +234,7 @@ fn merging(check: &mut Check, path: &str, route: &Json, tenant: Option<&str>) {
             }
         }
     }
-    for side in ["mergeOn", "mergeOver"] {
+    for side in ["mergeOn", "mergeOver", "respondWith"] {
         for (index, entry) in list(&route[side]["fields"]).iter().enumerate() {
             if entry == "" {
                 check.bad(

@@ -6,7 +6,7 @@
 use super::quantity::{Amount, CPU, MEMORY};
 use super::text::{
     ADDRESS, ADDRESS_OR_OFF, ANY, APP_LISTEN, CAPTURED_PORT, FIELD, FILE, HEADER, LEVEL, LOCAL_OR_OFF, METHOD, NAME,
-    PART, PATH, POINTER, RECIPE, RESULT_WEIGHT, ROUTE_PATH, Text, UPSTREAM, WEIGHT,
+    PATH, POINTER, RECIPE, RESULT_WEIGHT, ROUTE_PATH, Text, UPSTREAM, WEIGHT,
 };
 
 /// A key of a map.
@@ -83,7 +83,6 @@ const GI: u64 = 1 << 30;
 
 const MODE: Shape = Word(&["Batch", "Observe", "Passthrough"], &[]);
 const POINTERS: Shape = List(&Shape::Text(&POINTER), 64);
-const PARTS: Shape = List(&Shape::Text(&PART), 64);
 const HEADERS: Shape = List(&Shape::Text(&HEADER), 64);
 const STATUS: Shape = Int(400, 599);
 /// Tenants with a weight: more than anybody lists by hand, and a hundred kilobytes.
@@ -194,9 +193,9 @@ const ROUTE: &[Key] = &[
     key("mode", MODE, Absent("the policy's")),
     optional("slo", SLO, "the policy's"),
     optional("limits", LIMITS, "the policy's"),
-    group("mergeOn", &[key("headers", HEADERS, Is("[]")), key("fields", PARTS, Is("[]"))]),
-    group("mergeOver", &[key("headers", HEADERS, Is("[]")), key("fields", PARTS, Is("[]"))]),
-    group("respondWith", &[key("headers", HEADERS, Is("[]")), key("fields", PARTS, Is("[]"))]),
+    group("mergeOn", &[key("headers", HEADERS, Is("[]")), key("fields", POINTERS, Is("[]"))]),
+    group("mergeOver", &[key("headers", HEADERS, Is("[]")), key("fields", POINTERS, Is("[]"))]),
+    group("respondWith", &[key("headers", HEADERS, Is("[]")), key("fields", POINTERS, Is("[]"))]),
     key("idempotent", Word(&["Auto", "Always", "Never"], &[]), Is("Auto")),
     key("timeout", TIMEOUT, Absent("no limit")),
     optional("generic", GENERIC, "none"),

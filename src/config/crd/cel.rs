@@ -180,6 +180,12 @@ fn of_routes() -> Vec<Rule> {
             NOT_THE_BODY,
             "it cannot name the whole body: name a field, such as /user",
         ),
+        wrong(
+            "routes[].respondWith",
+            ".fields",
+            NOT_THE_BODY,
+            "it cannot name the whole body: name a field, such as /version",
+        ),
         needed(
             "routes[].generic",
             ".single.results",
