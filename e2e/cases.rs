@@ -107,11 +107,11 @@ impl Case {
         parts.is_empty() || parts.iter().any(|part| self.name.contains(part.as_str()))
     }
 
-    /// The namespace it gets: its name, as far as that is one.
+    /// The namespace it gets: the end of its name, in which those of one topic differ.
     pub(crate) fn namespace(&self) -> String {
-        let plain: String =
-            self.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(50).collect();
-        format!("e2e-{}", plain.trim_end_matches('-'))
+        let plain: String = self.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let end = plain.get(plain.len().saturating_sub(50)..).unwrap_or(&plain);
+        format!("e2e-{}", end.trim_matches('-'))
     }
 
     /// What it needs, in words.

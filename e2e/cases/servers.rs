@@ -167,14 +167,15 @@ async fn through_the_sidecar(space: &Space, server: &Server, load: &Load<'_>) ->
         calls += load.at_once(load.calls).await?;
         let metrics = space.metrics_of(&pods).await?;
         let more = counted(&metrics) - before;
-        let told = format!("{more} of {calls} calls {outcome} ({protocol}), mean batch {:.1}", metrics.batch_mean());
+        let counts =
+            format!("{more} {outcome} ({protocol}) after {calls} calls, mean batch {:.1}", metrics.batch_mean());
         // A probe may be passed on in this time too.
         #[expect(clippy::cast_precision_loss, reason = "some hundreds of calls")]
         if more < calls as f64 {
-            return Err(told.into());
+            return Err(counts.into());
         }
         if server.adapter.is_none() || metrics.shared_batches() >= 1.0 {
-            return Ok(told);
+            return Ok(counts);
         }
     }
     Err(format!("no batch is shared by {calls} calls, {} at once", load.calls.len()).into())

@@ -1,9 +1,14 @@
 //! Servers that do not come up where their recipe has moved them.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
+use k8s_openapi::jiff::SignedDuration;
 use serde_json::Value;
 
 use crate::injector::STATUS;
+
+/// A server that ran longer has come up: startup probes of model servers in public guides end one
+/// that has not after 30 minutes at the latest.
+const START_MAX: SignedDuration = SignedDuration::from_mins(30);
 
 /// The sentence about a pod whose application was moved by a recipe and has ended, or was ended by
 /// its startup probe, without coming up again; `None` for any other.
@@ -22,11 +27,12 @@ pub fn recipe_failure(pod: &Pod) -> Option<String> {
     let containers = pod.status.as_ref()?.container_statuses.as_deref()?;
     let is_down = |status: &&ContainerStatus| {
         let waiting = status.state.as_ref().and_then(|state| state.waiting.as_ref()?.reason.as_deref());
-        let ended = status.last_state.as_ref().and_then(|state| state.terminated.as_ref()?.reason.as_deref());
+        let last = status.last_state.as_ref().and_then(|state| state.terminated.as_ref());
         // One that ran out of memory has been up, and what it lacks is memory.
         moved.contains(&status.name.as_str())
-            && ended != Some("OOMKilled")
-            && (waiting == Some("CrashLoopBackOff") || status.started == Some(false) && status.restart_count > 0)
+            && last.is_none_or(|last| last.reason.as_deref() != Some("OOMKilled"))
+            && (waiting == Some("CrashLoopBackOff")
+                || status.restart_count > 0 && last.is_none_or(is_short) && !is_up(pod, status))
     };
     let ContainerStatus { name, restart_count, .. } = containers.iter().find(is_down)?;
     let (pod, space) = (pod.metadata.name.as_deref()?, pod.metadata.namespace.as_deref().unwrap_or("default"));
@@ -39,22 +45,53 @@ pub fn recipe_failure(pod: &Pod) -> Option<String> {
     })
 }
 
+/// Returns `true` for a run in which a server may not have come up.
+fn is_short(run: &ContainerStateTerminated) -> bool {
+    let (Some(from), Some(to)) = (&run.started_at, &run.finished_at) else { return true };
+    to.0.duration_since(from.0) < START_MAX
+}
+
+/// Returns `true` for a container that has come up. Without a startup probe one counts as started
+/// while it is about to end; the sidecar beside it is ready only once the server accepts connections.
+fn is_up(pod: &Pod, status: &ContainerStatus) -> bool {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let is_probed = containers.filter(|one| one.name == status.name).any(|one| one.startup_probe.is_some());
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut ready = conditions.filter(|one| one.type_ == "Ready" && one.status == "True");
+    if is_probed { status.started == Some(true) } else { ready.next().is_some() }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
 
-    fn failure(recipes: &[&str], started: bool, restarts: u32) -> Option<String> {
+    /// A pod whose moved container is up, or not, after so many restarts.
+    fn pod(recipes: &[&str], is_up: bool, restarts: u32) -> Value {
         let record = json!({"recipes": recipes, "capture": [{"container": "web", "mode": "Loopback"}]});
-        let pod = json!({
+        json!({
             "metadata": {"name": "web-1", "annotations": {STATUS: record.to_string()}},
-            "status": {"containerStatuses": [
-                {"name": "other", "image": "", "imageID": "", "ready": false, "started": false, "restartCount": 9},
-                {"name": "web", "image": "", "imageID": "", "ready": started, "started": started, "restartCount": restarts},
-            ]},
-        });
+            "spec": {"containers": [{"name": "web"}]},
+            "status": {
+                "conditions": [{"type": "Ready", "status": if is_up { "True" } else { "False" }}],
+                "containerStatuses": [
+                    {"name": "other", "image": "", "imageID": "", "ready": false, "started": false, "restartCount": 9},
+                    {
+                        "name": "web", "image": "", "imageID": "", "ready": true, "started": true,
+                        "restartCount": restarts, "state": {"running": {}},
+                    },
+                ],
+            },
+        })
+    }
+
+    fn failure_of(pod: Value) -> Option<String> {
         recipe_failure(&serde_json::from_value(pod).unwrap())
+    }
+
+    fn failure(recipes: &[&str], is_up: bool, restarts: u32) -> Option<String> {
+        failure_of(pod(recipes, is_up, restarts))
     }
 
     #[test]
@@ -68,5 +105,25 @@ mod tests {
         assert_eq!(failure(&["uvicorn"], false, 0), None);
         assert_eq!(failure(&["uvicorn"], true, 3), None);
         assert_eq!(failure(&[], false, 3), None);
+    }
+
+    #[test]
+    fn a_container_with_a_startup_probe_is_up_once_it_has_passed() {
+        let mut pod = pod(&["uvicorn"], false, 1);
+        pod["spec"]["containers"][0]["startupProbe"] = json!({"httpGet": {"port": 8000}});
+        assert_eq!(failure_of(pod.clone()), None);
+        pod["status"]["containerStatuses"][1]["started"] = json!(false);
+        assert!(failure_of(pod).is_some());
+    }
+
+    #[test]
+    fn one_that_had_run_for_long_has_come_up_there() {
+        for (finished, fails) in [("2026-01-01T00:00:09Z", true), ("2026-01-02T00:00:00Z", false)] {
+            let mut pod = pod(&["uvicorn"], false, 1);
+            pod["status"]["containerStatuses"][1]["lastState"] = json!({
+                "terminated": {"exitCode": 1, "startedAt": "2026-01-01T00:00:00Z", "finishedAt": finished},
+            });
+            assert_eq!(failure_of(pod).is_some(), fails, "{finished}");
+        }
     }
 }
