@@ -30,13 +30,16 @@ pub struct BatchRequest {
     pub deadline_ms: Option<u64>,
 }
 
+/// An answer that is too large to be held: its beginning, and the rest as it comes.
+pub type StreamedAnswer = http::Response<Body>;
+
 /// Where the outputs of a batch go. Members may be answered one by one, early, in any order.
 pub trait Outputs: Send {
     /// Answers a member; a second answer to the same member is ignored.
     fn deliver(&mut self, member: usize, result: Result<Reply, Failure>);
 
     /// Answers a member with an answer that is too large to be held and comes on while it is given.
-    fn deliver_streamed(&mut self, member: usize, response: http::Response<Body>);
+    fn deliver_streamed(&mut self, member: usize, response: StreamedAnswer);
 
     /// From now on members are answered one after the other, while others still wait.
     fn isolating(&mut self);

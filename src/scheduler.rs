@@ -23,12 +23,11 @@ pub use self::apart::{ClassApart, Why};
 pub use self::execution::Grant;
 pub use self::onlooker::{Awaited, Coming, Onlooker, Passing, Reading, Seen};
 pub use self::recent::{Benefit, Recent};
-use crate::backend::Backend;
+use crate::backend::{Backend, StreamedAnswer};
 use crate::batching::{
     BatchId, CallId, Cause, ClassSnapshot, CostClassId, Deadline, FlowMode, Limits, Lone, Plan, PriorityId, Report,
     ScopeId, UpstreamSnapshot,
 };
-use crate::body::Body;
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::{Call, Endpoint, Reply};
@@ -134,7 +133,7 @@ pub enum Outcome {
     /// Its part of a batch's answer.
     Reply(Box<Reply>, Ticket),
     /// An answer of its own, of a batch that failed, which is too large to be held.
-    Streamed(Box<http::Response<Body>>, Ticket),
+    Streamed(Box<StreamedAnswer>, Ticket),
     /// Ended by us.
     Failed(Failure, Ticket),
 }

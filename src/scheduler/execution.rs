@@ -6,9 +6,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Event, Outcome, Ticket};
-use crate::backend::{Backend, BatchRequest, Outputs};
+use crate::backend::{Backend, BatchRequest, Outputs, StreamedAnswer};
 use crate::batching::{BatchId, CallId, Observed, ObservedOutcome, Tick};
-use crate::body::Body;
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::Reply;
@@ -126,7 +125,7 @@ impl Outputs for Waiting {
         });
     }
 
-    fn deliver_streamed(&mut self, member: usize, response: http::Response<Body>) {
+    fn deliver_streamed(&mut self, member: usize, response: StreamedAnswer) {
         self.end(member, |ticket| Outcome::Streamed(Box::new(response), ticket));
     }
 
