@@ -184,6 +184,12 @@ fn hold(policies: &[String]) {
         let stats = &metrics.stats;
         assert!(proxy.drain().await, "everything in flight ended");
         assert_eq!(stats.queue_items.load(std::sync::atomic::Ordering::Relaxed), 0);
-        assert_eq!(stats.in_flight.load(std::sync::atomic::Ordering::Relaxed), 0, "in flight back to zero");
+        // The last member has its answer a moment before its batch gives its slot back.
+        let is_over = async {
+            while stats.in_flight.load(std::sync::atomic::Ordering::Relaxed) > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), is_over).await.expect("in flight back to zero");
     });
 }
