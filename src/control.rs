@@ -1,4 +1,4 @@
-//! The control stream between a sidecar and the controller (design README R26, `kubernetes.md` §4).
+//! The control stream between a sidecar and the controller.
 //!
 //! ```text
 //! sidecar  client ── POST /v1/stream, HTTP/2 over TLS, a token of the pod's ──▶ server  controller

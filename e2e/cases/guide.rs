@@ -8,13 +8,14 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::servers::{self, Load};
 use super::{Case, case};
 use crate::caller::Caller;
-use crate::cluster::said_by;
+use crate::cluster::{said_by, until};
 use crate::installation;
 use crate::space::Space;
 use crate::tools::{cargo_target, root};
@@ -29,6 +30,8 @@ const FENCE: &str = "```sh";
 const ENABLE: &str = "enable";
 /// After a block with this word batches have to have been made.
 const LOOK: &str = "look";
+/// How long after [`LOOK`] a batch may take to be merged: calls are made all the while.
+const MERGED_MAX: Duration = Duration::from_secs(30);
 /// The Service of the guide's application, as pods know it.
 const SERVICE: &str = "embedder:80";
 
@@ -109,9 +112,12 @@ async fn run(space: &Space, home: &Path, blocks: &[Block], begun: &Notify) -> Re
         }
         if block.words.iter().any(|word| word == LOOK) {
             let pods = space.deployment_ready("embedder").await?;
-            if space.metrics_of(&pods).await?.shared_batches() < 1.0 {
-                return Err("nothing was merged".into());
-            }
+            // The calls have just begun, and on a slow node none may have been answered yet.
+            until("a merged batch", MERGED_MAX, async || {
+                let shared = space.metrics_of(&pods).await?.shared_batches();
+                if shared >= 1.0 { Ok(()) } else { Err(format!("{shared} batches of several calls").into()) }
+            })
+            .await?;
         }
     }
     Ok(lines)

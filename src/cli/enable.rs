@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use self::policy::Late;
 use self::proof::Proof;
 use super::cluster::{self, Cluster, Target, WorkloadName, explain};
+use super::status::MODE;
 use crate::config::parse_duration;
 use crate::injector::{INJECT, merged_calls, name_ports, remedy};
 
@@ -46,7 +47,7 @@ pub(super) struct EnableArgs {
     workload: WorkloadName,
     #[command(flatten)]
     common: Common,
-    /// What is done with its calls [default: as its policy says, else Batch]
+    /// What is done with its calls [default: the mode on its template, else that of its policy, else Batch]
     #[arg(long, value_enum, ignore_case = true)]
     mode: Option<Mode>,
     /// The latency to promise: makes a policy of the workload's name
@@ -96,7 +97,7 @@ pub(super) fn enable(args: &EnableArgs) -> ExitCode {
     cluster::run(async {
         let mut annotations = json!({INJECT: "enabled"});
         if let Some(mode) = args.mode {
-            annotations["groupage.dev/mode"] = json!(format!("{mode:?}"));
+            annotations[MODE] = json!(format!("{mode:?}"));
         }
         let workload = &args.workload;
         let policy = args.slo_p99.as_ref().map(|slo| policy::policy(workload, slo, args.slo_late)).transpose()?;
@@ -130,7 +131,7 @@ pub(super) fn disable(args: &DisableArgs) -> ExitCode {
 
 /// The template's no. Silence would be a yes where its label, its namespace or the installation asks for all, which cannot be seen from here for sure.
 fn refusal() -> Value {
-    json!({INJECT: "disabled", "groupage.dev/mode": null})
+    json!({INJECT: "disabled", MODE: null})
 }
 
 /// Prints what would be changed.
@@ -151,6 +152,13 @@ fn for_git(workload: &WorkloadName, annotations: &Value) -> Result<String, Strin
     Ok(format!("\nFor git, in the pod template of {}:\n{text}", workload.shown()))
 }
 
+/// The line about a mode of an earlier command that merges nothing and is still on the template.
+fn kept_mode(annotations: &Value, workload: &Value) -> Option<String> {
+    let mode = workload["spec"]["template"]["metadata"]["annotations"][MODE].as_str()?;
+    (annotations[MODE].is_null() && !mode.trim().eq_ignore_ascii_case("batch"))
+        .then(|| format!("‼ {MODE}: {mode} stays on the template, so no calls are merged; --mode Batch merges them"))
+}
+
 // === impl Change ===
 
 impl<'a> Change<'a> {
@@ -169,6 +177,9 @@ impl<'a> Change<'a> {
         let patched = self.annotate(annotations, true).await?;
         self.roll_out(&patched).await?;
         println!("{}", for_git(self.workload, annotations)?);
+        if let Some(line) = kept_mode(annotations, &patched.data) {
+            println!("{line}");
+        }
         let mut proof = Proof::read(&self.cluster, &patched).await?;
         if fix_services {
             proof = self.fix(&patched, proof).await?;
@@ -263,6 +274,17 @@ impl<'a> Change<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mode_of_an_earlier_command_that_merges_nothing_is_named() {
+        let workload = |mode| json!({"spec": {"template": {"metadata": {"annotations": {MODE: mode}}}}});
+        let silent = json!({INJECT: "enabled"});
+        let line = kept_mode(&silent, &workload("Observe")).unwrap();
+        assert!(line.contains("Observe") && line.contains("--mode Batch"), "{line}");
+        assert_eq!(kept_mode(&silent, &workload("batch")), None);
+        assert_eq!(kept_mode(&silent, &json!({})), None);
+        assert_eq!(kept_mode(&json!({MODE: "Observe"}), &workload("Observe")), None);
+    }
 
     #[test]
     fn a_disabled_workload_gets_no_sidecar_whoever_else_asks() {

@@ -24,7 +24,7 @@ use crate::injector::{INJECTED, STATUS};
 use crate::tuner::millis;
 
 /// The annotation that says what is done with a pod's calls, before its policy.
-const MODE: &str = "groupage.dev/mode";
+pub(super) const MODE: &str = "groupage.dev/mode";
 /// What it may say.
 const MODES: [&str; 3] = ["Batch", "Observe", "Passthrough"];
 

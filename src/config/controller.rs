@@ -5,11 +5,11 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// The port of the stream's Service (`kubernetes.md` §5).
+/// The port of the stream's Service.
 const PORT: u16 = 9444;
 /// That of a URL that names none.
 const PORT_HTTPS: u16 = 443;
-/// Where the injector mounts the sidecar's token (`kubernetes.md` §2.5).
+/// The path at which the injector mounts the sidecar's token.
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 /// The controller, as a sidecar is told of it.

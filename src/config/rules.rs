@@ -234,13 +234,13 @@ fn merging(check: &mut Check, path: &str, route: &Json, tenant: Option<&str>) {
             }
         }
     }
-    for side in ["mergeOn", "mergeOver", "respondWith"] {
+    for (side, field) in [("mergeOn", "/user"), ("mergeOver", "/user"), ("respondWith", "/version")] {
         for (index, entry) in list(&route[side]["fields"]).iter().enumerate() {
             if entry == "" {
                 check.bad(
                     &format!("{path}.{side}.fields[{index}]"),
                     &format!("`{side}.fields` cannot name the whole body"),
-                    "name a field, such as /user",
+                    &format!("name a field, such as {field}"),
                 );
             }
         }

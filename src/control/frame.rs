@@ -1,4 +1,4 @@
-//! Frames: a length of four bytes, big-endian, then so many bytes of JSON, at most 1 MiB (design README R26).
+//! Frames: a length of four bytes, big-endian, then so many bytes of JSON, at most 1 MiB.
 //!
 //! The decoder is fed as bytes come and holds no more than one frame and what came with it; how long a frame says that it is costs nothing until its bytes are
 //! there. What it leaves out: what stands in a frame (`wire`), and how many may come (`meter`).

@@ -1,4 +1,4 @@
-//! What sidecar and controller say to each other: JSON in frames, up `Hello Report Event`, down `Config Bundle Goaway Ping` (design README R26).
+//! What sidecar and controller say to each other: JSON in frames, up `Hello Report Event`, down `Config Bundle Goaway Ping`.
 //!
 //! Both ends may be one minor version apart, so nobody insists: a field that is not known is left out, a kind of message that is not known is skipped, and both
 //! are counted; a field that is not there has a default that changes nothing. What one end does only if the other one understands it has a word in

@@ -117,6 +117,7 @@ pub(super) fn plan(
         let unmovable =
             local.or_else(|| ports::unmovable(pod, &port, native)).or_else(|| unseen_name(&port, native, context));
         let mode = if is_local { Mode::None } else { allowed.mode(&port, &named, unmovable.is_none()) };
+        let unmovable = unmovable.or_else(|| ruled_out(&port, &named));
         Decided { port, named, unmovable, mode }
     };
     let mut decided: Vec<Decided> = candidates.into_iter().map(&decide).collect();
@@ -126,6 +127,7 @@ pub(super) fn plan(
         _ => plan.whole_recipes(pod, &recipes, &mut decided, decide),
     }
     plan.warnings.extend(unused_recipe(overrides.recipe, &recipes));
+    let is_recipe_sought = knob.is_none() && wish == Capture::Auto && overrides.recipe == RecipeChoice::Auto;
     let firsts = plan.second_to_none(decided);
     if context.view == View::Files {
         plan.unseen(&firsts);
@@ -135,6 +137,9 @@ pub(super) fn plan(
     }
     if allowed.wish == Capture::Loopback {
         plan.untold(&allowed);
+    }
+    if is_recipe_sought {
+        plan.unread_servers(pod, &recipes);
     }
     if let (Some(knob), Some(told)) = (allowed.knob, &allowed.told) {
         plan.warnings.extend(told::in_vain(knob, told, allowed.wish, &plan.ports));
@@ -197,10 +202,17 @@ impl Allowed<'_> {
             (Capture::Auto, _) if told && self.view == View::Files && *named == Referrers::default() => Mode::Loopback,
             // A Service that comes later may use the number.
             (Capture::Auto, Some(moved)) if self.is_recipe_named || *named == Referrers::default() => moved,
-            (Capture::Auto, _) if movable && named.by_number.is_empty() && named.rules.is_empty() => Mode::Named,
+            // A port of the node keeps leading to the number.
+            (Capture::Auto, _)
+                if movable && named.by_number.is_empty() && named.rules.is_empty() && port.host_port.is_none() =>
+            {
+                Mode::Named
+            }
             (Capture::Auto, _) if told => Mode::Loopback,
             (Capture::Auto, Some(moved)) => moved,
             (Capture::Auto, _) if self.redirect == RedirectUse::WhenNeeded => Mode::Redirect,
+            // Callers would be dropped on their way to the sidecar's port.
+            (Capture::Auto, _) if !named.rules.is_empty() => Mode::None,
             (Capture::Named | Capture::Loopback | Capture::Auto, _) => by_name,
         }
     }
@@ -335,6 +347,23 @@ impl Plan {
         Ok(())
     }
 
+    /// Warns of known servers that no recipe fits, where one would have captured a port.
+    fn unread_servers(&mut self, pod: &Value, recipes: &[RecipeMatch]) {
+        for container in ports::applications(pod) {
+            let name = text(container, &["name"]).unwrap_or_default();
+            let is_left = |planned: &Planned| planned.port.container == name && planned.mode == Mode::None;
+            if !self.ports.iter().any(is_left) || recipes.iter().any(|recipe| recipe.container == name) {
+                continue;
+            }
+            self.warnings.extend(recipe::named_server(container).map(|server| {
+                format!(
+                    "container {name} names {server} in its command, and no recipe fits it as it is written: write \
+                     its address and its port as plain arguments, or set groupage.dev/app-listen"
+                )
+            }));
+        }
+    }
+
     /// Says which containers must listen on loopback without being told.
     fn untold(&mut self, allowed: &Allowed<'_>) {
         let Some(told) = &allowed.told else {
@@ -355,6 +384,16 @@ impl Plan {
             )
         }));
     }
+}
+
+/// The reason not to move a name where rules let calls to its number alone through.
+fn ruled_out(port: &Candidate, named: &Referrers) -> Option<String> {
+    let rules = (!named.rules.is_empty()).then(|| named.rules.join("; "))?;
+    Some(format!(
+        "{rules}, and by the name of port {} of container {} callers would come to another (name that too, and set \
+         groupage.dev/capture: Named)",
+        port.number, port.container
+    ))
 }
 
 /// A warning where the recipe that was chosen fits no container.

@@ -166,7 +166,7 @@ impl Default for SidecarDefaults {
             image: concat!("groupage.dev/groupage:", env!("CARGO_PKG_VERSION")).to_owned(),
             pull_policy: "IfNotPresent".to_owned(),
             pull_secrets: Vec::new(),
-            // `kubernetes.md` §2.4: a static binary idles below 12 MiB; buffered bytes are at most 25 % of the limit.
+            // A static binary idles below 12 MiB; buffered bytes are at most a quarter of the limit.
             cpu_request: "50m".to_owned(),
             memory_request: "48Mi".to_owned(),
             memory_limit: "128Mi".to_owned(),

@@ -48,9 +48,27 @@ pub fn merged_calls(pod: &Value, is_captured: impl Fn(&str) -> bool) -> Vec<Stri
         .collect()
 }
 
+/// The known server that a command names; it may be one of several, or in a text that is not read.
+pub(super) fn named_server(container: &Value) -> Option<&'static str> {
+    let items = ["command", "args"].into_iter().flat_map(|key| list(container, &[key]));
+    let texts: Vec<&str> = items.filter_map(Value::as_str).collect();
+    let words =
+        texts.iter().flat_map(|text| text.split(|char: char| char.is_whitespace() || "\"';&|()".contains(char)));
+    let mut names = words.filter_map(|word| {
+        let is_it = |recipe: &&Recipe| recipe.programs.contains(&base_name(word)) || recipe.modules.contains(&word);
+        RECIPES.iter().find(is_it).map(|recipe| recipe.name)
+    });
+    names.next()
+}
+
 fn of_container(container: &Value, wanted: Option<&str>) -> Option<RecipeMatch> {
     let recipes = || RECIPES.iter().filter(|recipe| wanted.is_none_or(|name| recipe.name == name));
     let commands = command::commands(container);
+    // A server that runs in some case alone: which of them has the port is not known.
+    let is_server = |words| RECIPES.iter().any(|recipe| recipe.program_words(command::unwrapped(words)).is_some());
+    if commands.iter().filter_map(|words| command::conditional(words)).any(is_server) {
+        return None;
+    }
     let mut found = commands.iter().flat_map(|words| {
         let rest = command::unwrapped(words);
         let skipped = words.len() - rest.len();

@@ -113,6 +113,12 @@ pub(super) fn selects(object: &Value, labels: &Value) -> bool {
     }
 }
 
+/// Returns `true` for a rule of calls to pods, such as a network policy, that names a number.
+pub(super) fn rules_number(object: &Value, number: u16) -> bool {
+    let kind = text(object, &["kind"]).unwrap_or_default();
+    ruled(object, kind).iter().any(|(first, last)| (*first..=*last).contains(&number))
+}
+
 /// Who names this port. `namespace` is the pod's, empty where it is not known.
 pub(super) fn of<'a>(
     port: &Candidate,

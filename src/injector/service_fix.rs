@@ -59,8 +59,11 @@ impl ServiceFix {
 #[must_use]
 pub fn service_fixes(status: &str, objects: &[&Value]) -> Vec<ServiceFix> {
     let captured = Status::read(status).map(|status| status.capture).unwrap_or_default();
+    // The name leads to another number, for which a rule of the old one says nothing.
+    let is_ruled = |captured: &&Captured| objects.iter().any(|object| referrers::rules_number(object, captured.port));
     let mut fixes: Vec<ServiceFix> = captured
         .iter()
+        .filter(|captured| !is_ruled(captured))
         // A name that was not moved leads to the application too.
         .filter(|captured| captured.mode == Mode::Named || (captured.mode == Mode::None && captured.name.is_none()))
         .flat_map(|captured| objects.iter().flat_map(move |object| fixes_of(captured, object)))
@@ -183,6 +186,19 @@ mod tests {
         let pool =
             json!({"kind": "InferencePool", "metadata": {"name": "p"}, "spec": {"targetPorts": [{"number": 8000}]}});
         assert_eq!(service_fixes(&status(Some("api"), "Named"), &[&headless, &pool]), []);
+    }
+
+    #[test]
+    fn where_a_policy_lets_calls_to_the_number_alone_through_no_service_leaves_it() {
+        let by_number = service(&json!([{"port": 80, "targetPort": 8000}]));
+        let policy = |port: u16| {
+            json!({
+                "kind": "NetworkPolicy", "metadata": {"name": "in"},
+                "spec": {"podSelector": {}, "ingress": [{"ports": [{"port": port}]}]},
+            })
+        };
+        assert_eq!(service_fixes(&status(Some("api"), "Named"), &[&by_number, &policy(8000)]), []);
+        assert_eq!(service_fixes(&status(Some("api"), "Named"), &[&by_number, &policy(9000)]).len(), 1);
     }
 
     #[test]

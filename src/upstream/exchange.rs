@@ -77,10 +77,10 @@ impl Inner {
         limit: Option<Duration>,
     ) -> Result<LoneAnswer, FailureKind> {
         let Begun { head, body, first_byte, until } = self.begin(request, limit).await?;
+        self.heard.answered(&head.headers);
         let mut body = Body::stream(body);
         match gather(&mut body, self.bounds(until, None), self.buffers.empty_for_answer()).await {
             Gathered::Whole { bytes, trailers, held } => {
-                self.heard.answered(&head.headers);
                 let response::Parts { status, headers, .. } = head;
                 Ok(LoneAnswer::Whole(Answer { status, headers, body: bytes, trailers, first_byte, held }))
             }

@@ -51,8 +51,7 @@ impl Proof {
             let (key, pod) = world::from_pod(object);
             PodProof {
                 has_sidecar: pod.annotations.contains_key(STATUS),
-                // What was recorded when the pod was made may have been mended since.
-                ways: if ways.whole() { ways.around(&pod) } else { Vec::new() },
+                ways: ways.around(&pod),
                 fixes: ways.fixes(&pod),
                 trouble: trouble(object),
                 numbers: numbers.remove(&(key.namespace, key.name.clone())),
@@ -77,9 +76,10 @@ impl Proof {
         self.pods.iter().any(|pod| !pod.ways.is_empty())
     }
 
-    /// Returns `true` if every pod runs with a sidecar that nothing goes around.
+    /// Returns `true` if every pod runs with a sidecar that nothing is known to go around, and all that
+    /// could lead around it was read.
     pub(super) fn is_captured(&self) -> bool {
-        !self.has_missed() && !self.goes_around() && self.pods.iter().all(|pod| pod.trouble.is_none())
+        self.whole && !self.has_missed() && !self.goes_around() && self.pods.iter().all(|pod| pod.trouble.is_none())
     }
 
     /// The Services that have to name a port.
@@ -103,10 +103,12 @@ impl Proof {
             out.push_str(&pod.with(workload, space));
         }
         if self.pods.is_empty() {
-            out.push_str("‼ it has no pods\n");
+            out.push_str(
+                "‼ it has no pods, so nothing is known of what leads to them: run the command again when it has\n",
+            );
         } else if !self.whole {
             out.push_str(
-                "‼ not all Services, network policies and InferencePools can be read: whether calls go around is not known\n",
+                "× not all Services, network policies and InferencePools can be read, so whether calls go around is not known: ask for the right to list them\n",
             );
         }
         out
@@ -205,6 +207,8 @@ mod tests {
         assert!(text(&around).contains("× pod/web-1 has the sidecar\n  × svc/web:80"), "{}", text(&around));
         let broken = proof(|pod| pod.trouble = Some("container model: CrashLoopBackOff".to_owned()));
         assert!(!broken.is_captured() && text(&broken).contains("CrashLoopBackOff"), "{broken:?}");
+        let unknown = Proof { whole: false, ..good };
+        assert!(!unknown.is_captured() && text(&unknown).contains("is not known"), "{}", text(&unknown));
         let missed = proof(|pod| pod.has_sidecar = false);
         assert!(!missed.is_captured() && missed.has_missed() && missed.is_without());
         assert!(text(&missed).contains("involvedObject.kind=Deployment,involvedObject.name=web"), "{}", text(&missed));

@@ -5,7 +5,7 @@
 //!                          └─ killed, out of memory, a defect: still there, so the next start has seen a crash
 //! ```
 //! Where a call of somebody's ends the process, batching it anew after each start would keep the whole pod down; a plain proxy does least and looks into nothing.
-//! Three crashes in a minute (`kubernetes.md` §8) are no accident: the kubelet waits 10 s and then 20 s before it starts a container again, so they are all that a
+//! Three crashes in a minute are no accident: the kubelet waits 10 s and then 20 s before it starts a container again, so they are all that a
 //! minute holds of quick ones.
 //!
 //! Times are those since the machine started, so that no change of the wall clock counts or hides a crash; a record of an earlier boot says nothing. `judge` is pure; the rest
@@ -22,7 +22,7 @@ use crate::clock::Clock;
 
 /// So many crashes…
 pub(in crate::cli) const CRASHES: usize = 3;
-/// …in so long (`kubernetes.md` §8).
+/// …in so long.
 pub(in crate::cli) const WITHIN: Duration = Duration::from_secs(60);
 /// How long everything passes through then. After so long without a crash the kubelet forgets how often it has waited, so the next crashes are as near to one another.
 pub(in crate::cli) const ASIDE: Duration = Duration::from_secs(600);

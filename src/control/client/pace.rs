@@ -8,9 +8,9 @@ use super::session::End;
 /// How often, how long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Times {
-    /// Between two reports, less or more a fifth (design README R26).
+    /// Between two reports, less or more a fifth.
     pub report: Duration,
-    /// How long a stream is open, less or more a fifth (`kubernetes.md` §4).
+    /// How long a stream is open, less or more a fifth.
     pub lifetime: Duration,
     /// For TCP, TLS and HTTP/2 together.
     pub connect: Duration,
@@ -20,7 +20,7 @@ pub struct Times {
     pub silence: Duration,
 }
 
-/// The shortest wait, and the longest (design README R26).
+/// The shortest wait, and the longest.
 const WAIT_MIN: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// The longest wait after the first end: ten thousand streams that break together come back over two seconds.

@@ -2,7 +2,7 @@
 //!
 //! A review is kept until the token ends, at most five minutes, under the token's digest, so that a sidecar that comes back costs nothing and an API server
 //! that is away shuts nobody out who was there a moment ago. At most 50 a second are asked: after a controller's start ten thousand pods come within minutes,
-//! and serve on what they have meanwhile (`kubernetes.md` §4). Who makes tokens up must not use these up for all: only a token that says it is of a pod that was
+//! and serve on what they have meanwhile. Who makes tokens up must not use these up for all: only a token that says it is of a pod that was
 //! injected is reviewed, and only one a second of each. Who knows a pod's UID can keep that pod's sidecar waiting, which then serves on what it has.
 
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ use crate::control::meter::Meter;
 /// For whom tokens are meant: useless at the API server, and anybody else's are useless here.
 pub const AUDIENCE: &str = "groupage.dev";
 
-/// Reviews a second, and at once (`kubernetes.md` §4).
+/// Reviews a second, and at once.
 const REVIEWS: (u64, u64) = (50, 50);
 /// Of one namespace: a fifth is left to the others, whatever its pods do.
 const NAMESPACE_REVIEWS: (u64, u64) = (40, 40);

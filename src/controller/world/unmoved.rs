@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::injector::STATUS;
 
-/// A server that ran longer has come up: startup probes of model servers in public guides end one
-/// that has not after 30 minutes at the latest.
+/// A server that ran longer has come up: the most patient startup probe of the golden guide pods,
+/// KServe's for vLLM (60 times 30 s), ends one that has not by then.
 const START_MAX: SignedDuration = SignedDuration::from_mins(30);
 
 /// The sentence about a pod whose application was moved by a recipe and has ended, or was ended by

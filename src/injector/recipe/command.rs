@@ -27,6 +27,8 @@ const WRAPPERS: [&str; 10] = [
 ];
 /// Words that begin another branch of a shell's text.
 const BRANCHES: [&str; 4] = ["else", "elif", "case", "esac"];
+/// Words of a shell that a command follows, which may not run.
+const KEYWORDS: [&str; 9] = ["if", "then", "while", "until", "do", "{", "}", "!", "time"];
 /// Words between a wrapper and the command.
 const WRAPPER_WORDS: [&str; 4] = ["--", "-g", "-s", "run"];
 
@@ -76,6 +78,14 @@ pub(super) fn commands(container: &Value) -> Vec<Vec<CommandWord>> {
             parts.into_iter().map(word).collect()
         })
         .collect()
+}
+
+/// A command after words of the shell that may keep it from running, or run it beside others;
+/// `None` where it has none.
+pub(super) fn conditional(words: &[CommandWord]) -> Option<&[CommandWord]> {
+    let is_keyword = |word: &&CommandWord| KEYWORDS.contains(&word.text.as_str()) || word.text.ends_with("()");
+    let count = words.iter().take_while(is_keyword).count();
+    (count > 0).then(|| words.get(count..).unwrap_or_default())
 }
 
 /// A command without what only starts it: wrappers and assignments.

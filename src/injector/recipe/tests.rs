@@ -218,3 +218,28 @@ fn every_recipe_has_a_source_and_a_way_to_be_recognised() {
     names.dedup();
     assert_eq!(names.len(), RECIPES.len());
 }
+
+#[test]
+fn a_server_in_a_branch_of_one_line_is_one_of_several() {
+    let shell = |text: &str| json!({"command": ["sh", "-c", text]});
+    let server = "uvicorn a:b --host 0.0.0.0 --port 8000";
+    for text in [
+        format!("if [ \"$DEV\" = 1 ]; then exec {server} --reload; fi; exec {server}"),
+        "if [ \"$DEV\" = 1 ]; then uvicorn a:b; fi; exec python serve.py".to_owned(),
+        format!("run() {{ {server}; }}; run"),
+        format!("while true; do {server}; done"),
+        format!("! {server}"),
+    ] {
+        assert_eq!(moved(&shell(&text)), None, "{text}");
+    }
+    let before = shell(&format!("if [ -n \"$X\" ]; then export Y=1; fi; exec {server}"));
+    assert_eq!(moved(&before).map(|(name, ..)| name), Some("uvicorn"));
+}
+
+#[test]
+fn a_server_is_named_where_its_command_is_not_read() {
+    for text in ["exec gunicorn -w $(nproc) a:b", "uv run --no-sync gunicorn a:b", "python -m gunicorn \"$@\""] {
+        assert_eq!(super::named_server(&json!({"command": ["bash", "-c", text]})), Some("gunicorn"), "{text}");
+    }
+    assert_eq!(super::named_server(&json!({"command": ["python", "serve.py"]})), None);
+}
