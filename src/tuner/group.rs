@@ -1,4 +1,5 @@
-//! Many pods: pooled as the policy says, each group with a history of its own.
+//! Tuning of many pods: pods are pooled into groups as the policy requires, each with its own
+//! [`History`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,37 +8,39 @@ use super::learned::{Learned, start};
 use super::{Bounds, Granularity, History, Observation, Proposal, Settings, propose};
 use crate::batching::Tick;
 
-/// A group that nobody reports for is remembered this long: a pod that restarts, a stream that is dialled anew.
+/// A group without reports is dropped after this time. It covers restarts of pods and reconnects of
+/// control streams.
 const ABSENT_MAX: Duration = Duration::from_secs(900);
 
-/// Which pods share one set of values: never pods of unlike profiles, whose settings are what is being compared.
+/// Identifies a group of pods that share one set of values. Pods of different profiles are never in
+/// one group, since their settings are being compared.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKey {
-    /// The profile in force.
+    /// Name of the profile in force.
     pub profile: String,
-    /// A pod's UID, an accelerator or instance type, or nothing: as [`Granularity`] says.
+    /// A pod's UID, an accelerator or instance type, or empty, depending on the [`Granularity`].
     pub of: String,
 }
 
-/// What is to be for a pod.
+/// Proposal for one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodProposal {
-    /// Its UID.
+    /// UID of the pod.
     pub pod: String,
-    /// Whom it shares it with.
+    /// Group of the pod.
     pub group: GroupKey,
-    /// What, and why.
+    /// Proposed settings, and the reason.
     pub proposal: Proposal,
 }
 
 /// The slow loop of one policy.
 ///
 /// # Bounds
-/// A history for each group of the last quarter of an hour, and a number for each pod.
+/// One history for each group with a report in the last 15 minutes, and one counter for each pod.
 #[derive(Debug, Clone, Default)]
 pub struct Tuner {
     groups: BTreeMap<GroupKey, Kept>,
-    /// How often each pod's upstream was another one.
+    /// The last reported [`Observation::changes`] of each pod.
     changes: BTreeMap<String, u64>,
 }
 
@@ -45,16 +48,19 @@ pub struct Tuner {
 struct Kept {
     history: History,
     seen: Tick,
-    /// Changes of its pods' upstreams, added up here: pods come and go.
+    /// Sum of the upstream replacements seen by its pods. The sum is kept here because pods come
+    /// and go.
     changes: u64,
 }
 
 // === impl Tuner ===
 
 impl Tuner {
-    /// Looks at what the pods of the policy reported since the last look, one observation for each that did, within the bounds of the profile that each runs. A
-    /// group that is new begins with what its
-    /// sidecars have in force, else with what others like them ended with.
+    /// Evaluates every group, given one observation for each pod that reported since the last call,
+    /// within the bounds of the pod's profile.
+    ///
+    /// A new group starts from the settings that its sidecars have in force, otherwise from those
+    /// that similar pods learned.
     pub fn look(
         &mut self,
         now: Tick,
@@ -78,7 +84,7 @@ impl Tuner {
             });
             kept.seen = now;
             kept.changes += known;
-            let seen = Observation { changes: kept.changes, ..pool(&pods) };
+            let seen = Observation { changes: kept.changes, ..pool(&pods, kept.history.settings()) };
             let (proposal, history) = propose(now, &seen, &bounds, std::mem::take(&mut kept.history));
             kept.history = history;
             let one = |pod: &&Observation| PodProposal {
@@ -94,13 +100,15 @@ impl Tuner {
         proposals
     }
 
-    /// What is in force for the pods of a group that reports at present; for those that come and have not reported.
+    /// Returns the settings in force for a group that reports at present. Pods of the group that
+    /// have not reported yet start with them.
     #[must_use]
     pub fn settings(&self, key: &GroupKey) -> Option<Settings> {
         self.groups.get(key).map(|kept| kept.history.settings())
     }
 
-    /// How many of these pods have found another upstream since they were looked at last. One that is new has not.
+    /// Returns the number of pods with an upstream replaced since the last call. A pod seen for the
+    /// first time does not count.
     fn changes_of(&mut self, pods: &[&Observation]) -> u64 {
         let mut changed = 0;
         for pod in pods {
@@ -114,7 +122,7 @@ impl Tuner {
 // === impl GroupKey ===
 
 impl GroupKey {
-    /// The group of a pod that runs this profile, by its UID and its kind of machine.
+    /// Returns the group of a pod with this profile, UID and node class.
     #[must_use]
     pub fn new(granularity: Granularity, profile: &str, (pod, node_class): (&str, &str)) -> Self {
         let of = match granularity {
@@ -130,8 +138,9 @@ impl GroupKey {
     }
 }
 
-/// What a new group begins with: what most of its sidecars say is in force, so that another leader carries on where the last one was; where they say nothing,
-/// what was learned before.
+/// Initial settings of a new group: those that most of its sidecars report as in force, so that a
+/// new leader continues where the previous one ended. If none are reported, or only the default,
+/// those that were learned before.
 fn begin(pods: &[&Observation], learned: &[Learned]) -> Settings {
     let told: Vec<Settings> = pods.iter().filter_map(|pod| pod.in_force).collect();
     let count = |settings: &Settings| told.iter().filter(|other| *other == settings).count();
@@ -141,8 +150,9 @@ fn begin(pods: &[&Observation], learned: &[Learned]) -> Settings {
     common.filter(|settings| *settings != Settings::default()).or_else(known).or(common).unwrap_or_default()
 }
 
-/// The reports of several pods as one.
-fn pool(pods: &[&Observation]) -> Observation {
+/// Merges the reports of several pods into one. `wanted` are the settings that each should have
+/// applied.
+fn pool(pods: &[&Observation], wanted: Settings) -> Observation {
     let mut all = Observation::default();
     let mut learning = 0;
     for pod in pods {
@@ -155,15 +165,14 @@ fn pool(pods: &[&Observation]) -> Observation {
         all.lost = all.lost.saturating_add(pod.lost);
         all.shift_permille = all.shift_permille.max(pod.shift_permille);
         all.slots = all.slots.max(pod.slots);
-        // One of many that has just started is no reason to wait: most must be learning.
+        // A single pod that has just started is no reason to wait: the majority must be learning.
         learning += usize::from(pod.learning);
         all.lone_late = all.lone_late.max(pod.lone_late);
         all.weight_ceiling = all.weight_ceiling.into_iter().chain(pod.weight_ceiling).min();
     }
     all.learning = learning * 2 > pods.len();
-    // One that lags behind speaks for all: the group has what it was told once each of them has.
-    let told = pods.iter().filter_map(|pod| pod.in_force);
-    let newest = told.clone().max_by_key(|own| pods.iter().filter(|pod| pod.in_force == Some(*own)).count());
-    all.in_force = told.clone().find(|own| Some(*own) != newest).or(newest);
+    // A single pod that has not applied the settings keeps the group unsettled.
+    let reported = || pods.iter().filter_map(|pod| pod.in_force);
+    all.in_force = reported().find(|own| *own != wanted).or_else(|| reported().next());
     all
 }

@@ -1,4 +1,5 @@
-//! What the slow loop promises, for every history of reports: bounds, steps, an end to moving, and a way back.
+//! Properties of the slow loop for every history of reports: bounds, step sizes, convergence, and
+//! reverting.
 
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ fn bounds() -> Bounds {
     }
 }
 
-/// Ten seconds of calls: so many answered, of these so many late, so many lost.
+/// Returns ten seconds of calls: the number answered, the late ones among them, and the number
+/// lost.
 fn seen(answered: u64, late: u64, lost: u64) -> Observation {
     let mut seen = Observation { pod: "u".to_owned(), over: INTERVAL, late, lost, slots: 16, ..Observation::default() };
     seen.latency.add_many(80_000, answered - late);
@@ -38,12 +40,12 @@ fn calm(lost: u64) -> Observation {
     seen
 }
 
-/// A group and its time.
+/// A simulated group.
 struct World {
     now: Tick,
     history: History,
     bounds: Bounds,
-    /// What was told, look by look.
+    /// Settings pushed at each evaluation.
     told: Vec<Settings>,
     words: Vec<Word>,
 }
@@ -57,7 +59,7 @@ impl World {
         self.told.last().copied().unwrap_or_default()
     }
 
-    /// The sidecar has what it was told, and reports this.
+    /// Evaluates a report of a sidecar that has applied the settings pushed last.
     fn look(&mut self, mut seen: Observation) -> Proposal {
         self.now = self.now.after(INTERVAL);
         seen.in_force = Some(self.in_force());
@@ -78,7 +80,7 @@ impl World {
         told.windows(2).filter(|pair| pair[0] != pair[1]).count()
     }
 
-    /// How often the shift turned from up to down or back.
+    /// Number of times that the shift changed its direction.
     fn turns(&self) -> usize {
         let moves: Vec<bool> = self
             .told
@@ -90,7 +92,7 @@ impl World {
     }
 }
 
-/// No more than a quarter, or the least step.
+/// Returns `true` if the step is at most a quarter, or the minimum step.
 fn bounded(from: Settings, to: Settings) -> bool {
     let shift = from.shift_permille.max(to.shift_permille);
     let slots = |settings: Settings| settings.slots_max.unwrap_or(16);
@@ -127,7 +129,7 @@ fn a_step_after_which_the_slo_is_met_less_often_is_taken_back_and_not_tried_soon
         back.reason.text,
         "slo met for 81% of the calls, 95% before: taken back, deadline shift 5ms → 0ms, not tried again for 5m"
     );
-    // What is left is to try fewer slots; the shift is left alone until its time has come.
+    // Fewer slots are the remaining option; the shift does not move until its block ends.
     world.looks(20, &seen(1000, 50, 0));
     assert!(world.told.iter().skip(6).all(|told| told.shift_permille == 0), "{:?}", world.told);
     assert!(world.words.contains(&Word::SlotsLowered));
@@ -136,7 +138,8 @@ fn a_step_after_which_the_slo_is_met_less_often_is_taken_back_and_not_tried_soon
 #[test]
 fn a_step_back_after_which_answers_are_late_is_undone_and_the_next_try_comes_later_each_time() {
     let mut world = World::new(bounds());
-    // 12 % of the SLO pass outside: above that shift all is well, below it late.
+    // 12 % of the SLO is spent outside the sidecar: from that shift on answers are in time, below
+    // it they are late.
     let plant = |told: Settings| if told.shift_permille >= 120 { calm(0) } else { seen(1000, 60, 0) };
     for _ in 0..6 * 60 * 24 {
         let told = world.in_force();
@@ -199,7 +202,7 @@ fn while_the_servers_concurrency_is_learned_nothing_moves_however_late_calls_are
     let late = Observation { learning: true, ..seen(1000, 900, 0) };
     let held = world.looks(50, &late);
     assert_eq!((held.reason.word, World::changes(&world.told)), (Word::Learning, 0));
-    // What was late meanwhile counts for nothing: half a minute of the time after it is needed.
+    // Late answers during learning do not count: the SLO must be missed for 30 s after it.
     let words: Vec<Word> = (0..3).map(|_| world.look(seen(1000, 50, 0)).reason.word).collect();
     assert_eq!(words, [Word::Held, Word::Held, Word::ShiftRaised]);
 }
@@ -221,7 +224,7 @@ fn few_calls_move_nothing_however_late_they_are() {
     let mut world = World::new(bounds());
     let held = world.looks(100, &seen(3, 3, 0));
     assert_eq!((held.reason.word, World::changes(&world.told)), (Word::FewSamples, 0));
-    // Ten a look are enough together.
+    // Ten calls per report are enough when reports are merged.
     world.looks(100, &seen(10, 5, 0));
     assert!(World::changes(&world.told) > 0);
 }
@@ -344,6 +347,28 @@ fn pods_are_pooled_as_the_policy_says_and_never_across_profiles() {
 }
 
 #[test]
+fn a_group_settles_only_when_every_pod_has_applied_the_step() {
+    let bounds = Bounds { granularity: Granularity::NodeClass, ..bounds() };
+    let mut tuner = Tuner::default();
+    let mut look = |number: u64, in_force: [Settings; 3]| {
+        let pods: Vec<Observation> = in_force
+            .iter()
+            .zip(["1", "2", "3"])
+            .map(|(own, pod)| Observation { pod: pod.to_owned(), in_force: Some(*own), ..seen(1000, 50, 0) })
+            .collect();
+        let now = Tick::default().after(INTERVAL * u32::try_from(number).unwrap());
+        tuner.look(now, |_: &str| bounds.clone(), &pods, &[]).remove(0).proposal
+    };
+    let before = Settings::default();
+    let after = (1..=3).map(|number| look(number, [before; 3]).told).last().unwrap();
+    assert_ne!(after, before, "a step");
+    for number in 4..=8 {
+        assert_eq!(look(number, [before, before, after]).reason.word, Word::Settling, "two of three lag");
+    }
+    assert_ne!(look(9, [after; 3]).reason.word, Word::Settling);
+}
+
+#[test]
 fn another_leader_carries_on_and_a_new_pod_begins_with_what_is_known() {
     let told = Settings { shift_permille: 120, ..Settings::default() };
     let mut tuner = Tuner::default();
@@ -360,7 +385,9 @@ fn another_leader_carries_on_and_a_new_pod_begins_with_what_is_known() {
     assert_eq!(proposals[0].proposal.told, told);
 }
 
-/// Up for long, a step down, up again in vain, and late again while it goes back: the way back led over the step down, and up by more than a step.
+/// Regression test. The shift is raised for long, lowered by a step, raised again without effect,
+/// and then reverted. Reverting must not cross the step down, since that would raise the shift by
+/// more than one step.
 #[test]
 fn a_way_back_ends_where_the_settings_were_loosened_in_between() {
     let late = |over: u64| Observation { over: Duration::from_secs(over), ..seen(1000, 300, 0) };
@@ -396,7 +423,7 @@ fn a_way_back_ends_where_the_settings_were_loosened_in_between() {
     }
 }
 
-/// Anything that a sidecar may report, honest or not.
+/// Generates any report of a sidecar, consistent or not.
 fn any_seen() -> impl Strategy<Value = Observation> {
     (
         0..2000_u64,
@@ -425,7 +452,8 @@ proptest! {
     ) {
         let mut world = World::new(Bounds { weight: Some((500, 8000)), weight_own: Some(8000), ..bounds() });
         for (report, times) in reports {
-            // The core uses every slot that it may: only then is a step of the wall a step of what is in force.
+            // The core uses every slot that it may. Otherwise a step of the limit is not a step of
+            // the number in use.
             let report = Observation { slots: 16, ..report };
             world.looks(times, &report);
         }
@@ -452,7 +480,8 @@ proptest! {
         let inside = Bounds { slots: (1, 4), weight: Some((500, 2000)), weight_own, ..bounds() };
         let mut world = World::new(inside);
         for (report, times) in reports {
-            // A server that runs sixteen batches at once does so under what it is told.
+            // A server that executes sixteen batches concurrently does so below any limit that is
+            // pushed.
             world.looks(times, &Observation { slots: 16, frozen, ..report });
         }
         for told in &world.told {
@@ -469,7 +498,8 @@ proptest! {
         let mut world = World::new(bounds());
         let report = Observation { over: INTERVAL, ..report };
         world.looks(2 * 8640, &report);
-        // Two days. What fails is tried again after each doubling of five minutes, so at most twice on the second day: four steps of two knobs, there and back.
+        // Two days of reports. A failed step is retried after each doubling of five minutes, hence
+        // at most twice on the second day: four steps of two parameters, there and back.
         let later = &world.told[8640..];
         prop_assert!(World::changes(later) <= 32, "{} changes on the second day", World::changes(later));
         prop_assert!(World::changes(&world.told) <= 250, "{} in all", World::changes(&world.told));
@@ -480,11 +510,12 @@ proptest! {
         let mut world = World::new(bounds());
         let mut draw = crate::simulate::draw::Draw::new(seed, 1);
         for _ in 0..4000 {
-            // As many late answers as chance makes of this many in a thousand.
+            // A random number of late answers, at an expected rate of `level` in a thousand.
             let late = (0..1000).filter(|_| draw.unit() * 1000.0 < level as f64).count() as u64;
             world.look(seen(1000, late, 0));
         }
-        // One in a hundred looks: twenty minutes on average, where every look could turn.
+        // At most one change of direction in a hundred evaluations, which is one in about 17
+        // minutes.
         prop_assert!(world.turns() <= 40, "{} turns in eleven hours at {level} in a thousand", world.turns());
     }
 }
