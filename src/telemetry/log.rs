@@ -1,6 +1,7 @@
-//! The log: JSON lines or text on stderr, its level changeable while running.
+//! The log: JSON lines or text on stderr, with a level that can be changed at run time.
 //!
-//! Never a body, a header value or a credential: callers pass kinds, counts and codes. Control characters in fields are escaped by the formats.
+//! Bodies, header values and credentials are never logged: callers pass kinds, counts and codes.
+//! Control characters in fields are escaped by both formats.
 
 use std::io::IsTerminal;
 
@@ -20,16 +21,16 @@ use tracing_subscriber::{Registry, fmt};
 use super::writer::LossyWriter;
 use crate::error::BoxError;
 
-/// How lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
-    /// For people.
+    /// Readable text.
     Pretty,
 }
 
-/// Changes the level while running.
+/// Handle to change the log level at run time.
 #[derive(Debug, Clone)]
 pub struct LevelHandle {
     handle: Option<reload::Handle<EnvFilter, Registry>>,
@@ -46,13 +47,13 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// Starts the log of the process. The second call changes nothing and gives a handle that does nothing.
+/// Starts the log of the process. A second call changes nothing, and its handle has no effect.
 ///
 /// # Errors
-/// When the level is not a filter, or no thread can be started.
+/// Returns an error if `level` is not a valid filter, or if the writer thread cannot be started.
 pub fn init(format: Format, level: &str) -> Result<(LevelHandle, LossyWriter), BoxError> {
     let writer = LossyWriter::start("log", std::io::stderr())?;
-    let (filter, handle) = reload::Layer::new(EnvFilter::try_new(level)?);
+    let (filter, handle) = reload::Layer::new(parse_filter(level)?);
     let lines = Lines(writer.clone());
     let layer: Box<dyn tracing_subscriber::Layer<_> + Send + Sync> = match format {
         Format::Json => Box::new(fmt::layer().event_format(JsonLines).with_writer(lines)),
@@ -62,7 +63,8 @@ pub fn init(format: Format, level: &str) -> Result<(LevelHandle, LossyWriter), B
     Ok((LevelHandle { handle: first.then_some(handle) }, writer))
 }
 
-/// One object a line: `ts level target msg`, then the fields of the event. Values that are JSON already (lists of addresses) stay JSON.
+/// Formats one JSON object per line: `ts`, `level`, `target` and `msg`, then the fields of the
+/// event. Values that are already JSON (lists of addresses) are embedded as JSON.
 #[derive(Debug, Clone, Copy)]
 struct JsonLines;
 
@@ -79,7 +81,7 @@ where
         fields.0.push(("level", event.metadata().level().as_str().into()));
         fields.0.push(("target", event.metadata().target().into()));
         event.record(&mut fields);
-        // The fields that every line has come first; a map would sort them.
+        // The common fields come first. A map would sort them by name.
         fields.0.sort_by_key(|(name, _)| !matches!(*name, "ts" | "level" | "target" | "msg"));
         for (i, (name, value)) in fields.0.iter().enumerate() {
             let before = if i == 0 { '{' } else { ',' };
@@ -123,7 +125,8 @@ impl Visit for Fields {
 
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         let text = format!("{value:?}");
-        // A list of strings prints as JSON; so do numbers. Anything else is text.
+        // The debug format of a list of strings or numbers is valid JSON. Anything else is logged
+        // as text.
         match serde_json::from_str::<Value>(&text) {
             Ok(list @ Value::Array(_)) => self.insert(field, list),
             _ => self.insert(field, text),
@@ -131,18 +134,22 @@ impl Visit for Fields {
     }
 }
 
-/// Whether every part of a filter names a level: a lone word that is none would be taken for a target, and silence all others.
-fn is_filter(text: &str) -> bool {
-    let level = |word: &str| {
+/// Parses a filter in `RUST_LOG` syntax. Every part must contain a level: a single word that is not
+/// one would be parsed as a target, and would disable all other targets.
+fn parse_filter(text: &str) -> Result<EnvFilter, BoxError> {
+    let is_level = |word: &str| {
         ["off", "error", "warn", "info", "debug", "trace"].iter().any(|known| word.trim().eq_ignore_ascii_case(known))
     };
-    text.split(',').all(|part| part.rsplit('=').next().is_some_and(level))
+    if !text.split(',').all(|part| part.rsplit('=').next().is_some_and(is_level)) {
+        return Err(format!("log level {text:?} has a part without a level, such as info or groupage=debug").into());
+    }
+    Ok(EnvFilter::try_new(text)?)
 }
 
 // === impl LevelHandle ===
 
 impl LevelHandle {
-    /// A handle that changes nothing.
+    /// Returns a handle that has no effect.
     #[must_use]
     pub const fn none() -> Self {
         Self { handle: None }
@@ -151,12 +158,9 @@ impl LevelHandle {
     /// Sets the filter, in `RUST_LOG` syntax.
     ///
     /// # Errors
-    /// When it is not a filter.
+    /// Returns an error if `level` is not a valid filter.
     pub fn set(&self, level: &str) -> Result<(), BoxError> {
-        if !is_filter(level) {
-            return Err("no level".into());
-        }
-        let filter = EnvFilter::try_new(level)?;
+        let filter = parse_filter(level)?;
         if let Some(handle) = &self.handle {
             handle.reload(filter)?;
         }
