@@ -1,4 +1,5 @@
-//! The rules of text values: paths, pointers, header names, addresses. Each rule says what it allows, and the parsers are those that fill the policy.
+//! Validation rules for text values: paths, pointers, header names, addresses. Each rule describes
+//! what it allows, and its parser is the one that fills the policy.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -10,26 +11,29 @@ use super::listen;
 use super::policy::Upstream;
 use crate::protocol::Pointer;
 
-/// Longest text of any kind, in characters; a path or a log filter has some hundred.
+/// Maximum length of any text, in characters. A path or a log filter has about a hundred.
 const CHARS_MAX: usize = 4_096;
-/// Longest name of a header: a proxy in the way takes no longer ones, and rules between headers cost by it.
+/// Maximum length of a header name. Intermediate proxies accept no longer ones, and the cost of
+/// rules between headers depends on it.
 const HEADER_CHARS_MAX: usize = 256;
-/// Longest JSON Pointer, address and log filter.
+/// Maximum length of a JSON Pointer, an address or a log filter.
 const LINE_CHARS_MAX: usize = 1_024;
 
-/// A rule for a text.
+/// A validation rule for a text.
 pub(super) struct Text {
-    /// What is allowed, in words.
+    /// Description of the allowed texts.
     pub(super) allowed: &'static str,
-    /// Longest, in characters.
+    /// Maximum length, in characters.
     pub(super) chars_max: usize,
-    /// What a schema can say of it: a regular expression that takes every text that `check` takes, in the syntax that RE2 and we read alike.
+    /// Regular expression for a schema. It matches every text that `check` accepts, in the syntax
+    /// that RE2 and the `regex` crate share.
     pub(super) pattern: &'static str,
-    /// Whether a text is.
+    /// Validates a text.
     check: fn(&str) -> Result<(), Refusal>,
 }
 
-/// Why a text is not taken: it breaks the rule; this may say more.
+/// Reason that a text is rejected: it violates the rule. The field may explain more and is empty
+/// otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal(pub(super) &'static str);
 
@@ -46,7 +50,7 @@ pub(super) const NAME: Text = Text {
     check: |text| ok(!text.is_empty() && text.chars().all(|c| !c.is_whitespace() && !c.is_control())),
 };
 
-/// A file's path.
+/// Path of a file.
 pub(super) const FILE: Text = Text {
     allowed: "a path",
     chars_max: CHARS_MAX,
@@ -64,7 +68,7 @@ pub(super) const ROUTE_PATH: Text = Text {
     },
 };
 
-/// A path to send to.
+/// Path to which calls are sent.
 pub(super) const PATH: Text = Text {
     allowed: "a path that begins with `/`",
     chars_max: CHARS_MAX,
@@ -72,7 +76,7 @@ pub(super) const PATH: Text = Text {
     check: |text| ok(is_path(text)),
 };
 
-/// A method.
+/// HTTP method.
 pub(super) const METHOD: Text = Text {
     allowed: "a method in capitals, such as POST",
     chars_max: 32,
@@ -80,7 +84,7 @@ pub(super) const METHOD: Text = Text {
     check: |text| ok(!text.is_empty() && text.bytes().all(|b| b.is_ascii_uppercase() || b == b'-' || b == b'_')),
 };
 
-/// A header name.
+/// HTTP header name.
 pub(super) const HEADER: Text = Text {
     allowed: "a header name, such as x-tenant-id",
     chars_max: HEADER_CHARS_MAX,
@@ -88,7 +92,7 @@ pub(super) const HEADER: Text = Text {
     check: |text| ok(header(text).is_some()),
 };
 
-/// A JSON Pointer.
+/// JSON Pointer (RFC 6901).
 pub(super) const POINTER: Text = Text {
     allowed: "a JSON Pointer: \"\" or a text that begins with `/`",
     chars_max: LINE_CHARS_MAX,
@@ -96,7 +100,7 @@ pub(super) const POINTER: Text = Text {
     check: |text| ok(Pointer::parse(text).is_ok()),
 };
 
-/// A member of an item.
+/// Member of an item.
 pub(super) const FIELD: Text = Text {
     allowed: "a field's name, or a JSON Pointer that begins with `/`",
     chars_max: LINE_CHARS_MAX,
@@ -104,7 +108,7 @@ pub(super) const FIELD: Text = Text {
     check: |text| ok(!text.is_empty() && Pointer::parse_field(text).is_ok()),
 };
 
-/// What the items of a batch are weighed by.
+/// Quantity by which the items of a batch are weighed.
 pub(super) const WEIGHT: Text = Text {
     allowed: "Items, Bytes, Chars, ListLen, or a JSON Pointer that begins with `/`",
     chars_max: LINE_CHARS_MAX,
@@ -112,7 +116,7 @@ pub(super) const WEIGHT: Text = Text {
     check: |text| ok(text == "Items" || is_weight(text)),
 };
 
-/// What results are weighed by.
+/// Quantity by which results are weighed.
 pub(super) const RESULT_WEIGHT: Text = Text {
     allowed: "Bytes, Chars, ListLen, or a JSON Pointer that begins with `/`",
     chars_max: LINE_CHARS_MAX,
@@ -120,7 +124,7 @@ pub(super) const RESULT_WEIGHT: Text = Text {
     check: |text| ok(is_weight(text)),
 };
 
-/// The range of a port's number; a schema says it of numbers.
+/// Range of port numbers. A schema applies it to values that are numbers.
 pub(super) const PORTS: (u64, u64) = (1, 65_535);
 
 /// A captured port.
@@ -136,15 +140,15 @@ pub(super) const CAPTURED_PORT: Text = Text {
     },
 };
 
-/// How an application is told to listen on loopback.
+/// Setting that makes an application listen on loopback.
 pub(super) const APP_LISTEN: Text = Text {
-    allowed: "env:NAME=ADDRESS or arg:FLAG=ADDRESS for a loopback address or a port and a name that ends with HOST, BIND, LISTEN, ADDRESS or PORT, several by comma, after CONTAINER/ where there are several",
+    allowed: "env:NAME=ADDRESS or arg:FLAG=ADDRESS for a loopback address or a port and a name that ends with HOST, HOSTNAME, IP, BIND, LISTEN, ADDR, ADDRESS or PORT, several by comma, after CONTAINER/ where there are several",
     chars_max: LINE_CHARS_MAX,
     pattern: listen::PATTERN,
     check: |text| ok(listen::is_app_listen(text)),
 };
 
-/// A recipe.
+/// Name of a recipe.
 pub(super) const RECIPE: Text = Text {
     allowed: "Auto, None or the name of a recipe, such as uvicorn",
     chars_max: LINE_CHARS_MAX,
@@ -163,7 +167,7 @@ pub(super) const ADDRESS: Text = Text {
     check: |text| ok(address(text).is_some()),
 };
 
-/// An address to listen on, or none.
+/// An address to listen on, or `off`.
 pub(super) const ADDRESS_OR_OFF: Text = Text {
     allowed: "an address such as 127.0.0.1:9190, or off",
     chars_max: LINE_CHARS_MAX,
@@ -171,7 +175,7 @@ pub(super) const ADDRESS_OR_OFF: Text = Text {
     check: |text| ok(text == "off" || address(text).is_some()),
 };
 
-/// A loopback address to listen on, or none.
+/// A loopback address to listen on, or `off`.
 pub(super) const LOCAL_OR_OFF: Text = Text {
     allowed: "a loopback address such as 127.0.0.1:9191, or off",
     chars_max: LINE_CHARS_MAX,
@@ -182,7 +186,7 @@ pub(super) const LOCAL_OR_OFF: Text = Text {
     },
 };
 
-/// The model server.
+/// Address of the model server.
 pub(super) const UPSTREAM: Text = Text {
     allowed: "http://HOST:PORT, https://HOST:PORT or unix:/PATH",
     chars_max: LINE_CHARS_MAX,
@@ -201,7 +205,7 @@ pub(super) const LEVEL: Text = Text {
 // === impl Text ===
 
 impl Text {
-    /// Whether a text is taken.
+    /// Validates a text.
     pub(super) fn judge(&self, text: &str) -> Result<(), Refusal> {
         if text.chars().nth(self.chars_max).is_some() {
             return Err(BAD);
@@ -210,7 +214,7 @@ impl Text {
     }
 }
 
-/// An address; without a host it is every IPv4 address.
+/// Parses an address. Without a host it is every IPv4 address.
 pub(super) fn address(text: &str) -> Option<SocketAddr> {
     let port = |port: &str| port.bytes().all(|b| b.is_ascii_digit()).then(|| port.parse::<u16>().ok()).flatten();
     match text.rsplit_once(':') {
@@ -220,11 +224,11 @@ pub(super) fn address(text: &str) -> Option<SocketAddr> {
     }
 }
 
-/// The model server's address.
+/// Parses the address of the model server.
 pub(super) fn upstream(text: &str) -> Result<Upstream, Refusal> {
     if let Some(path) = text.strip_prefix("unix:") {
         let path = path.strip_prefix("//").unwrap_or(path);
-        // 107 bytes are what the kernel takes.
+        // The kernel accepts at most 107 bytes for the path of a Unix socket.
         let fits = path.starts_with('/') && path.len() > 1 && path.len() <= 107 && !path.contains('\0');
         return if fits { Ok(Upstream::Unix(PathBuf::from(path))) } else { Err(BAD) };
     }
@@ -241,7 +245,7 @@ pub(super) fn upstream(text: &str) -> Result<Upstream, Refusal> {
         return Err(Refusal("without a user: callers' credentials are sent on as they are"));
     }
     let parsed: http::uri::Authority = authority.parse().map_err(|_| BAD)?;
-    // The URL type takes an empty or oversized port for none.
+    // `http::uri::Authority` treats an empty or oversized port as absent.
     let port = match authority.strip_prefix(parsed.host()) {
         Some("") if tls => 443,
         Some("") => 80,
@@ -255,25 +259,26 @@ pub(super) fn upstream(text: &str) -> Result<Upstream, Refusal> {
     Ok(Upstream::Http { host, port, authority: authority.to_owned(), tls })
 }
 
-/// A header name, in lower case.
+/// Parses a header name and converts it to lower case.
 pub(super) fn header(text: &str) -> Option<HeaderName> {
     HeaderName::from_bytes(text.as_bytes()).ok()
 }
 
-/// A bare word is a target's name to `tracing`, such as `inof` or `verbose`, and then nothing else is logged: it is nearly always meant as a level.
+/// Validates a log filter. `tracing` treats a bare word, such as `inof` or `verbose`, as the name
+/// of a target and then logs nothing else. It is nearly always meant as a level, so it is rejected.
 fn level(text: &str) -> Result<(), Refusal> {
     const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
     if text.trim().is_empty() || EnvFilter::builder().parse(text).is_err() {
         return Err(BAD);
     }
-    // Fields of a span have commas too.
+    // Fields of a span are separated by commas too, so such a filter is not split.
     if text.contains('[') {
         return Ok(());
     }
     for directive in text.split(',').map(str::trim) {
         let word = directive.to_ascii_lowercase();
         let known = LEVELS.contains(&word.as_str()) || word.parse::<u8>().is_ok_and(|level| level <= 5);
-        // A target is said with a level (`h2=debug`), or is a path.
+        // A target is written with a level (`h2=debug`), or is a path.
         let target = word.contains('=') || word.contains("::");
         if !known && !target && !word.is_empty() {
             return Err(Refusal("that is no level"));
@@ -383,7 +388,7 @@ mod tests {
         refuses(&METHOD, &["", "post", "P OST"]);
     }
 
-    /// Rules of which the pattern says all there is to say.
+    /// Rules whose pattern is exact.
     const SAID: [&Text; 12] = [
         &ANY,
         &NAME,
@@ -398,7 +403,7 @@ mod tests {
         &RESULT_WEIGHT,
         &CAPTURED_PORT,
     ];
-    /// Rules of which it says as much as it can.
+    /// Rules whose pattern accepts more texts than the rule.
     const HALF_SAID: [&Text; 6] = [&APP_LISTEN, &ADDRESS, &ADDRESS_OR_OFF, &LOCAL_OR_OFF, &UPSTREAM, &LEVEL];
 
     fn matches(rule: &Text, text: &str) -> bool {

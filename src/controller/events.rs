@@ -1,6 +1,7 @@
-//! Events on workloads and policies: what, about whom, and no more of them than anybody reads.
+//! Kubernetes Events on workloads and policies, deduplicated and rate-limited.
 //!
-//! A [`Notice`] is plain data that pure code gives. One task publishes them through the one Recorder of the process, which folds repetitions into a series.
+//! A [`Notice`] is plain data produced by pure code. One task publishes notices through the
+//! process's only `Recorder`, which aggregates repetitions into an event series.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,24 +18,26 @@ use crate::clock::Clock;
 use crate::telemetry::ControllerMetrics;
 use crate::telemetry::names::Told;
 
-/// Notices that wait to be sent; what comes on top is dropped and counted.
+/// Capacity of the queue of notices; notices beyond it are dropped and counted.
 pub const QUEUE_MAX: usize = 256;
-/// The same about the same object is not told again for so long.
+/// Interval within which an identical notice about the same object is suppressed.
 const AGAIN: Duration = Duration::from_secs(3600);
-/// Objects and reasons that are remembered; beyond it the oldest are forgotten and may be told again.
+/// Maximum number of remembered pairs of object and reason. The oldest is evicted and may be
+/// published again.
 const REMEMBERED_MAX: usize = 4096;
-/// At once, and one more in each such time: a thousand pods that were missed are some workloads.
+/// Token bucket for all Events: `BURST` at once, then one per `EVERY`. Notices about pods are
+/// grouped by workload, so a thousand missed pods need only a few Events.
 const BURST: u32 = 20;
 const EVERY: Duration = Duration::from_secs(1);
-/// One call.
+/// Timeout of one API call.
 const CALL: Duration = Duration::from_secs(10);
-/// The API server takes no longer note.
+/// Longest note that the API server accepts.
 const NOTE_BYTES_MAX: usize = 1024;
 
-/// Whom an event is about.
+/// The object that an Event is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct About {
-    /// `apps/v1` and the like.
+    /// API version, for example `apps/v1`.
     pub api_version: String,
     /// The kind.
     pub kind: String,
@@ -46,35 +49,35 @@ pub struct About {
     pub uid: String,
 }
 
-/// Something to tell.
+/// An Event to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// About whom.
+    /// The object concerned.
     pub about: About,
-    /// Whether something is wrong.
+    /// Selects the Event type: `Warning` if set, else `Normal`.
     pub warning: bool,
-    /// Why, in one word.
+    /// Machine-readable reason, in one word.
     pub reason: &'static str,
-    /// For people.
+    /// Human-readable description.
     pub note: String,
 }
 
 // === impl About ===
 
 impl About {
-    /// A policy.
+    /// Refers to a policy.
     #[must_use]
     pub fn policy(meta: &Meta) -> Self {
         Self { api_version: API_VERSION.to_owned(), kind: "BatchPolicy".to_owned(), ..Self::object(meta) }
     }
 
-    /// A pod.
+    /// Refers to a pod.
     #[must_use]
     pub fn pod(meta: &Meta) -> Self {
         Self { api_version: "v1".to_owned(), kind: "Pod".to_owned(), ..Self::object(meta) }
     }
 
-    /// What pods are made by.
+    /// Refers to the workload that owns a pod.
     #[must_use]
     pub fn workload(namespace: &str, made: &OwnerRef) -> Self {
         Self {
@@ -95,24 +98,24 @@ impl About {
 // === impl Notice ===
 
 impl Notice {
-    /// Something is wrong.
+    /// Creates a notice of type `Warning`.
     #[must_use]
     pub fn warning(about: About, reason: &'static str, note: impl Into<String>) -> Self {
         Self { about, warning: true, reason, note: note.into() }
     }
 
-    /// Something happened.
+    /// Creates a notice of type `Normal`.
     #[must_use]
     pub fn normal(about: About, reason: &'static str, note: impl Into<String>) -> Self {
         Self { about, warning: false, reason, note: note.into() }
     }
 }
 
-/// Which notices are told.
+/// Deduplicates notices and limits their rate with a token bucket.
 #[derive(Debug, Default)]
 struct Filter {
     told: BTreeMap<(About, &'static str), (Tick, String)>,
-    /// Told within the present burst, and when it began to fill.
+    /// Tokens taken from the bucket, and the instant of its last refill.
     spent: u32,
     since: Tick,
 }
@@ -120,7 +123,9 @@ struct Filter {
 // === impl Filter ===
 
 impl Filter {
-    /// Whether a notice is told now. The same reason about the same object is told again after a while, or when it says something else.
+    /// Decides about a notice: `Some(true)` publishes it, `Some(false)` exceeds the rate limit,
+    /// `None` is a duplicate. The same reason about the same object passes again after [`AGAIN`] or
+    /// with another note.
     fn passes(&mut self, notice: &Notice, now: Tick) -> Option<bool> {
         let key = (notice.about.clone(), notice.reason);
         if self.told.get(&key).is_some_and(|(at, note)| now.since(*at) < AGAIN && *note == notice.note) {
@@ -129,7 +134,8 @@ impl Filter {
         let back = u32::try_from(now.since(self.since).as_millis() / EVERY.as_millis()).unwrap_or(u32::MAX);
         if back > 0 {
             self.spent = self.spent.saturating_sub(back);
-            self.since = now;
+            // The fraction of a token that has been earned already counts for the next one.
+            self.since = self.since.after(EVERY.saturating_mul(back));
         }
         if self.spent >= BURST {
             return Some(false);
@@ -144,7 +150,7 @@ impl Filter {
     }
 }
 
-/// Publishes what comes until told to stop.
+/// Publishes notices until shutdown is signalled.
 pub async fn publish(
     client: kube::Client,
     instance: String,
@@ -157,7 +163,7 @@ pub async fn publish(
     loop {
         let notice = tokio::select! {
             notice = notices.recv() => notice,
-            // An error means the same: the process ends.
+            // An error means that the sender is dropped, which is a shutdown too.
             _ = stop.wait_for(|stop| *stop) => None,
         };
         let Some(notice) = notice else { return };

@@ -1,4 +1,5 @@
-//! Tells an application to listen on loopback: by a variable of its environment or by an argument, with a record of what stood there.
+//! Edits of an application container that make it listen on loopback, by a variable or an argument,
+//! each with an undo record.
 
 use serde_json::{Value, json};
 
@@ -8,10 +9,10 @@ use super::overrides::Knob;
 use super::recipe::ContainerEdit;
 use super::status::{Argument, Undo, Variable};
 
-/// Shells of the images that there are.
+/// Names of known shells.
 const SHELLS: [&str; 5] = ["sh", "bash", "dash", "ash", "zsh"];
 
-/// Turns an application's knob in its container.
+/// Applies a setting of an `app-listen` override to its container.
 pub(super) fn turn(own: &mut Value, container: &str, knob: &Knob, undo: &mut Undo, report: &mut Report) {
     match knob {
         Knob::Env(name, value) => set_variable(own, container, (name, value), undo, report),
@@ -19,7 +20,7 @@ pub(super) fn turn(own: &mut Value, container: &str, knob: &Knob, undo: &mut Und
     }
 }
 
-/// Makes a recipe's change in a container, with a record of what was there.
+/// Applies the edit of a recipe to a container.
 pub(super) fn edit(own: &mut Value, container: &str, edit: &ContainerEdit, undo: &mut Undo, report: &mut Report) {
     match edit {
         ContainerEdit::Variable(name, value) => {
@@ -40,7 +41,7 @@ pub(super) fn edit(own: &mut Value, container: &str, edit: &ContainerEdit, undo:
     }
 }
 
-/// Adds words at the end of a container's arguments.
+/// Appends words to a container's `args`.
 fn append(own: &mut Value, container: &str, words: &[String], undo: &mut Undo, report: &mut Report) {
     let args = list_mut(own, &["args"]);
     for word in words {
@@ -51,7 +52,7 @@ fn append(own: &mut Value, container: &str, words: &[String], undo: &mut Undo, r
     report.facts.push(format!("container {container}: argument {:?}", words.join(" ")));
 }
 
-/// Whether the variable or the flag of a knob stands in a container already.
+/// Returns `true` if the container already has the variable or flag of the setting.
 pub(super) fn stands(own: &Value, knob: &Knob) -> bool {
     match knob {
         Knob::Env(name, _) => list(own, &["env"]).iter().any(|entry| text(entry, &["name"]) == Some(name)),
@@ -61,8 +62,9 @@ pub(super) fn stands(own: &Value, knob: &Knob) -> bool {
     }
 }
 
-/// Writes a variable: of one that is set more than once the last, which is the one that counts.
-/// Returns the entry as it was, `Some(None)` where there was none, `None` where nothing changed.
+/// Sets a variable. If it occurs more than once, the last entry is replaced, which is the one that
+/// takes effect. Returns the previous entry, `Some(None)` if there was none, `None` if nothing
+/// changed.
 fn write_variable(
     own: &mut Value,
     container: &str,
@@ -95,7 +97,8 @@ fn set_variable(own: &mut Value, container: &str, (name, value): (&str, &str), u
     }
 }
 
-/// Sets an argument wherever its flag stands, since servers differ in which of two counts; adds it where it stands nowhere.
+/// Sets an argument at every occurrence of its flag, because servers differ in whether the first or
+/// the last one takes effect. Adds the argument if the flag does not occur.
 fn set_argument(own: &mut Value, container: &str, words: &[String], undo: &mut Undo, report: &mut Report) {
     let Some((flag, value)) = flag_of(words) else { return };
     let before = undo.args.len();
@@ -131,7 +134,7 @@ fn set_argument(own: &mut Value, container: &str, words: &[String], undo: &mut U
     }
 }
 
-/// The flag of an argument, and what it is set to.
+/// Returns the flag of an argument and its value.
 fn flag_of(words: &[String]) -> Option<(&str, &str)> {
     let first = words.first()?;
     Some(match (first.split_once('='), words.get(1)) {
@@ -140,20 +143,27 @@ fn flag_of(words: &[String]) -> Option<(&str, &str)> {
     })
 }
 
-/// Whether words run a shell with a text: `-c`, or after the name of one also flags that end so (`bash -lc`, `sh -e -xc`).
+/// Returns `true` if the words run a shell script: `-c` alone, which is for the image's entrypoint,
+/// or after a shell's name flags that end with it (`bash -lc`, `sh -e -xc`). After the name of
+/// another program `-c` is an option of that program (`gunicorn -c conf.py`).
 fn runs_shell<'a>(words: impl Iterator<Item = &'a Value>) -> bool {
-    let mut named = false;
+    let (mut has_program, mut has_shell) = (false, false);
     for word in words.filter_map(Value::as_str) {
-        let letters = word.strip_prefix('-').unwrap_or_default();
-        if word == "-c" || (named && letters.ends_with('c') && letters.bytes().all(|b| b.is_ascii_alphabetic())) {
+        let Some(letters) = word.strip_prefix('-') else {
+            has_program = true;
+            has_shell |= SHELLS.contains(&word.rsplit_once('/').map_or(word, |(_, name)| name));
+            continue;
+        };
+        let is_flag = letters.ends_with('c') && letters.bytes().all(|b| b.is_ascii_alphabetic());
+        if is_flag && (has_shell || (letters == "c" && !has_program)) {
             return true;
         }
-        named |= SHELLS.contains(&word.rsplit_once('/').map_or(word, |(_, name)| name));
     }
     false
 }
 
-/// Where a flag's value stands in a list of arguments, and what is to stand there: `--flag=value`, or the word after `--flag`.
+/// Returns the positions of a flag's value in a list of arguments with the new item for each:
+/// `--flag=value`, or the word after `--flag`.
 fn places<'a>(words: &'a [Value], flag: &'a str, value: &'a str) -> impl Iterator<Item = (usize, String)> + 'a {
     words.iter().enumerate().filter_map(move |(index, word)| {
         let word = word.as_str()?;

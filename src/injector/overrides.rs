@@ -1,8 +1,10 @@
-//! What is asked of an injection: annotation over policy over the installation's values.
+//! Injection settings of a pod: annotations take precedence over the policy, the policy over the
+//! defaults of the installation.
 //!
-//! The annotations are a list that is allowed, each with a type. Image, security context and mounts are not among them: whoever may write a pod must not
-//! choose by it what runs beside the model (`reliability.md` T13). One value that cannot be read, and nothing is done: half of what was asked for is
-//! something that nobody asked for.
+//! The annotations form an allowlist, each with a type. Image, security context and mounts are not
+//! part of it: write access to pods must not include the choice of the code that runs beside the
+//! model. If one value is invalid, the pod is not injected, because a partial application would be
+//! a configuration that no user chose.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,10 +18,10 @@ use crate::api::v1alpha1::{Capture, Mode, NativeSidecar, Port, Word};
 use crate::config::quantity::{CPU, MEMORY};
 use crate::config::{self, format_duration, parse_duration};
 
-/// The prefix of our annotations.
+/// Prefix of Groupage's annotations.
 const PREFIX: &str = "groupage.dev/";
 
-/// The annotations that a user may write, beside `inject`.
+/// Annotations that a user may set, besides `inject`.
 const KEYS: [&str; 12] = [
     "capture",
     "ports",
@@ -35,68 +37,70 @@ const KEYS: [&str; 12] = [
     "native-sidecar",
 ];
 
-/// Ports that one pod may name, as many as are captured.
+/// Maximum number of ports that one pod may list, equal to the maximum that is captured.
 const PORTS_MAX: usize = super::ports::CAPTURED_MAX;
 
-/// The longest name that the API server takes in a key of an annotation.
+/// Maximum length of an annotation key's name in the API server.
 const KEY_BYTES_MAX: usize = 63;
 
-/// Characters of a value that are shown.
+/// Maximum number of characters of a value in a message.
 const SHOWN_MAX: usize = 80;
 
-/// What holds for one pod.
+/// Effective injection settings of one pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Overrides {
     pub(super) capture: Capture,
-    /// Empty: every declared TCP port.
+    /// Ports to capture. If empty, every declared TCP port and every port that a Service or pool
+    /// leads to.
     pub(super) ports: Vec<Port>,
     pub(super) app_listen: Option<AppListen>,
     pub(super) recipe: RecipeChoice,
-    /// `None`: nobody chose, and the installation's value holds.
+    /// `None` uses the default of the installation.
     pub(super) cpu_request: Option<String>,
     pub(super) memory_request: Option<String>,
     pub(super) memory_limit: Option<String>,
     pub(super) log_level: String,
     pub(super) native: NativeSidecar,
-    /// `None`: the pod's grace less 5 s.
+    /// `None` uses the pod's termination grace period less 5 s.
     pub(super) drain_timeout: Option<Duration>,
-    /// `None`: what the policy says, else the installation.
+    /// `None` uses the mode of the policy, otherwise that of the installation.
     pub(super) mode: Option<Mode>,
-    /// The policy for this pod.
+    /// The policy of this pod.
     pub(super) policy: Option<NamedPolicy>,
 }
 
 /// The recipes that may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum RecipeChoice {
-    /// Any that fits.
+    /// Any matching recipe.
     #[default]
     Auto,
-    /// None.
+    /// No recipe.
     None,
-    /// The one of this name.
+    /// The recipe of this name.
     Named(&'static str),
 }
 
-/// How an application is told to listen on loopback.
+/// An override that makes an application listen on loopback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AppListen {
-    /// The container; `None` until it is known which one is meant.
+    /// The container; `None` until it is selected.
     pub(super) container: Option<String>,
-    /// At least one; a server with a listener for each protocol has a flag for each.
+    /// The settings, at least one. A server with a listener for each protocol has a flag for each.
     pub(super) knobs: Vec<Knob>,
 }
 
-/// What is set.
+/// A single setting of an `app-listen` override.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Knob {
-    /// A variable of the environment.
+    /// An environment variable and its value.
     Env(String, String),
-    /// An argument, such as `--host=127.0.0.1`, or a flag and its value, for servers that take no `=`.
+    /// An argument, such as `--host=127.0.0.1`, or a flag and its value as two words, for servers
+    /// that do not accept `=`.
     Arg(Vec<String>),
 }
 
-/// Reads the annotations of one pod and collects what is wrong with them.
+/// A parser for the annotations of one pod that collects their problems.
 struct Reader<'a> {
     annotations: &'a Value,
     problems: Vec<Problem>,
@@ -105,7 +109,7 @@ struct Reader<'a> {
 // === impl Overrides ===
 
 impl Overrides {
-    /// Whether the sidecar is a native one.
+    /// Returns `true` if the sidecar is a native one.
     pub(super) fn is_native(&self, context: &Context) -> bool {
         match self.native {
             NativeSidecar::Always => true,
@@ -114,10 +118,11 @@ impl Overrides {
         }
     }
 
-    /// Reads what holds for a pod, with what is worth a warning; `known` is told of an earlier pass.
+    /// Reads the settings of a pod and the resulting warnings. `known` is the status of an earlier
+    /// pass.
     ///
     /// # Errors
-    /// Every annotation that cannot be used.
+    /// Returns every annotation that is invalid.
     pub(super) fn read(
         pod: &Value,
         known: Option<&Status>,
@@ -156,7 +161,8 @@ impl Overrides {
             return Err(reader.problems);
         }
         let known = |text: Option<String>, good: fn(&str) -> bool| text.filter(|text| good(text));
-        // The policy is for several workloads, so what does not fit this pod is no mistake; what this version cannot read leaves the default.
+        // A policy covers several workloads, so a value that does not fit this pod is no error. A
+        // value that this version cannot parse leaves the default.
         let of_policy = || AppListen::of_policy(under.app_listen.as_deref()?);
         if let (Some(text), Some(NamedPolicy { name, .. })) = (&under.app_listen, policy.as_ref())
             && AppListen::parse(text).is_some()
@@ -204,7 +210,8 @@ impl Overrides {
     }
 }
 
-/// A word that this version knows: a newer one in a policy leaves the default, an older controller must go on.
+/// Returns a value that this version supports. A newer one in a policy leaves the default, so that
+/// an older controller keeps working.
 fn known_word<T>(word: Option<Word<T>>) -> Option<T> {
     match word? {
         Word::Known(word) => Some(word),
@@ -212,18 +219,18 @@ fn known_word<T>(word: Option<Word<T>>) -> Option<T> {
     }
 }
 
-/// A word of an enumeration, in any case.
+/// Parses an enumeration value, ignoring case.
 fn word<T: serde::de::DeserializeOwned + Copy>(text: &str) -> Option<T> {
-    // Every enumeration of ours is CamelCase; which of them it is, in any case, the words themselves say.
+    // Every enumeration is in CamelCase, so the value alone determines its canonical spelling.
     const WORDS: [&str; 9] =
         ["Batch", "Observe", "Passthrough", "Auto", "Named", "Loopback", "Redirect", "Always", "Never"];
     let known = WORDS.into_iter().find(|word| word.eq_ignore_ascii_case(text))?;
     serde_json::from_value(Value::from(known)).ok()
 }
 
-/// The ports of a policy that can be.
+/// Returns the valid ports of a policy.
 fn usable(ports: Option<Vec<Port>>) -> Vec<Port> {
-    // Names have a letter in them, so what is a number is one, in quotes or not.
+    // A port name contains a letter, so a string of digits is a number.
     let read = |port: Port| match &port {
         Port::Name(name) => name.parse().map_or(port, Port::Number),
         Port::Number(_) => port,
@@ -237,7 +244,7 @@ fn ports(text: &str) -> Option<Vec<Port>> {
     ports.filter(|ports| !ports.is_empty() && ports.len() <= PORTS_MAX)
 }
 
-/// A port's number, or its name (`IANA_SVC_NAME`: at most 15 of `a-z0-9-`, with a letter).
+/// Parses a port number, or a port name (`IANA_SVC_NAME`: at most 15 of `a-z0-9-`, with a letter).
 fn port(text: &str) -> Option<Port> {
     if text.bytes().all(|b| b.is_ascii_digit()) {
         return text.parse().ok().filter(|number| *number > 0).map(Port::Number);
@@ -248,7 +255,7 @@ fn port(text: &str) -> Option<Port> {
     fits.then(|| Port::Name(text.to_owned()))
 }
 
-/// A drain of up to an hour.
+/// Parses a drain timeout from 1 s to 1 h.
 fn drain(text: &str) -> Option<Duration> {
     parse_duration(text).filter(|time| (Duration::from_secs(1)..=Duration::from_secs(3600)).contains(time))
 }
@@ -273,15 +280,15 @@ impl RecipeChoice {
 
 // === impl AppListen ===
 
-const POLICY_LISTENS: &str = "a policy sets a loopback address or a port, by a name that ends with HOST, BIND, LISTEN, ADDRESS or PORT; the annotation app-listen of the workload takes any";
+const POLICY_LISTENS: &str = "a policy sets a loopback address or a port, by a name that ends with HOST, HOSTNAME, IP, BIND, LISTEN, ADDR, ADDRESS or PORT; the annotation app-listen of the workload takes any";
 const APP_LISTEN: &str =
     "env:NAME=VALUE or arg:ARGUMENT, several of them by comma, with CONTAINER/ before them where the pod has several";
 
 impl AppListen {
-    /// With the container that it is for.
+    /// Selects the container that the override applies to.
     ///
     /// # Errors
-    /// What it takes in this pod.
+    /// Returns a description of the values that are valid in this pod.
     fn settled(self, pod: &Value, known: Option<&Status>, objects: &[Value], ports: &[Port]) -> Result<Self, String> {
         let container = match &self.container {
             Some(wanted) if told::is_application(pod, wanted) => Some(wanted.clone()),
@@ -293,7 +300,7 @@ impl AppListen {
         Ok(Self { container, ..self })
     }
 
-    /// That of a policy, which sets addresses and ports alone.
+    /// Parses the override of a policy, which may set addresses and ports only.
     fn of_policy(text: &str) -> Option<Self> {
         let knob = Self::parse(text)?;
         let (_, rest) = knob.container.as_ref().and_then(|_| text.split_once('/')).unwrap_or(("", text));
@@ -302,13 +309,14 @@ impl AppListen {
 
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (container, rest) = match text.split_once('/') {
-            // A slash may stand in a value too; a container's name has no colon.
+            // A value may contain a slash too; a container name contains no colon.
             Some((container, rest)) if !container.is_empty() && !container.contains(':') => {
                 (Some(container.to_owned()), rest)
             }
             _ => (None, text),
         };
-        // They are all for one container: one of another would be lost in the value before it.
+        // All settings apply to one container. A container name in a later part would otherwise
+        // become part of the preceding value.
         let another = |part: &str| {
             let (name, knob) = part.trim().split_once('/').unwrap_or_default();
             super::shape::is_label(name) && (knob.starts_with("env:") || knob.starts_with("arg:"))
@@ -326,18 +334,18 @@ impl AppListen {
 impl Knob {
     fn parse(text: &str) -> Option<Self> {
         if let Some(argument) = text.strip_prefix("arg:") {
-            // Two flags in one argument are an argument that no server knows.
+            // No server accepts two flags in one argument.
             let fits = !argument.is_empty() && !argument.contains(" --");
             return fits.then(|| Self::Arg(words(argument)));
         }
         let (name, value) = text.strip_prefix("env:")?.split_once('=')?;
-        // As the API server takes names of variables.
+        // The API server's rule for names of variables.
         let named = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic());
         named.then(|| Self::Env(name.to_owned(), value.to_owned()))
     }
 }
 
-/// One argument, but for a flag and its value with a space between.
+/// Splits a flag and its value at the space between them; any other text is one argument.
 fn words(argument: &str) -> Vec<String> {
     match argument.split_once(' ') {
         Some((flag, value)) if flag.starts_with('-') && !flag.contains('=') && !value.trim().contains(' ') => {
@@ -350,7 +358,7 @@ fn words(argument: &str) -> Vec<String> {
 // === impl Reader ===
 
 impl Reader<'_> {
-    /// The annotation's value, if it is there and can be read.
+    /// Returns the annotation's value if it is present and valid.
     fn read<T>(&mut self, key: &str, allowed: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         let value = self.annotations.get(format!("{PREFIX}{key}"))?;
         let read = value.as_str().and_then(|text| parse(text.trim()));
@@ -360,7 +368,7 @@ impl Reader<'_> {
         read
     }
 
-    /// Writes down that a value cannot be used.
+    /// Records an invalid value.
     fn refuse(&mut self, key: &str, allowed: &str) {
         let key = format!("{PREFIX}{key}");
         let value = self.annotations.get(&key).unwrap_or(&Value::Null);
@@ -368,7 +376,7 @@ impl Reader<'_> {
         self.problems.push(Problem { code: Code::BadValue, key, holder: Holder::Annotation, message });
     }
 
-    /// Finds annotations of our prefix that there are not; `image` alone is ignored, with a warning.
+    /// Records unknown annotations with Groupage's prefix. `image` is ignored with a warning.
     fn unknown(&mut self) -> Vec<String> {
         let mut warnings = Vec::new();
         let keys = self.annotations.as_object().into_iter().flatten().map(|(key, _)| key);
@@ -396,7 +404,7 @@ impl Reader<'_> {
     }
 }
 
-/// A value as it is said again, cut where it is long.
+/// Formats a value for a message, truncated if it is long.
 pub(super) fn shown(value: &Value) -> String {
     let whole = value.to_string();
     let mut cut: String = whole.chars().take(SHOWN_MAX).collect();
@@ -406,18 +414,20 @@ pub(super) fn shown(value: &Value) -> String {
     cut
 }
 
-/// What is said more of a value that YAML reads as no text: the API server would refuse it.
+/// Returns a hint for a value that YAML does not parse as a string, which the API server would
+/// reject.
 pub(super) fn unquoted(value: &Value) -> &'static str {
     if value.is_string() { "" } else { ". Annotations and labels are texts: write it in quotes" }
 }
 
-/// What the annotations of a running pod say that a policy says too: the mode, and how long it drains.
+/// Returns the settings of a running pod's annotations that a policy can also set: the mode and the
+/// drain timeout.
 pub(super) fn running(annotations: &BTreeMap<String, String>) -> (Option<Mode>, Option<Duration>) {
     let said = |key: &str| annotations.get(&format!("{PREFIX}{key}")).map(|text| text.trim());
     (said("mode").and_then(word::<Mode>), said("drain-timeout").and_then(drain))
 }
 
-/// A duration as the policy writes it.
+/// Formats a duration in the syntax of a policy.
 pub(super) fn written(time: Duration) -> String {
     format_duration(time)
 }

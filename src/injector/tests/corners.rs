@@ -1,4 +1,5 @@
-//! Corners of pods that people write: numbers spelt as floats, ports that nobody declares, servers with a flag for each protocol.
+//! Unusual pods: numbers in floating-point notation, undeclared ports, servers with a flag for each
+//! protocol.
 
 use serde_json::{Value, json};
 
@@ -12,7 +13,7 @@ fn report(pod: &Value) -> Report {
     }
 }
 
-/// The ports that the sidecar was told to capture.
+/// Returns the ports that the sidecar is configured to capture.
 fn captures(pod: &Value) -> Vec<&str> {
     let sidecars = pod["spec"]["initContainers"].as_array().unwrap();
     let args = sidecars.last().unwrap()["args"].as_array().unwrap();
@@ -62,7 +63,7 @@ fn a_port_that_only_probes_know_goes_to_loopback_with_the_declared_ones() {
     let whole = injected(&plain, &context());
     assert_eq!(captures(&whole), ["http:8080@pod", ":9190@pod", ":8083@pod"], "15021 is Istio's");
     let app = &whole["spec"]["containers"][0];
-    // 9190 is the application's here.
+    // Port 9190 is the application's here.
     assert_eq!(app["startupProbe"]["httpGet"], json!({"path": "/connect/8083", "port": 9191}));
     assert_eq!(app["livenessProbe"], json!({"grpc": {"port": 9190}}));
     assert_eq!(injected(&whole, &context()), whole);
@@ -99,7 +100,9 @@ fn a_shell_is_known_by_its_flags_too() {
         (json!(["/bin/bash", "-lc"]), true),
         (json!(["sh", "-e", "-xc"]), true),
         (json!(["/bin/sh", "-c"]), true),
+        (json!(["-c"]), true),
         (json!(["serve", "-rpc"]), false),
+        (json!(["gunicorn", "-c", "conf.py"]), false),
         (json!(["bash", "--rc"]), false),
     ] {
         let mut plain = told("arg:--host=127.0.0.1");
@@ -130,7 +133,7 @@ fn a_number_that_was_edited_in_an_injected_manifest_keeps_its_name_and_its_probe
     plain["spec"]["containers"][0]["ports"][0]["containerPort"] = json!(8081);
     assert_eq!(uninject(&edited).unwrap().pod, plain);
     assert_eq!(captures(&injected(&edited, &context())), ["http:8081@15080"]);
-    // The port itself is gone: a probe by its name would find nobody.
+    // The port was removed, so a probe that refers to its name would not resolve.
     edited["spec"]["containers"][0]["ports"] = json!([{"name": "web", "containerPort": 8080}]);
     let undone = uninject(&edited).unwrap();
     assert_eq!(undone.pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["port"], 8080);
